@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -49,7 +49,8 @@ def compare(folder: Path, form: str, objects: int) -> None:
     folder.mkdir()
     source, target, back = folder / "a.json", folder / "b", folder / "c.json"
     draw(source, objects)
-    reader = "coco" if form.startswith("coco") else form
+    family = form.partition("-")[0]
+    reader = family if family in READERS else form
     for direction, arguments in (
         ("write", (source, target, "coco", form)),
         ("read", (target, back, reader, "coco")),
@@ -87,7 +88,9 @@ def measure(source: Path, target: Path, reader: str, writer: str) -> None:
     images = source.parent.parent / "photos" if reader in FOLDERS else None
     before = peak()
     start, cpu_start = time.perf_counter(), time.process_time()
-    ledger = convert(source, target, (reader, writer), Request(images))
+    ledger = convert(
+        source, target, (reader, writer), Request(images, storage=PurePosixPath("photos"))
+    )
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     found = {
         "seconds": round(seconds, 2),

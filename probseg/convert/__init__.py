@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from probseg.convert import coco_files, label_studio, masks, yolo_texts
+from probseg.convert import coco_files, label_studio, labelme, masks, yolo_texts
 from probseg.convert.ledger import IMAGES, Ledger
 from probseg.convert.parts import (
     AnnotatedImage,
@@ -26,6 +26,7 @@ READERS: dict[str, Reader] = {
     "coco": coco_files.read,
     "yolo": yolo_texts.read,
     "label-studio": label_studio.read,
+    "labelme": labelme.read,
 }
 WRITERS: dict[str, Writer] = {
     "png": masks.write_binary,
@@ -35,10 +36,12 @@ WRITERS: dict[str, Writer] = {
     "coco-polygons": coco_files.writer(coco_files.outlines),
     "yolo": yolo_texts.write,
     "label-studio": label_studio.write,
+    "labelme": labelme.writer(labelme.mask),
+    "labelme-polygons": labelme.writer(labelme.outlines),
 }
-"""Formats by name. All of COCO are read as `coco`."""
+"""Formats by name. All of COCO are read as `coco`, and those of labelme as `labelme`."""
 
-FOLDERS = ("png", "index", "yolo")
+FOLDERS = ("png", "index", "yolo", "labelme", "labelme-polygons")
 """Formats that are a folder; the others are one file."""
 
 

@@ -24,6 +24,9 @@ from probseg.paths import replacing
 LOCAL = "/data/local-files/"
 """Address of the files of a local storage; the query `d` is the path of the file in it."""
 
+BRUSH_TAG, IMAGE_TAG = "mask", "image"
+"""Names of the tags BrushLabels and Image in the labelling interface of docs/integrations.md."""
+
 Entry = Mapping[str, Any]
 
 
@@ -39,10 +42,12 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     """Read tasks exported as JSON; of each, the brush labels of the annotation that counts.
 
     That is the first one that was not skipped. Files of a local storage have the path that they
-    have there; other images have that of their address, without the folders that all share.
+    have in `request.storage`; other images have that of their address, without the folders that
+    all share.
     """
     try:
-        files = _names([_text(task["data"]["image"], "image") for task in entries(place, "")])
+        addresses = [_text(task["data"]["image"], "image") for task in entries(place, "")]
+        files = _names(addresses, request.storage or PurePosixPath())
         for file, task in zip(files, entries(place, ""), strict=True):
             ledger.find(images=1)
             results = _results(task, ledger)
@@ -134,11 +139,15 @@ def _objects(
         yield LabelledRegion(region, label)
 
 
-def _names(addresses: list[str]) -> list[str | None]:
+def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
     """Return the paths of images, with `/`; None for those without a name.
 
+    Args:
+        addresses: Of the images.
+        storage: Folder that the names of files of a local storage leave out.
+
     Raises:
-        ValueError: If a path leads out of the folder of the images.
+        ValueError: If a path leads out of the folder of the images, or is not in the storage.
     """
     paths = [_path(address) for address in addresses]
     remote = [f"/{path.parent}" for path, is_local in filter(None, paths) if not is_local]
@@ -149,6 +158,10 @@ def _names(addresses: list[str]) -> list[str | None]:
             names.append(None)
             continue
         path, is_local = found
+        if is_local and not path.is_relative_to(storage):
+            msg = f"{address!r} is not in the folder of --storage, {storage}"
+            raise ValueError(msg)
+        path = path.relative_to(storage) if is_local else path
         name = "/".join(path.parts if is_local else path.parts[shared:])
         if leads_outside(name):
             msg = f"{address!r} leads to no file inside the folder of the images"
@@ -189,10 +202,11 @@ def _path(address: str) -> tuple[PurePosixPath, bool] | None:
 def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger) -> None:
     """Write tasks for an import into Label Studio, with brush labels as their annotations.
 
-    The images are files of a local storage, whose folder is that of the images.
+    The images are files of a local storage, in the folder `request.storage` of the document root.
 
     Raises:
-        DataError: If a name has a backslash, which separates folders in Label Studio.
+        DataError: If a name has a backslash, which separates folders in Label Studio, or an image
+            would be directly in the document root, of which no file is shown.
     """
     with replacing(place) as draft, draft.open("w", encoding="utf-8") as file:
         file.write("[")
@@ -202,7 +216,14 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
                     f"{image.file}: in Label Studio a backslash separates folders; rename the file"
                 )
                 raise DataError(msg)
-            address = f"{LOCAL}?d={quote(image.file)}"
+            path = (request.storage or PurePosixPath()) / image.file
+            if len(path.parts) == 1:
+                msg = (
+                    f"{image.file}: Label Studio shows files of folders inside its document root; "
+                    "give the name of the folder of the photographs as --storage"
+                )
+                raise DataError(msg)
+            address = f"{LOCAL}?d={quote(path.as_posix())}"
             file.write(", " * (number > 0))
             file.write(f'{{"data": {json.dumps({"image": address})}, "annotations": [{{"result": ')
             before = ledger.written["objects"]
@@ -219,8 +240,8 @@ def _written(image: AnnotatedImage, ledger: Ledger) -> Iterator[Entry]:
     for number, one in enumerate(image.objects, start=1):
         yield {
             "id": f"mask{number}",
-            "from_name": "tag",
-            "to_name": "image",
+            "from_name": BRUSH_TAG,
+            "to_name": IMAGE_TAG,
             "type": "brushlabels",
             "original_width": width,
             "original_height": height,

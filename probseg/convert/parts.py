@@ -52,10 +52,12 @@ class Request(NamedTuple):
     Args:
         images: Folder of the photographs, for formats that have neither their names nor sizes.
         tolerance: Of outlines, in pixels; see `probseg.formats.polygons.trace`.
+        storage: Folder of the photographs inside the document root of Label Studio.
     """
 
     images: Path | None = None
     tolerance: float = 1.0
+    storage: PurePosixPath | None = None
 
 
 Reader = Callable[[Path, Request, Ledger], Iterator[AnnotatedImage]]

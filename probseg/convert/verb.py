@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from probseg.cli.arguments import check_writable
@@ -46,8 +46,15 @@ def add_verb(verbs: Verbs) -> None:
         type=_tolerance,
         default=1.0,
         metavar="PIXELS",
-        help="largest distance of simplified outlines (coco-polygons, yolo) from the exact ones; 0 "
+        help="largest distance of simplified outlines (-polygons, yolo) from the exact ones; 0 "
         "keeps every pixel (default: %(default)s)",
+    )
+    verb.add_argument(
+        "--storage",
+        type=_storage,
+        metavar="PATH",
+        help="folder of the photographs inside the document root of Label Studio, to write "
+        "label-studio; to read it, the folder that names leave out",
     )
     verb.set_defaults(action=_convert)
 
@@ -59,7 +66,7 @@ def _convert(options: argparse.Namespace) -> None:
         msg = f"{source}: {fault}; --from says {options.reader}"
         raise UsageError(msg)
     check_writable("B", target)
-    request = Request(options.images, options.tolerance)
+    request = Request(options.images, options.tolerance, options.storage)
     formats = options.reader, options.writer
     with bars() as progress:
         ledger = convert(
@@ -70,6 +77,16 @@ def _convert(options: argparse.Namespace) -> None:
     lines += [f"lost: {line}" for line in ledger.lines()] or ["nothing is lost"]
     for line in lines:
         console().print(line, markup=False, soft_wrap=True, highlight=False)
+
+
+def _storage(text: str) -> PurePosixPath:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or "\\" in text or not path.parts:
+        msg = (
+            f"must be a path inside the document root, with /, such as my_photographs, got {text!r}"
+        )
+        raise argparse.ArgumentTypeError(msg)
+    return path
 
 
 def _tolerance(text: str) -> float:

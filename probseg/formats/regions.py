@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +55,19 @@ def as_region(mask: Mask | Region) -> Region:
         return Region(np.zeros((0, 0), dtype=np.bool_), 0, 0, size)
     y, x = int(rows[0]), int(columns[0])
     return Region(mask[y : rows[-1] + 1, x : columns[-1] + 1], x, y, size)
+
+
+def union(regions: Sequence[Region]) -> Region:
+    """Return what is in any of some objects, at least one, of one image."""
+    if len(regions) == 1:
+        return regions[0]
+    ends = [(one.y + one.inside.shape[0], one.x + one.inside.shape[1]) for one in regions]
+    y, x = min(one.y for one in regions), min(one.x for one in regions)
+    bottom, right = np.max(ends, axis=0).tolist()
+    inside = np.zeros((bottom - y, right - x), dtype=np.bool_)
+    for one, (end_y, end_x) in zip(regions, ends, strict=True):
+        inside[one.y - y : end_y - y, one.x - x : end_x - x] |= one.inside
+    return Region(inside, x, y, regions[0].size)
 
 
 def overlap(one: Region, other: Region) -> float:

@@ -16,6 +16,7 @@ from probseg.annotate.tools.prompted import PromptedModel
 from probseg.cli import main
 from probseg.descriptions import RECOMMENDED
 from support.fakes import draw_scene
+from support.rows import each
 
 MODULE = "probseg.annotate.tools.cvat"
 
@@ -157,39 +158,77 @@ def function(tmp_path_factory):
             patch.setenv(variable["name"], variable["value"])
         loaded.init_context(context)
 
-    def ask(image, **body):
-        buffer = io.BytesIO()
-        Image.fromarray(image).save(buffer, "PNG")
-        encoded = base64.b64encode(buffer.getvalue()).decode()
-        event = SimpleNamespace(body={"image": encoded, **body})
-        answer = getattr(loaded, handler)(context, event)
+    def ask(body):
+        answer = getattr(loaded, handler)(context, SimpleNamespace(body=body))
         assert answer.content_type == "application/json"
         return answer.status_code, json.loads(answer.body)
 
     return SimpleNamespace(settings=settings, ask=ask, folder=folder, data=context.user_data)
 
 
-def test_the_serverless_function_answers_with_rows_of_the_mask(function):
+def nuclio_body(image, **more):
+    """The body of a request of CVAT, as nuclio parses it."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    encoded = base64.b64encode(buffer.getvalue()).decode()
+    return {"image": encoded, "pos_points": [[16, 24]], "neg_points": [], **more}
+
+
+def shown(answer, size):
+    """The mask as CVAT's page pastes it: rows inside of bounds that include their ends."""
+    assert set(answer) == {"mask", "bounds"}
+    left, top, right, bottom = answer["bounds"]
+    rows = np.array(answer["mask"])
+    assert rows.shape == (bottom - top + 1, right - left + 1)
+    assert set(np.unique(rows)) <= {0, 1}
+    whole = np.zeros(size, bool)
+    whole[top : bottom + 1, left : right + 1] = rows
+    return whole
+
+
+def test_the_serverless_function_answers_with_the_mask_in_its_bounds(function):
     image, labels = draw_scene(objects=2)
     model = PromptedModel(RECOMMENDED)
     encoded = model.encode(image)
-    for given, box in ((None, None), ([], None), ([[2, 3], [31, 44]], (2, 3, 31, 44))):
-        points = {"pos_points": [[16, 24]], "neg_points": [[48, 24]]}
-        status, answer = function.ask(image, **points, obj_bbox=given)
+    for corners, box in ((None, None), ([], None), ([[2, 3], [31, 44]], (2, 3, 31, 44))):
+        body = nuclio_body(image, neg_points=[[48, 24]], obj_bbox=corners)
+        status, answer = function.ask(body)
         assert status == 200
-        assert set(answer) == {"mask"}
-        assert {value for row in answer["mask"] for value in row} == {0, 1}
         wanted = model.answer(encoded, [[16, 24]], [[48, 24]], box).binary
-        assert np.array_equal(np.array(answer["mask"]), wanted)
-        assert wanted.shape == labels.shape
+        assert np.array_equal(shown(answer, labels.shape), wanted)
+        assert wanted.any()
+        assert np.size(answer["mask"]) < wanted.size
     assert function.data.encoded.cache_info().misses == 1
+    status, answer = function.ask(nuclio_body(image, pos_points=[], neg_points=[[48, 24]]))
+    assert status == 200
+    assert not shown(answer, labels.shape).any()
 
 
-def test_the_serverless_function_explains_a_refusal(function):
-    image, _ = draw_scene()
-    status, answer = function.ask(image, pos_points=[[90, 24]], neg_points=[])
+@each(
+    ("change", "word"),
+    [
+        ({"pos_points": [[90, 24]]}, "point"),
+        ({"obj_bbox": [[31, 44], [2, 3]]}, "box"),
+        ({"obj_bbox": [[2, 3, 31, 44]]}, "obj_bbox"),
+        ({"pos_points": None}, "pos_points"),
+        ({"neg_points": [5]}, "neg_points"),
+        ({"neg_points": [["a", 3]]}, "neg_points"),
+        ({"image": "no base64"}, "base64"),
+        ({"image": None}, "base64"),
+        ({"image": ""}, "image"),
+    ],
+)
+def test_the_serverless_function_explains_a_refusal(function, change, word):
+    status, answer = function.ask(nuclio_body(draw_scene()[0]) | change)
     assert status == 400
-    assert "point" in answer["error"]
+    assert word in answer["error"]
+
+
+@each("body", [b"{}", "{}", None, [], {}, 5])
+def test_bodies_that_are_no_request_are_refused(function, body):
+    status, answer = function.ask(body)
+    assert status == 400
+    assert "application/json" in answer["error"]
 
 
 def test_the_serverless_function_is_an_interactor(function):

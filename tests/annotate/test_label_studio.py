@@ -5,7 +5,10 @@ import io
 import json
 import os
 import signal
+import threading
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from probseg.annotate.tools.label_studio import Backend, asked, create_app
+from probseg.annotate.tools.label_studio_images import Images, Server
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.cli import main
 from probseg.formats import brush
@@ -33,6 +37,7 @@ CONFIG = """
 </View>
 """
 SIZE = (48, 64)
+TOKENS = ("Token legacy", "Bearer short-a.personal.token")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,7 @@ def images(tmp_path):
 
 @pytest.fixture
 def backend(model, images):
-    return Backend(model, images)
+    return Backend(model, Images(images))
 
 
 @pytest.fixture
@@ -200,6 +205,112 @@ def test_files_outside_of_the_folder_are_not_read(client, images, path):
         assert "--images" in reason or "null byte" in reason
 
 
+@pytest.fixture
+def studio(images):
+    """A server that has uploaded images for one token, and sends requests for others elsewhere."""
+    content, asked_for = (images / "cup one.png").read_bytes(), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked_for.append((self.path, self.headers["Authorization"]))
+            if self.path.startswith("/data/upload/"):
+                self.send_response(200 if asked_for[-1][1] in TOKENS else 401)
+            else:
+                self.send_response(303)
+                self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/secret")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"access": f"short-{body['refresh']}"}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        yield SimpleNamespace(address=address, asked_for=asked_for, content=content)
+        server.shutdown()
+
+
+def fetched(studio, images, address, token="legacy"):
+    source = Images(images, Server(f"{studio.address}/", token))
+    return source.read(source.find(address, 7))
+
+
+@each("token", ["legacy", "a.personal.token"])
+def test_images_that_are_not_in_the_folder_are_fetched_with_the_token(studio, images, token):
+    wanted = np.asarray(Image.open(images / "cup one.png"))
+    studio.asked_for.clear()
+    for address in ("/data/upload/9/ü a.png", f"{studio.address}/data/upload/9/%C3%BC%20a.png"):
+        assert np.array_equal(fetched(studio, images, address, token), wanted)
+    assert {path for path, _ in studio.asked_for} == {"/data/upload/9/%C3%BC%20a.png"}
+    fetched(studio, images, "/data/upload/3/1a2b-cup.png")  # is in the folder
+    assert len(studio.asked_for) == 2
+
+
+def test_an_image_is_fetched_once_and_refusals_name_the_token(studio, images, model):
+    for token in ("legacy", "wrong"):
+        server = Server(studio.address, token)
+        app = create_app(Backend(model, Images(images, server)), frozenset({HOST}))
+        client = TestClient(app, base_url=f"http://{HOST}")
+        if token == "wrong":
+            reason = refused(client, point(16, 24), image="/data/upload/9/a.png")
+            assert "LABEL_STUDIO_API_KEY" in reason
+        else:
+            for place in (16, 48):
+                answered(client, point(place, 24), image="/data/upload/9/a.png")
+    assert len(studio.asked_for) == 2
+
+
+@each(
+    "address",
+    [
+        "https://example.org/data/upload/1/a.png",
+        "http://127.0.0.1:1/data/upload/1/a.png",
+        "//example.org/data/upload/1/a.png",
+        "/api/users",
+        "/data/../api/users",
+        "/data/%2e%2e/api/users",
+        "file:///etc/passwd",
+    ],
+)
+def test_no_other_address_is_fetched(studio, images, address):
+    studio.asked_for.clear()
+    with pytest.raises(ValueError, match="is not fetched"):
+        fetched(studio, images, address)
+    assert not studio.asked_for
+
+
+def test_redirections_are_not_followed(studio, images):
+    for scheme in ("s3", "gs", "azure-blob"):
+        with pytest.raises(ValueError, match="303: the file is at another address"):
+            fetched(studio, images, f"{scheme}://bucket/a b.png")
+    paths = [path.partition("=")[::2] for path, _ in studio.asked_for]
+    assert [head for head, _ in paths] == ["/tasks/7/resolve/?fileuri"] * 3
+    assert base64.urlsafe_b64decode(paths[0][1]) == b"s3://bucket/a b.png"
+
+
+def test_a_stopped_server_is_named(images):
+    source = Images(images, Server("http://127.0.0.1:9", "t"))
+    with pytest.raises(ValueError, match=r"127\.0\.0\.1:9.* cannot be read .*--fetch-from"):
+        source.read(source.find("/data/upload/9/a.png", 1))
+
+
+@each(
+    ("address", "word"), [("127.0.0.1:8080", "--fetch-from"), ("http://a", "LABEL_STUDIO_API_KEY")]
+)
+def test_fetching_needs_an_address_and_a_token(images, capsys, monkeypatch, address, word):
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    options = ["--images", str(images), "--fetch-from", address]
+    assert main(["serve", "label-studio", *options]) == 2
+    assert word in capsys.readouterr().err
+
+
 def test_images_too_large_are_not_decoded(client, images):
     head = io.BytesIO()
     Image.new("1", (20000, 20000)).save(head, "PNG")
@@ -213,7 +324,7 @@ def test_images_too_large_are_not_decoded(client, images):
         ({"label_config": "<View/>"}, "BrushLabels"),
         ({"label_config": "<View>"}, "XML"),
         ({"tasks": []}, "Label Studio"),
-        ({"tasks": [{"data": {}}]}, "photo"),
+        ({"tasks": [{"id": 1, "data": {}}]}, "photo"),
         ({"params": [1]}, "Label Studio"),
         ({"params": {"context": {"result": [{"type": "x"}]}}}, "original_height"),
         ({"params": {"context": {"result": [point(99, 24)]}}}, "point"),

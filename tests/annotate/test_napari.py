@@ -1,12 +1,16 @@
 """The plugin of napari: its manifest without Qt, its layers without a window, and its widget."""
 
+import sys
 import tomllib
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from probseg.annotate.tools.napari import displayed, segment_by_clicks
+from probseg.annotate.tools.napari import displayed, open_viewer, segment_by_clicks
 from probseg.annotate.tools.prompted import PromptedModel
+from probseg.errors import DataError
 from support.fakes import draw_scene
 
 MODEL = "lite0_unet_prop"
@@ -82,6 +86,83 @@ def test_points_become_masks(viewer):
     positive.selected_data = {0}
     positive.remove_selected()
     assert not (masks.data == 2).any()
+
+
+def test_a_point_outside_blocks_nothing(viewer):
+    notices = pytest.importorskip("napari.utils.notifications").notification_manager
+    image, _ = draw_scene(objects=2)
+    segment_by_clicks(viewer, viewer.add_image(image, rgb=True), MODEL)
+    masks, positive = viewer.layers["masks"], viewer.layers["object"]
+    positive.add((24, 16))
+    before = masks.data.copy()
+    assert before.any()
+    notices.records.clear()
+    positive.add((24, -9))
+    assert np.array_equal(masks.data, before)
+    assert "outside of the image" in notices.records[-1].message
+    positive.add((24, 12))
+    model = PromptedModel(MODEL)
+    both = model.answer(model.encode(image), [(16.5, 24.5), (12.5, 24.5)])
+    assert np.array_equal(masks.data == 1, both.binary)
+
+
+def test_a_second_run_goes_on_with_points_and_masks(viewer):
+    layer = viewer.add_image(draw_scene(objects=2)[0], rgb=True, name="image")
+    segment_by_clicks(viewer, layer, MODEL)
+    viewer.layers["object"].add((24, 16))
+    one = viewer.layers["masks"].data.copy()
+    viewer.layers["masks"].selected_label = 2
+    viewer.layers["object"].add((24, 48))
+    both = viewer.layers["masks"].data.copy()
+    segment_by_clicks(viewer, layer, MODEL)
+    assert [one.name for one in viewer.layers] == ["image", "masks", "background", "object"]
+    assert np.array_equal(viewer.layers["masks"].data, both)
+    viewer.layers["object"].data = viewer.layers["object"].data[:0]
+    assert np.array_equal(viewer.layers["masks"].data, one)
+    assert set(np.unique(both)) == {0, 1, 2}
+
+
+def turned(tmp_path):
+    """A photograph that is stored turned, and its upright pixels."""
+    pixels = draw_scene(objects=2)[0]
+    picture = Image.fromarray(np.rot90(pixels))
+    exif = picture.getexif()
+    exif[0x0112] = 6  # turn clockwise to show
+    picture.save(tmp_path / "phone.png", exif=exif)
+    return tmp_path / "phone.png", pixels
+
+
+def test_a_photograph_that_is_stored_turned_is_named(viewer, tmp_path):
+    notices = pytest.importorskip("napari.utils.notifications").notification_manager
+    path, pixels = turned(tmp_path)
+    with pytest.importorskip("napari.layers._source").layer_source(path=str(path)):
+        layer = viewer.add_image(np.rot90(pixels), rgb=True)  # as napari's own reader does
+    segment_by_clicks(viewer, layer, MODEL)
+    assert "phone.png is stored turned" in notices.records[-1].message
+    assert viewer.layers["masks"].data.shape == layer.data.shape[:2]
+    notices.records.clear()
+    segment_by_clicks(viewer, viewer.add_image(pixels, rgb=True), MODEL)
+    assert not notices.records
+
+
+def test_photographs_are_opened_upright_after_torch_is_imported(viewer, tmp_path, monkeypatch):
+    napari = pytest.importorskip("napari")
+    path, pixels = turned(tmp_path)
+
+    class Viewer:
+        window = MagicMock()
+        add_image = staticmethod(viewer.add_image)
+
+        def __init__(self):
+            assert "torchvision" in sys.modules
+
+    monkeypatch.setattr(napari, "Viewer", Viewer)
+    monkeypatch.setattr(napari, "run", lambda: None)
+    open_viewer([str(path)])
+    assert np.array_equal(viewer.layers["phone"].data, pixels)
+    Viewer.window.add_plugin_dock_widget.assert_called_once_with("probseg", "Segment by clicks")
+    with pytest.raises(DataError, match=r"no\.png"):
+        open_viewer([str(tmp_path / "no.png")])
 
 
 def test_stacks_are_refused(viewer):

@@ -1,6 +1,7 @@
 """The notebook clicker: its messages, and its front end in a browser."""
 
 import base64
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -140,7 +141,24 @@ FRONT = """async ([esm, css]) => {
 }"""
 
 
-def test_in_a_browser(frontend):
+NOTEBOOKS = """() => {
+  // Keys that would reach shortcuts: of JupyterLab, whose Lumino looks at a key on its way down,
+  // from the focused element upwards, and of notebooks that listen around the widget.
+  window.reached = [];
+  document.addEventListener("keydown", event => {
+    for (let at = event.target; at; at = at.parentElement) {
+      if (at.hasAttribute("data-lm-suppress-shortcuts")) return;
+      if (at.matches(":focus:not(:read-write)")) return window.reached.push(`lab ${event.key}`);
+    }
+  }, true);
+  document.addEventListener("keydown", event => window.reached.push(`around ${event.key}`));
+}"""
+
+
+@contextmanager
+def opened(frontend):
+    """The widget in a tab, which must have no errors."""
+
     def kernel(content):
         answer, buffers = frontend.ask(content["action"], content["number"], content["sequence"])
         return answer, base64.b64encode(buffers[0]).decode() if buffers else ""
@@ -152,6 +170,12 @@ def test_in_a_browser(frontend):
         tab.expose_function("kernel", kernel)
         tab.evaluate(FRONT, [frontend.widget._esm, frontend.widget._css])
         tab.wait_for_function("document.querySelector('.clicker').clicker.image")
+        yield tab
+        assert not complaints
+
+
+def test_in_a_browser(frontend):
+    with opened(frontend) as tab:
         stage = tab.locator(".clicker-over").bounding_box()
         x, y = stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2
         tab.mouse.click(x + 3, y + 2)  # a pixel is 4 of the screen
@@ -164,4 +188,21 @@ def test_in_a_browser(frontend):
         shown = tab.evaluate("document.querySelector('.clicker').clicker.mask?.region.area ?? 0")
         assert shown == frontend.widget.mask.binary.sum()
         assert tab.get_by_role("button", name="Brush").count() == 0
-        assert not complaints
+
+
+def test_keys_do_not_reach_the_shortcuts_of_the_notebook(frontend):
+    with opened(frontend) as tab:
+        tab.evaluate(NOTEBOOKS)
+        tab.locator(".clicker-over").click()
+        buttons = tab.locator(".clicker button:enabled").all()
+        assert len(buttons) > 3
+        for button in buttons:
+            button.focus()
+            tab.keyboard.press("d")
+        tab.locator(".clicker-over").focus()
+        for key in ("d", "d", "c", "v", "m", "y", "Escape", "ArrowDown"):
+            tab.keyboard.press(key)
+        assert tab.evaluate("reached") == []
+        tab.evaluate("document.activeElement.blur()")
+        tab.keyboard.press("d")
+        assert tab.evaluate("reached") == ["around d"]

@@ -1,6 +1,7 @@
 """Annotated images through every format and back, and what each conversion loses."""
 
 import json
+from pathlib import PurePosixPath
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from probseg.errors import DataError
 from probseg.formats.regions import as_region
 from probseg.masks import read_labels
 from probseg.object_numbers import MAX_IDS
+from support.conversions import reader_of
 from support.fakes import draw_scene, save, write_folder
 from support.runs import command, usage_error
 
@@ -23,6 +25,7 @@ BLOCK = np.zeros((9, 11), dtype=bool)
 BLOCK[4:9, 7:11] = True  # one column of it is the ring's, too
 BLOCK[4:8, 7] = True
 FULL = np.ones((5, 4), dtype=bool)
+STORAGE = PurePosixPath("storage")
 
 
 @pytest.fixture
@@ -42,11 +45,11 @@ def labelled(mask, label="object"):
 
 def there_and_back(tmp_path, images, writer, tolerance=0.0):
     """Write and read; return the images and what both lost."""
-    is_file = writer.startswith(("coco", "label"))
+    is_file = writer.startswith(("coco", "label-"))
     place = tmp_path / (f"{writer}.json" if is_file else writer)
-    request, losses = Request(tmp_path / "images", tolerance), Ledger()
+    request, losses = Request(tmp_path / "images", tolerance, STORAGE), Ledger()
     WRITERS[writer](place, images, request, losses)
-    reader = "coco" if writer.startswith("coco") else writer
+    reader = reader_of(writer)
     found = READERS[reader](place, request, Ledger())
     return [image._replace(objects=list(image.objects)) for image in found], losses
 
@@ -60,7 +63,7 @@ def assert_same(found, images, labels=True):
             np.testing.assert_array_equal(mine.region.mask(), theirs.region.mask())
 
 
-@pytest.mark.parametrize("writer", ["coco", "coco-uncompressed", "yolo", "label-studio"])
+@pytest.mark.parametrize("writer", ["coco", "coco-uncompressed", "yolo", "label-studio", "labelme"])
 def test_every_pixel_and_name_comes_back(tmp_path, images, writer):
     found, losses = there_and_back(tmp_path, images, writer)
     assert_same(found, images)
@@ -110,13 +113,55 @@ def test_polygons_of_coco_lose_holes_and_say_so(tmp_path, images):
     np.testing.assert_array_equal(drawn.annToMask(drawn.loadAnns([1])[0]), filled)
 
 
+def test_polygons_of_labelme_keep_parts_together(tmp_path, images):
+    found, losses = there_and_back(tmp_path, images, "labelme-polygons")
+    filled = RING.copy()
+    filled[3:6, 3:6] = True
+    np.testing.assert_array_equal(found[0].objects[0].region.mask(), filled)  # and one more pixel
+    assert [len(image.objects) for image in found] == [2, 1]
+    assert losses.changed_outlines == 1
+    shapes = json.loads((tmp_path / "labelme-polygons" / "cat.json").read_text())["shapes"]
+    assert [shape["group_id"] for shape in shapes] == [1, 1, None]
+
+
+def test_files_of_labelme(tmp_path):
+    square = [[2, 1], [6, 1], [6, 4], [2, 4]]
+    shapes = [
+        {"label": "a", "points": square, "group_id": None, "shape_type": "polygon"},
+        {"label": "b", "points": [[1, 1], [3, 2]], "group_id": None, "shape_type": "rectangle"},
+        {"label": "a", "points": [[0, 5], [3, 5], [3, 7], [0, 7]]},  # of an old version
+    ]
+    content = {"shapes": shapes, "imagePath": "..\\images\\cat.jpg"}
+    content |= {"imageHeight": 9, "imageWidth": 11}
+    path = tmp_path / "files" / "b" / "cat.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    ledger = convert(path.parents[1], tmp_path / "a.json", ("labelme", "coco"), Request())
+    assert ledger.lines() == ["1 objects that are other shapes than polygons and masks"]
+    coco = COCO(tmp_path / "a.json")
+    assert coco.loadImgs([1])[0]["file_name"] == "b/cat.jpg"
+    first, second = (coco.annToMask(one) for one in coco.loadAnns(coco.getAnnIds()))
+    assert first.sum() == first[1:4, 2:6].sum() == 12
+    assert second.sum() == second[5:7, :3].sum() == 6
+    mask = {"label": "a", "shape_type": "mask", "mask": "AAAA", "points": square[:2]}
+    for change, word in (
+        ({"imageWidth": 0}, "imageWidth"),
+        ({"shapes": [mask]}, "labelme"),
+        ({"shapes": [{"label": "a", "points": [1, 2]}]}, "points"),
+        ({"imagePath": None}, "imagePath"),
+    ):
+        path.write_text(json.dumps(content | change))
+        with pytest.raises(DataError, match=rf"cat\.json: .*{word}"):
+            convert(path.parents[1], tmp_path / "b.json", ("labelme", "coco"), Request())
+
+
 def test_a_tolerance_is_paid_in_iou(tmp_path, images):
     _, losses = there_and_back(tmp_path, images, "yolo", tolerance=1.5)
     losses.find(images=2, objects=3)
     assert any("at worst" in line for line in losses.lines())
 
 
-@pytest.mark.parametrize("writer", ["yolo", "coco-polygons"])
+@pytest.mark.parametrize("writer", ["yolo", "coco-polygons", "labelme-polygons"])
 def test_thin_objects_survive_a_tolerance(tmp_path, images, writer):
     thin = np.zeros((9, 11), dtype=bool)
     thin[4, 2:9] = True
@@ -129,7 +174,7 @@ def test_thin_objects_survive_a_tolerance(tmp_path, images, writer):
 def test_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path, images=3, objects=2)
-    options = ("--images", "images")
+    options = ("--images", "images", "--storage", "images")
     assert command("data", "convert", "masks", "a.json", "--from=index", "--to=coco", *options) == 0
     assert "6 objects of 3 images" in capsys.readouterr().out
     steps = (
@@ -160,6 +205,9 @@ def test_wrong_usage(tmp_path, capsys, monkeypatch):
     assert "masks" in refused("images", "masks", "--from=png", "--to=png", "--images=images")
     assert "images" in refused("masks", "b", "--from=png", "--to=yolo")
     assert "tolerance" in refused("masks", "b", "--from=png", "--to=yolo", "--tolerance=-1")
+    for place in ("/abs", "..", "a\\b", "."):
+        wrong = ("--from=png", "--to=label-studio", "--storage", place)
+        assert "--storage" in refused("masks", "b.json", *wrong)
     (tmp_path / "a.json").write_text("{")
     assert "export it as JSON" in refused("a.json", "b", "--from=label-studio", "--to=png")
 
@@ -183,7 +231,7 @@ def test_after_an_error_there_is_no_target_and_no_draft(tmp_path, images):
         convert(coco, tmp_path / "yolo", ("coco", "yolo"), Request())
     WRITERS["coco"](coco, [*images, images[0]], Request(), Ledger())
     with pytest.raises(DataError, match=r"cat\.jpg: is the name of two images"):
-        convert(coco, tmp_path / "b.json", ("coco", "label-studio"), Request())
+        convert(coco, tmp_path / "b.json", ("coco", "label-studio"), Request(storage=STORAGE))
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", "images"}
 
 

@@ -2,7 +2,7 @@
 
 import json
 import tracemalloc
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
@@ -13,10 +13,12 @@ from probseg.convert import WRITERS, Request, convert
 from probseg.data.sets.coco import COCO as COCOFolder
 from probseg.errors import DataError
 from probseg.formats import brush
+from support.conversions import reader_of
 from support.fakes import draw_scene, save
 from support.rows import each
 
 HEIGHT, WIDTH = 24, 32
+STORAGE = PurePosixPath("storage")
 SQUARE = [4, 4, 12, 4, 12, 12, 4, 12]
 MASK = np.zeros((HEIGHT, WIDTH), bool)
 MASK[4:12, 4:12] = True
@@ -68,10 +70,15 @@ def draw_label_studio(folder):
 
     skipped = {"result": [result], "was_cancelled": True}
     tasks = [
-        task("/data/local-files/?d=a.jpg", skipped, {"result": [result]}, {"result": [result]}),
-        task("/data/local-files/?d=b/d.jpg", {"result": [result, {"type": "choices"}]}),
-        task("/data/local-files/?d=c.jpg", skipped),
-        task("/data/local-files/?d=e.jpg"),
+        task(
+            "/data/local-files/?d=storage/a.jpg",
+            skipped,
+            {"result": [result]},
+            {"result": [result]},
+        ),
+        task("/data/local-files/?d=storage/b/d.jpg", {"result": [result, {"type": "choices"}]}),
+        task("/data/local-files/?d=storage/c.jpg", skipped),
+        task("/data/local-files/?d=storage/e.jpg"),
         task("data:image/png;base64,AAAA", {"result": [result]}),
     ]
     tasks[0]["predictions"] = [{"result": [result]}]
@@ -118,6 +125,11 @@ def count(place, form):
     """Count the objects in a file or folder."""
     if form.startswith("coco"):
         return len(COCO(place).getAnnIds())
+    if form.startswith("labelme"):
+        shapes = [
+            s for file in place.rglob("*.json") for s in json.loads(file.read_text())["shapes"]
+        ]
+        return len(shapes)
     if form == "label-studio":
         tasks = json.loads(place.read_text())
         return sum(len(task["annotations"][0]["result"]) for task in tasks)
@@ -133,15 +145,14 @@ def test_what_is_found_is_written_or_counted(tmp_path, reader, writer):
     photos = photographs(tmp_path / "photos", "a.jpg", "bare.jpg", "b/d.jpg")
     source, objects, images = SOURCES[reader](tmp_path)
     target = tmp_path / "target"
-    ledger = convert(source, target, (reader, writer), Request(photos, 0))
+    request = Request(photos, 0, STORAGE)
+    ledger = convert(source, target, (reader, writer), request)
     assert (ledger.found["objects"], ledger.found["images"]) == (objects, images)
     assert ledger.written["objects"] == count(target, writer)
     lost = sum(number for (thing, _), number in ledger.lost.items() if thing == "objects")
     assert ledger.written["objects"] + lost == objects
     assert lost > 0
-    back = convert(
-        target, tmp_path / "back", ("coco" if "coco" in writer else writer, "coco"), Request(photos)
-    )
+    back = convert(target, tmp_path / "back", (reader_of(writer), "coco"), request)
     assert back.found["objects"] == back.written["objects"] == ledger.written["objects"]
 
 
@@ -160,7 +171,8 @@ def test_every_loss_has_its_line(tmp_path):
         "annotations without a listed category, which become 'object': 2",
     ])  # fmt: skip
     path, *_ = draw_label_studio(tmp_path)
-    lines = convert(path, tmp_path / "c.json", ("label-studio", "coco"), Request()).lines()
+    request = Request(storage=STORAGE)
+    lines = convert(path, tmp_path / "c.json", ("label-studio", "coco"), request).lines()
     assert sorted(lines) == sorted([
         "2 objects of skipped annotations of tasks",
         "1 objects of further annotations of tasks",
@@ -283,10 +295,10 @@ def test_masks_are_never_drawn_whole(tmp_path, writer):
     path.write_text(json.dumps({"images": images, "annotations": annotations}))
     tracemalloc.start()
     try:
-        convert(path, tmp_path / "b", ("coco", writer), Request())
+        convert(path, tmp_path / "b", ("coco", writer), Request(storage=STORAGE))
         if writer != "yolo":
-            reader = "coco" if "coco" in writer else writer
-            convert(tmp_path / "b", tmp_path / "c.json", (reader, "coco"), Request())
+            request = Request(storage=STORAGE)
+            convert(tmp_path / "b", tmp_path / "c.json", (reader_of(writer), "coco"), request)
             assert len(json.loads((tmp_path / "c.json").read_text())["annotations"]) == 3
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -1,6 +1,7 @@
 """Names of images in tasks of Label Studio."""
 
 import json
+from pathlib import PurePosixPath
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from probseg.formats import brush, run_lengths
 from support.rows import each
 
 MASK = np.ones((3, 4), bool)
+STORED = Request(storage=PurePosixPath("my photos/set"))
 
 
 def names(tmp_path, *addresses):
@@ -102,8 +104,8 @@ def test_names_come_back(tmp_path, name):
     annotation = {"id": 1, "image_id": 1, "segmentation": run_lengths.encode(MASK)}
     images = [{"id": 1, "file_name": name, "height": 3, "width": 4}]
     source.write_text(json.dumps({"images": images, "annotations": [annotation]}))
-    convert(source, tmp_path / "tasks.json", ("coco", "label-studio"), Request())
-    convert(tmp_path / "tasks.json", target, ("label-studio", "coco"), Request())
+    convert(source, tmp_path / "tasks.json", ("coco", "label-studio"), STORED)
+    convert(tmp_path / "tasks.json", target, ("label-studio", "coco"), STORED)
     assert json.loads(target.read_text())["images"] == images
 
 
@@ -111,4 +113,18 @@ def test_a_backslash_cannot_be_written(tmp_path):
     images = [{"id": 1, "file_name": "a\\b.jpg", "height": 3, "width": 4}]
     (tmp_path / "a.json").write_text(json.dumps({"images": images, "annotations": []}))
     with pytest.raises(DataError, match="backslash"):
-        convert(tmp_path / "a.json", tmp_path / "b.json", ("coco", "label-studio"), Request())
+        convert(tmp_path / "a.json", tmp_path / "b.json", ("coco", "label-studio"), STORED)
+
+
+def test_files_are_in_a_folder_of_the_document_root(tmp_path):
+    images = [{"id": 1, "file_name": "a.jpg", "height": 3, "width": 4}]
+    (tmp_path / "a.json").write_text(json.dumps({"images": images, "annotations": []}))
+    target = tmp_path / "b.json"
+    with pytest.raises(DataError, match=r"a\.jpg: .*--storage"):
+        convert(tmp_path / "a.json", target, ("coco", "label-studio"), Request())
+    convert(tmp_path / "a.json", target, ("coco", "label-studio"), STORED)
+    (task,) = json.loads(target.read_text())
+    assert task["data"]["image"] == "/data/local-files/?d=my%20photos/set/a.jpg"
+    other = Request(storage=PurePosixPath("my photos/other"))
+    with pytest.raises(DataError, match="not in the folder of --storage"):
+        convert(target, tmp_path / "c.json", ("label-studio", "coco"), other)

@@ -17,7 +17,7 @@ function render({ model, el }) {
   };
   model.on("msg:custom", receive);
 
-  const root = element("div", { "data-lm-suppress-shortcuts": "true" });
+  const root = element("div");
   root.style.height = `${model.get("height")}px`;
   const problem = element("p", { role: "alert", hidden: true });
   el.append(root, problem);
@@ -26,8 +26,16 @@ function render({ model, el }) {
     fetchImage: async () => createImageBitmap(new Blob([await ask({ type: "image" }, 0)])),
   };
   const clicker = new Clicker(root, transport, { tools: ["object", "background", "box"] });
+  // JupyterLab looks at keys before the widget does, from the focused element upwards, and stops
+  // at this attribute: an element without it that matches a shortcut runs it, whatever is around.
+  root.addEventListener("focusin", ({ target }) =>
+    target.setAttribute("data-lm-suppress-shortcuts", "true"),
+  );
   root.addEventListener("keydown", (event) => {
-    const presses = event.target.matches("button") && (event.key === "Enter" || event.key === " ");
+    const { key, target } = event;
+    // Other notebooks listen around the widget: plain keys stay inside, as in a text field.
+    if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
+    const presses = target.matches("button") && (key === "Enter" || key === " ");
     if (presses || !clicker.key(event)) return;
     event.preventDefault();
     event.stopPropagation();

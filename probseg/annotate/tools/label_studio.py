@@ -1,22 +1,17 @@
 """The machine learning backend of Label Studio: smart keypoints and rectangles become brush masks.
 
-The routes are those that Label Studio calls: `GET /health`, `POST /setup`, `POST /predict`
-and `POST /webhook`. Images are read from one folder or from the task itself, never from the
-network.
+The routes are those that Label Studio calls: `GET /health`, `POST /setup`, `POST /predict` and
+`POST /webhook`. Label Studio does not show why a request was refused: the reason is logged.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
 from starlette.applications import Starlette
@@ -26,9 +21,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from probseg.annotate.security import Guard
+from probseg.annotate.tools.label_studio_images import Images, Source
 from probseg.annotate.tools.prompted import PromptedModel, confidence
 from probseg.formats import brush
-from probseg.images import decode_image, read_image
 from probseg.interact.states import InteractionState
 
 _logger = logging.getLogger(__name__)
@@ -47,6 +42,7 @@ class Question(NamedTuple):
 
     Args:
         image: Address of the image in the task.
+        task: Number of the task.
         size: `(H, W)` of the image as Label Studio shows it.
         positive: Points `(x, y)` on the object, in pixels.
         negative: Points on the background.
@@ -57,6 +53,7 @@ class Question(NamedTuple):
     """
 
     image: str
+    task: int
     size: tuple[int, int]
     positive: list[tuple[float, float]]
     negative: list[tuple[float, float]]
@@ -71,11 +68,11 @@ class Backend:
 
     Args:
         model: Answers the prompts.
-        images: Folder of the images; files outside of it are not read.
+        images: Reads the images of tasks.
     """
 
-    def __init__(self, model: PromptedModel, images: Path) -> None:
-        self._model, self._images = model, images.resolve()
+    def __init__(self, model: PromptedModel, images: Images) -> None:
+        self._model, self._images = model, images
         self._encoded = lru_cache(ENCODED)(self._encode)
 
     def health(self) -> Json:
@@ -104,7 +101,7 @@ class Backend:
             raise ValueError(msg) from error
         if question is None:
             return {"results": [], "model_version": self._model.name}
-        encoded = self._encoded(*self._source(question.image))
+        encoded = self._encoded(self._images.find(question.image, question.task))
         size = encoded.photograph.size
         if size != question.size:
             msg = (
@@ -137,34 +134,8 @@ class Backend:
         }
         return {"results": [result], "model_version": self._model.name}
 
-    def _source(self, address: str) -> tuple[Path | bytes, int]:
-        """Return the file or the content of an image, and the time of the file's last change."""
-        if address.startswith("data:"):
-            try:
-                return base64.b64decode(address.partition(";base64,")[2], validate=True), 0
-            except binascii.Error as error:
-                msg = f"{address:.40}...: the image of the task is not base64 ({error})"
-                raise ValueError(msg) from error
-        parts = urlsplit(address)
-        inside = unquote(parts.path).partition("/data/")[2]
-        if inside == "local-files/":
-            inside = parse_qs(parts.query).get("d", [""])[0]
-        elif not inside.startswith("upload/"):
-            msg = (
-                f"{address:.200}: images are not fetched from the network; give tasks images of "
-                "local storage (/data/local-files/?d=...), uploaded ones (/data/upload/...) or "
-                "base64 (data:image/png;base64,...)"
-            )
-            raise ValueError(msg)
-        path = (self._images / inside).resolve()
-        if not path.is_relative_to(self._images) or not path.is_file():
-            msg = f"{inside:.200}: no such file in the folder of --images, {self._images}"
-            raise ValueError(msg)
-        return path, path.stat().st_mtime_ns
-
-    def _encode(self, source: Path | bytes, changed: int) -> InteractionState:
-        image = read_image(source) if isinstance(source, Path) else decode_image(source)
-        return self._model.encode(image)
+    def _encode(self, source: Source) -> InteractionState:
+        return self._model.encode(self._images.read(source))
 
 
 def asked(body: Mapping[str, Any]) -> Question | None:
@@ -194,8 +165,9 @@ def asked(body: Mapping[str, Any]) -> Question | None:
             box = (x, y, x + value["width"] * width / 100, y + value["height"] * height / 100)
         else:
             (positive if region.get("is_positive", True) else negative).append((x, y))
-    address = body["tasks"][0]["data"][key]
-    return Question(str(address), size, positive, negative, box, label, tag, image_tag)
+    task = body["tasks"][0]
+    number, address = int(task["id"]), str(task["data"][key])
+    return Question(address, number, size, positive, negative, box, label, tag, image_tag)
 
 
 def brush_tags(label_config: str) -> tuple[str, str, str]:

@@ -1,19 +1,27 @@
 """A plugin of napari: points on an object become its mask in a layer of labels.
 
 The manifest `napari.yaml` offers `segment_by_clicks` as a widget, which napari builds from its
-arguments.
+arguments. `python -m probseg.annotate.tools.napari photo.jpg` opens photographs upright, with the
+widget.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import ExifTags
 
-from probseg.annotate.tools.prompted import PromptedModel
+from probseg.annotate.tools.prompted import PromptedModel, is_inside
 from probseg.descriptions import RECOMMENDED
+from probseg.errors import DataError
 from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
+from probseg.images import opened, read_image
+from probseg.picture_formats import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
     import napari.layers
@@ -21,6 +29,9 @@ if TYPE_CHECKING:
 
 TRANSFORM = ("scale", "translate", "rotate", "shear", "affine")
 """Attributes of a layer that place it in the world."""
+
+LAYER_OF, CALLBACK = "probseg layer of", "probseg callback"
+"""Keys of `metadata`: image layer and role of a layer, and what the layer of masks calls."""
 
 
 def segment_by_clicks(
@@ -30,7 +41,9 @@ def segment_by_clicks(
 
     The layer `object` takes points on the object, `background` those that are not. The mask is
     written with the selected label of the layer `masks`; pixels of other labels are not changed.
-    Another selected label (`M` takes the next one) begins another object.
+    Another selected label (`M` takes the next one) begins another object. Points outside of the
+    image are not used, and a message says so. A second call for an image goes on with the points
+    and masks of the first.
 
     Args:
         viewer: Where the layers are added.
@@ -41,6 +54,8 @@ def segment_by_clicks(
         ValueError: If the image has more dimensions.
         UnknownNameError: If there is no such model.
     """
+    from napari.utils.notifications import show_warning
+
     if image.ndim != 2:
         msg = (
             f"`image` must have 2 dimensions, got {image.ndim}; choose one plane of it by Layer > "
@@ -51,43 +66,83 @@ def segment_by_clicks(
         np.asarray(image.data[0] if image.multiscale else image.data),
         None if image.rgb else tuple(image.contrast_limits),
     )
+    if _is_stored_turned(image.source.path):
+        show_warning(
+            f"{image.source.path} is stored turned: so are its layer and its masks, while other "
+            "programs turn it upright; open it by python -m probseg.annotate.tools.napari"
+        )
     network = PromptedModel(model)
     encoded = network.encode(pixels)
+    size = pixels.shape[:2]
     place = {name: getattr(image, name) for name in TRANSFORM}
-    masks = viewer.add_labels(np.zeros(pixels.shape[:2], np.int32), name="masks", **place)
-    points = {
-        name: viewer.add_points(
+    masks = _layer_of(viewer, image, "masks")
+    if masks is None:
+        masks = viewer.add_labels(
+            np.zeros(size, np.int32), name="masks", metadata={LAYER_OF: (image, "masks")}, **place
+        )
+    else:
+        masks.events.selected_label.disconnect(masks.metadata[CALLBACK])
+    points = {}
+    for name, positive in (("background", False), ("object", True)):
+        before = _layer_of(viewer, image, name)
+        if before is not None:
+            viewer.layers.remove(before)
+        points[name] = viewer.add_points(
+            None if before is None else before.data,
             ndim=2,
             name=name,
             face_color=CLICK_COLOURS[positive],
             symbol=CLICK_MARKERS[positive],
             size=max(3, max(pixels.shape) / 80),
+            metadata={LAYER_OF: (image, name)},
             **place,
         )
-        for name, positive in (("background", False), ("object", True))
-    }
 
-    def answer(event: Any) -> None:  # noqa: ANN401
-        if event.action not in ("added", "removed", "changed"):
-            return
+    def answer() -> None:
         # Whole numbers are centres of pixels in napari, and points are (row, column).
-        positive, negative = (points[n].data[:, ::-1] + 0.5 for n in ("object", "background"))
-        mask = network.answer(encoded, positive.tolist(), negative.tolist()).binary
+        places = [(points[n].data[:, ::-1] + 0.5).tolist() for n in ("object", "background")]
+        positive, negative = (
+            [point for point in some if is_inside(point, size)] for some in places
+        )
+        if outside := sum(map(len, places)) - len(positive) - len(negative):
+            show_warning(f"{outside} of the points are outside of the image and not used")
+        mask = network.answer(encoded, positive, negative).binary
         labels = masks.data
         labels[labels == masks.selected_label] = 0
         labels[mask & (labels == 0)] = masks.selected_label
         masks.refresh()
 
+    def changed(event: Any) -> None:  # noqa: ANN401
+        if event.action in ("added", "removed", "changed"):
+            answer()
+
     def begin_another(event: Any) -> None:  # noqa: ANN401
         for layer in points.values():
-            with layer.events.data.blocker(answer):
+            with layer.events.data.blocker(changed):
                 layer.data = np.empty((0, 2))
 
     for layer in points.values():
-        layer.events.data.connect(answer)
+        layer.events.data.connect(changed)
         layer.mode = "add"
     masks.events.selected_label.connect(begin_another)
+    masks.metadata[CALLBACK] = begin_another
     viewer.layers.selection.active = points["object"]
+    if any(len(layer.data) for layer in points.values()):
+        answer()
+
+
+def _layer_of(viewer: napari.viewer.Viewer, image: napari.layers.Image, name: str) -> Any:  # noqa: ANN401
+    """Return a layer that an earlier call added for an image; None if it is not there."""
+    layers = (layer for layer in viewer.layers if layer.metadata.get(LAYER_OF) == (image, name))
+    return next(layers, None)
+
+
+def _is_stored_turned(path: str | None) -> bool:
+    """Say whether a layer is of a photograph with an EXIF orientation, which napari ignores."""
+    if path is None or Path(path).suffix.lower() not in IMAGE_SUFFIXES:
+        return False
+    with opened(Path(path), path) as picture:
+        return picture.getexif().get(ExifTags.Base.Orientation, 1) != 1
 
 
 def displayed(
@@ -110,3 +165,32 @@ def displayed(
     scaled = (data.astype(np.float64) - black) * (255 / max(white - black, 1e-12))
     pixels = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
     return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
+
+
+def open_viewer(photographs: Sequence[str]) -> None:
+    """Open photographs upright in a new viewer, with the widget; return when it is closed.
+
+    Args:
+        photographs: Files.
+
+    Raises:
+        DataError: If one cannot be read.
+    """
+    # Before OpenGL: the LLVM of Mesa's software renderer and that of torch's compiler, which
+    # torchvision imports, break each other in the other order.
+    import napari
+    import torchvision  # noqa: F401
+
+    layers = {path: read_image(Path(path)) for path in photographs}
+    viewer = napari.Viewer()
+    for path, pixels in layers.items():
+        viewer.add_image(pixels, rgb=True, name=Path(path).stem)
+    viewer.window.add_plugin_dock_widget("probseg", "Segment by clicks")
+    napari.run()
+
+
+if __name__ == "__main__":
+    try:
+        open_viewer(sys.argv[1:])
+    except DataError as error:
+        sys.exit(str(error))

@@ -90,11 +90,17 @@ def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
         ValueError: If the point is further than `OVERHANG` over the edge of an image `(H, W)`.
     """
     (x, y), (height, width) = point, size
-    if not (-OVERHANG <= x <= width + OVERHANG and -OVERHANG <= y <= height + OVERHANG):
+    if not is_inside(point, size):
         msg = f"`point` must be inside the image of {width} x {height} pixels, got ({x}, {y})"
         raise ValueError(msg)
     column, row = math.floor(x), math.floor(y)
     return Click(min(max(column, 0), width - 1), min(max(row, 0), height - 1), positive)
+
+
+def is_inside(point: Point, size: tuple[int, int]) -> bool:
+    """Say whether a point is at most `OVERHANG` over the edge of an image `(H, W)`."""
+    (x, y), (height, width) = point, size
+    return -OVERHANG <= x <= width + OVERHANG and -OVERHANG <= y <= height + OVERHANG
 
 
 def confidence(mask: Mask) -> float:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from probseg.annotate.listening import listen, need_server, serve
 from probseg.cli.arguments import Parser, add_device
@@ -15,8 +18,14 @@ from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 from probseg.paths import no_folder
 
+if TYPE_CHECKING:
+    from probseg.annotate.tools.label_studio_images import Server
+
 PORT = 9090
 """Port of Label Studio's own backends."""
+
+TOKEN = "LABEL_STUDIO_API_KEY"
+"""Environment variable with the token for Label Studio."""
 
 EXAMPLES = """\
 examples:
@@ -50,15 +59,42 @@ def _serve_label_studio(options: argparse.Namespace) -> None:
     if (fault := no_folder(options.images)) is not None:
         msg = f"--images {options.images}: {fault}; give the folder of the images"
         raise UsageError(msg)
+    server = _label_studio(options.fetch_from)
     from probseg.annotate.tools.label_studio import Backend, create_app
+    from probseg.annotate.tools.label_studio_images import Images
     from probseg.annotate.tools.prompted import PromptedModel
 
     listening = listen(options.host, options.port, options.allow_host)
-    backend = Backend(PromptedModel(options.model, options.device), options.images)
+    model = PromptedModel(options.model, options.device)
+    backend = Backend(model, Images(options.images, server))
     app = create_app(backend, listening.hosts)
     sys.stdout.write(f"{listening.address}\nCtrl-C ends it.\n")
     sys.stdout.flush()
     serve(app, listening)
+
+
+def _label_studio(address: str | None) -> Server | None:
+    """Return the server that is asked for images.
+
+    Raises:
+        UsageError: If its address is none, or there is no token.
+    """
+    if address is None:
+        return None
+    from probseg.annotate.tools.label_studio_images import Server
+
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        msg = f"--fetch-from must be an address such as http://127.0.0.1:8080, got {address!r}"
+        raise UsageError(msg)
+    token = os.environ.get(TOKEN, "").strip()
+    if not token:
+        msg = (
+            f"--fetch-from needs a token in the environment variable {TOKEN}; Label Studio shows "
+            "it in Account & Settings"
+        )
+        raise UsageError(msg)
+    return Server(address, token)
 
 
 def _write_function(folder: Path) -> None:
@@ -85,6 +121,12 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="folder of the images: the document root of local storage, or the folder of media for "
         "uploaded images; files outside of it are not read",
+    )
+    add(
+        "--fetch-from",
+        metavar="URL",
+        help="address of Label Studio, from which images that are not in --images are fetched, "
+        f"with the token in {TOKEN}; no other address is (default: nothing is fetched)",
     )
     add(
         "--model",

@@ -1,0 +1,160 @@
+"""Folders of labelme's JSON files, which X-AnyLabeling reads and writes, too.
+
+A file has the shapes on one image: masks (a PNG in base64, inside of a box), or polygons. Shapes of
+one label and one `group_id` are one object.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from probseg.convert.ledger import Ledger
+from probseg.convert.parts import (
+    AnnotatedImage,
+    LabelledRegion,
+    Request,
+    Writer,
+    outlined,
+    stems,
+)
+from probseg.errors import DataError
+from probseg.formats import polygons
+from probseg.formats.coco import text, whole
+from probseg.formats.regions import Region, union
+from probseg.paths import write_text
+
+VERSION = "5.5.0"
+"""Of labelme, whose files these are."""
+
+Shape = dict[str, Any]
+
+
+def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read the JSON files of a folder and its sub-folders; an image is in the folder of its file.
+
+    Shapes of other kinds than polygons and masks are counted as lost.
+    """
+    for path in sorted(place.rglob("*.json")):
+        folder = path.relative_to(place).parent
+        if any(part.startswith(".") for part in (*folder.parts, path.name)):
+            continue
+        try:
+            content = json.loads(path.read_bytes())
+            name = PurePosixPath(text(content, "imagePath").replace("\\", "/")).name
+            size = whole(content, "imageHeight", 1), whole(content, "imageWidth", 1)
+            groups = _groups(content["shapes"], ledger)
+            objects = [_object(shapes, size) for shapes in groups]
+        except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
+            msg = f"{path}: cannot be read as a file of labelme ({error!r}); save it again"
+            raise DataError(msg) from error
+        ledger.find(images=1)
+        yield AnnotatedImage((folder / name).as_posix(), size, objects)
+
+
+def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
+    """Return the shapes of each object."""
+    groups: dict[tuple[object, ...], list[Shape]] = defaultdict(list)
+    for number, shape in enumerate(shapes):
+        if shape.get("shape_type", "polygon") not in ("polygon", "mask"):
+            ledger.find(objects=1)
+            ledger.lose("that are other shapes than polygons and masks", objects=1)
+            continue
+        group = shape.get("group_id")
+        key = (number,) if group is None else (text(shape, "label"), group)
+        groups[key].append(shape)
+    ledger.find(objects=len(groups))
+    return list(groups.values())
+
+
+def _object(shapes: list[Shape], size: tuple[int, int]) -> LabelledRegion:
+    regions = [_drawn(shape, size) for shape in shapes]
+    return LabelledRegion(union(regions), text(shapes[0], "label"))
+
+
+def _drawn(shape: Shape, size: tuple[int, int]) -> Region:
+    points = np.array(shape["points"], dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
+        msg = f"its 'points' must be [[x, y], ...], got {shape['points']!r:.60}"
+        raise ValueError(msg)
+    if shape.get("shape_type", "polygon") == "polygon":
+        return polygons.draw([polygons.Polygon(points)], size)
+    (x0, y0), (x1, y1) = points.astype(int).tolist()
+    with Image.open(io.BytesIO(base64.b64decode(shape["mask"], validate=True))) as picture:
+        inside = np.asarray(picture).astype(np.bool_)
+    fits = 0 <= x0 <= x1 < size[1] and 0 <= y0 <= y1 < size[0]
+    if inside.shape != (y1 - y0 + 1, x1 - x0 + 1) or not fits:
+        msg = (
+            f"a mask of shape {inside.shape} does not fit its corners {shape['points']} in an "
+            f"image of {size[1]} x {size[0]}"
+        )
+        raise ValueError(msg)
+    return Region(inside, x0, y0, size)
+
+
+def writer(shapes_of: Callable[[LabelledRegion, Request, Ledger], list[Shape]]) -> Writer:
+    """Return a writer of files whose shapes a function makes, none to leave an object out."""
+
+    def write(
+        place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
+    ) -> None:
+        for image, stem in stems(images):
+            shapes: list[Shape] = []
+            for number, one in enumerate(image.objects, start=1):
+                made = shapes_of(one, request, ledger)
+                group = number if len(made) > 1 else None
+                for shape in made:
+                    more = {"label": one.label, "group_id": group, "description": "", "flags": {}}
+                    shapes.append({**more, **shape})
+                ledger.write(objects=bool(made))
+            content = {
+                "version": VERSION,
+                "flags": {},
+                "shapes": shapes,
+                "imagePath": PurePosixPath(image.file).name,
+                "imageData": None,
+                "imageHeight": image.size[0],
+                "imageWidth": image.size[1],
+            }
+            target = place / f"{stem}.json"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_text(target, json.dumps(content))
+            ledger.write(images=1)
+
+    return write
+
+
+def mask(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
+    """Return an object as one mask, with every pixel."""
+    region, file = one.region, io.BytesIO()
+    height, width = region.inside.shape
+    Image.fromarray(region.inside).save(file, "PNG")
+    corners = [[region.x, region.y], [region.x + width - 1, region.y + height - 1]]
+    code = base64.b64encode(file.getvalue()).decode("ascii")
+    return [{"shape_type": "mask", "points": corners, "mask": code}]
+
+
+def outlines(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
+    """Return the parts of an object as polygons, which fill holes."""
+
+    def draw(rings: list[list[list[float]]]) -> Region:
+        return polygons.draw([polygons.Polygon(np.array(ring)) for ring in rings], one.region.size)
+
+    outline = outlined(one, request, ledger, _rings, draw)
+    if outline is None:
+        return []
+    if any(part.holes for part in outline.parts):
+        ledger.change("objects whose holes are filled, as polygons of labelme have none")
+    return [{"shape_type": "polygon", "points": ring, "mask": None} for ring in outline.written]
+
+
+def _rings(parts: list[polygons.Polygon]) -> list[list[list[float]]]:
+    return [part.outer.tolist() for part in parts]

@@ -36,6 +36,7 @@ VERSION = "5.5.0"
 """Of labelme, whose files these are."""
 
 Shape = dict[str, Any]
+"""An entry of a file."""
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
@@ -109,13 +110,11 @@ def writer(shapes_of: Callable[[LabelledRegion, Request, Ledger], list[Shape]]) 
         for image, stem in stems(images):
             shapes: list[Shape] = []
             for number, one in enumerate(image.objects, start=1):
-                made = shapes_of(one, request, ledger)
-                group = number if len(made) > 1 else None
-                for shape in made:
-                    more = {"label": one.label, "group_id": group, "description": "", "flags": {}}
-                    shapes.append({**more, **shape})
-                ledger.write(objects=bool(made))
-            content = {
+                parts = shapes_of(one, request, ledger)
+                group = number if len(parts) > 1 else None
+                shapes += [{"label": one.label, "group_id": group, **part} for part in parts]
+                ledger.write(objects=bool(parts))
+            content: Shape = {
                 "version": VERSION,
                 "flags": {},
                 "shapes": shapes,
@@ -139,7 +138,7 @@ def mask(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
     Image.fromarray(region.inside).save(file, "PNG")
     corners = [[region.x, region.y], [region.x + width - 1, region.y + height - 1]]
     code = base64.b64encode(file.getvalue()).decode("ascii")
-    return [{"shape_type": "mask", "points": corners, "mask": code}]
+    return [{"shape_type": "mask", "points": corners, "mask": code, "flags": {}}]
 
 
 def outlines(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
@@ -153,7 +152,7 @@ def outlines(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shap
         return []
     if any(part.holes for part in outline.parts):
         ledger.change("objects whose holes are filled, as polygons of labelme have none")
-    return [{"shape_type": "polygon", "points": ring, "mask": None} for ring in outline.written]
+    return [{"shape_type": "polygon", "points": ring, "flags": {}} for ring in outline.written]
 
 
 def _rings(parts: list[polygons.Polygon]) -> list[list[list[float]]]:

@@ -142,7 +142,7 @@ def _is_stored_turned(path: str | None) -> bool:
     if path is None or Path(path).suffix.lower() not in IMAGE_SUFFIXES:
         return False
     with opened(Path(path), path) as picture:
-        return picture.getexif().get(ExifTags.Base.Orientation, 1) != 1
+        return bool(picture.getexif().get(ExifTags.Base.Orientation, 1) != 1)
 
 
 def displayed(
@@ -177,9 +177,9 @@ def open_viewer(photographs: Sequence[str]) -> None:
         DataError: If one cannot be read.
     """
     # Before OpenGL: the LLVM of Mesa's software renderer and that of torch's compiler, which
-    # torchvision imports, break each other in the other order.
+    # torchvision imports for timm, break each other in the other order.
     import napari
-    import torchvision  # noqa: F401
+    import timm  # noqa: F401
 
     layers = {path: read_image(Path(path)) for path in photographs}
     viewer = napari.Viewer()

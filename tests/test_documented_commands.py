@@ -62,6 +62,7 @@ NOT_RUN = {
     "export": "checks graphs for a minute: tests/export",
     "bench": "measures for minutes: test_bench.py",
     "tune": "evaluates many settings: test_tune_verb.py",
+    "data convert .*--storage": "needs files of Label Studio: test_label_studio_server.py",
     "data fetch": "downloads: test_data_verbs.py",
     "data check (?!my_folder)": "needs a published data set: test_data_verbs.py",
     "zoo fetch": "downloads: test_hub.py",

@@ -3,7 +3,7 @@
 import csv
 import json
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import torch
 from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import read_readable
 from probseg.annotate.sessions import Sessions
-from probseg.convert import WRITERS, Request, convert
+from probseg.convert import READERS, WRITERS, Request, convert
 from probseg.convert.ledger import IMAGES, OBJECTS
 from probseg.data import COCO, ImageMaskFolder
 from probseg.data.checks import check_folder
@@ -253,13 +253,14 @@ def test_convert_in_all_directions(hostile, mended, here, capsys):
         "lost: 1 objects in masks without a pixel",
         f"lost: files that are not read: {len(others)}",
     ]
+    request = Request(images, storage=PurePosixPath("photographs"))
     for source in WRITERS:
-        reader = "coco" if source.startswith("coco") else source
-        made = convert(mended, here / source, ("png", source), Request(images))
+        reader = next(name for name in READERS if source.startswith(name))
+        made = convert(mended, here / source, ("png", source), request)
         assert (made.found[OBJECTS], made.written[OBJECTS]) == (count + 1, count)
         for target in WRITERS:
             way = here / source, here / f"{source}-{target}", (reader, target)
-            ledger = convert(*way, Request(images))
+            ledger = convert(*way, request)
             assert ledger.found[OBJECTS] == ledger.written[OBJECTS] == count, way
 
 

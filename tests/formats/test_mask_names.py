@@ -119,7 +119,7 @@ def annotated(root, drawn):
     for photograph, image in zip(list_photographs(root), sorted(drawn), strict=True):
         assert photograph.name == image.file
         contents = [png.encode(one.region.mask().astype(np.uint8)) for one in image.objects]
-        rest = {"label": None, "open": False, "steps": (), "cursor": 0, "kept": 0, "counts": ""}
+        rest = {"label": None, "open": False, "steps": (), "kept": 0, "counts": ""}
         rest |= {"area": 1, "base": None, "model": None, "seconds": 0, "quality": None}
         objects = [StoredObject(id=n, mask=mask, **rest) for n, mask in enumerate(contents)]
         output.write_masks(root, photograph, objects, names)

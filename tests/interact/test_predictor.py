@@ -15,6 +15,7 @@ from probseg.heads import ConvHead, FPNDecoder
 from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter
+from probseg.models.segmenter import Logits
 from probseg.types import Click, FeatureInfo, Sample
 from support.fakes import draw_scene, micro_model
 from support.refusals import refused
@@ -351,7 +352,8 @@ class Answers(Segmenter):
         x, y = prompts.points[0][prompts.labels[0] == 1][-1]
         rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         distance = ((columns - x) ** 2 + (rows - y) ** 2).sqrt()
-        return (0.06 * width + len(prompts.labels[0]) - distance)[None, None], None
+        disk = 0.06 * width + len(prompts.labels[0]) - distance
+        return Logits(disk[None, None], None, None)
 
 
 @pytest.fixture

@@ -60,11 +60,21 @@ def _verify(options: argparse.Namespace) -> None:
     terminal = console(highlight=False, markup=False, soft_wrap=True)
     wrong: list[_Wrong] = []
     names = options.name or [model.entry.name for model in all_models(options.zoo)]
+    asked, tested = {*(options.on or ())}, False
     for model in (verify(name, options.zoo) for name in names):
         entry, folder = model.entry, model.folder
         terminal.print(f"{entry.name}: all checksums are right")
-        if options.metrics:
-            wrong += _measured(entry, folder, options, terminal)
+        if not options.metrics:
+            continue
+        known = {evaluation.dataset for evaluation in read_evaluations(folder)}
+        if asked and not options.name and asked.isdisjoint(known):
+            terminal.print(f"  not tested: its figures are on {', '.join(sorted(known))}")
+            continue
+        wrong += _measured(entry, folder, options, terminal)
+        tested = True
+    if options.metrics and not tested:
+        msg = f"--on {' '.join(sorted(asked))}: no model was tested on it; leave --on out"
+        raise UsageError(msg)
     if wrong:
         _print_wrong(terminal, wrong)
         raise SystemExit(1)

@@ -126,6 +126,10 @@ def test_data_sets_are_chosen(zoo, capsys):
     assert verify(zoo, "micro_emanet", "--metrics", "--on", "CamVid") == 0
     assert verify(zoo, "micro_csa", "--metrics", "--on", "CamVid") == 2
     assert "micro_csa.mine was not tested on CamVid" in capsys.readouterr().err
+    assert verify(zoo, "--metrics", "--on", "CamVid") == 0
+    assert "not tested: its figures are on GrabCut" in capsys.readouterr().out
+    assert verify(zoo, "--metrics", "--on", "SBD") == 2
+    assert "--on SBD: no model was tested on it" in capsys.readouterr().err
     assert "--on" in usage_error(capsys, "zoo", "verify", "--zoo", zoo, "--on", "CamVid")
 
 

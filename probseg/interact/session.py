@@ -221,8 +221,8 @@ class Session:
         An error changes nothing.
 
         Raises:
-            ValueError: If a click or a box is outside of the image, or a mask or a patch has another
-                shape.
+            ValueError: If a click or a box is outside of the image, or a mask or a patch has
+                another shape.
         """
         answer = answer_steps(self._loop, self.answer, steps)
         count = self._cursor

@@ -21,7 +21,8 @@ from torch._compile import _disable_dynamo
 def import_timm() -> ModuleType:
     """Import timm, and return it."""
     if "timm" not in sys.modules:
-        import_torchvision()
+        with _put_off(_Compiler("torch._dynamo.utils")):  # for torchvision.ops.roi_align
+            import_module("torchvision")
         disable = torch.compiler.disable
         torch.compiler.disable = _disable
         try:
@@ -30,12 +31,6 @@ def import_timm() -> ModuleType:
         finally:
             torch.compiler.disable = disable
     return import_module("timm")
-
-
-def import_torchvision() -> None:
-    """Import torchvision: before Lightning too, whose metrics import it."""
-    with _put_off(_Compiler("torch._dynamo.utils")):  # for torchvision.ops.roi_align
-        import_module("torchvision")
 
 
 class _PutOff(ModuleType):

@@ -123,9 +123,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_options(arguments)
             check_configs(arguments)
             check_data(arguments)
-            from probseg.quick_imports import import_torchvision
-
-            import_torchvision()
         VERBS[verb](options)
     except Exception as error:
         explained = user_error(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,40 +195,41 @@ def with_box(weights: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(clicks[:, :1]), clicks, previous], dim=1)
 
 
-def write_folder(converted: Converted, source: Path, folder: Path, origin: Origin) -> Segmenter:
-    """Write a model folder, and check that it loads and answers.
+def import_checkpoint(
+    path: Path, folder: Path, origin: Origin, convert: Callable[[Path], Converted]
+) -> Segmenter:
+    """Convert a checkpoint to a model folder, and check that it loads and answers.
 
     Weights stay in float32.
 
     Args:
-        converted: The network.
-        source: Its checkpoint.
+        path: The checkpoint; no code in it is run.
         folder: Where to; must not exist.
         origin: For the card.
+        convert: Reads the checkpoint.
 
     Returns:
         The network as it is loaded from the folder, in evaluation mode.
 
     Raises:
+        ModelNotFoundError: If there is no such file.
         FileExistsError: If the folder exists.
-        WeightsError: If the weights do not fit the network, or are not finite.
+        UsageError: If the network needs a package that is not installed.
+        WeightsError: If the file is damaged, holds something else, or a network that probseg has
+            not; the message says what differs.
     """
-    refuse_existing(folder)
-    model = build(converted.description, Segmenter)
-    check_fit(model.state_dict(), converted.weights, str(source))
-    model.load_state_dict(converted.weights)
-    _answer(model, source)
-    save(model, converted.description, folder, half=False)
-    load_into(model, folder / WEIGHTS)
-    write_text(folder / CARD, _card(converted, source, model, folder, origin))
-    return model
-
-
-def refuse_existing(folder: Path) -> None:
-    """Raise a FileExistsError if a folder exists."""
     if folder.exists():
         msg = f"{folder}: exists already; choose another folder, or remove it"
         raise FileExistsError(msg)
+    converted = convert(path)
+    model = build(converted.description, Segmenter)
+    check_fit(model.state_dict(), converted.weights, str(path))
+    model.load_state_dict(converted.weights)
+    _answer(model, path)
+    save(model, converted.description, folder, half=False)
+    load_into(model, folder / WEIGHTS)
+    write_text(folder / CARD, _card(converted, path, model, folder, origin))
+    return model
 
 
 def kinds(content: object) -> str:

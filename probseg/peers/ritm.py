@@ -21,11 +21,10 @@ from probseg.peers.checkpoints import (
     Converted,
     Origin,
     check_arguments,
+    import_checkpoint,
     read_with_config,
-    refuse_existing,
     renamed,
     with_box,
-    write_folder,
 )
 
 ORIGIN = Origin(
@@ -143,28 +142,18 @@ _BIASED = ("decoder.auxiliary.0", "decoder.pixels")
 
 
 def import_ritm(path: Path, folder: Path) -> Segmenter:
-    """Convert a checkpoint of RITM to a model folder, and check that it loads and answers.
+    """Convert a checkpoint of RITM, `.pth`, see `import_checkpoint`.
 
     The network computes the function of RITM's. The published networks take no box; the channel for
-    it gets weights of 0. Weights stay in float32.
-
-    Args:
-        path: A file of RITM, `.pth`; no code in it is run.
-        folder: Where to; must not exist.
-
-    Returns:
-        The network as it is loaded from the folder, in evaluation mode.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        FileExistsError: If the folder exists.
-        WeightsError: If the file is damaged, holds something else, or a network that probseg has
-            not; the message says what differs.
+    it gets weights of 0.
     """
-    refuse_existing(folder)
+    return import_checkpoint(path, folder, ORIGIN, _converted)
+
+
+def _converted(path: Path) -> Converted:
     state, config = read_ritm(path)
     arguments = {name: value for name, value in config.items() if name in _DEFAULTS}
-    converted = Converted(
+    return Converted(
         description=describe_ritm(config, path),
         weights=convert_ritm(state, config, path),
         architecture=f"`{config['class']}` with `{arguments}`",
@@ -172,7 +161,6 @@ def import_ritm(path: Path, folder: Path) -> Segmenter:
         "  mean; the channels of the click maps are reordered, and the box, which RITM does not\n"
         "  take, has weights of 0",
     )
-    return write_folder(converted, path, folder, ORIGIN)
 
 
 def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -21,12 +21,11 @@ from probseg.models.build import Description
 from probseg.peers.checkpoints import (
     Converted,
     Origin,
+    import_checkpoint,
     is_state,
     kinds,
     read_checkpoint,
-    refuse_existing,
     renamed,
-    write_folder,
 )
 from probseg.peers.sam import PATCH
 
@@ -112,35 +111,22 @@ _NAMES: dict[str, str | None] = {
 
 
 def import_sam(path: Path, folder: Path) -> Segmenter:
-    """Convert a checkpoint of SAM, SAM 2 or SAM 2.1, and check that it loads and answers.
+    """Convert a checkpoint of SAM, SAM 2 or SAM 2.1, see `import_checkpoint`.
 
     The network computes the function of Meta's image predictors, by the modules of `transformers`.
-    Weights stay in float32.
-
-    Args:
-        path: A file of Meta, `.pth` or `.pt`, or of `transformers`, `.safetensors` or `.bin`; no
-            code in it is run.
-        folder: Where to; must not exist.
-
-    Returns:
-        The network as it is loaded from the folder, in evaluation mode.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        FileExistsError: If the folder exists.
-        UsageError: If `transformers` is not installed.
-        WeightsError: If the file is damaged, holds something else, or a network that probseg has
-            not; the message says what differs.
+    The file is one of Meta, `.pth` or `.pt`, or of `transformers`, `.safetensors` or `.bin`.
     """
-    refuse_existing(folder)
+    return import_checkpoint(path, folder, ORIGIN, _converted)
+
+
+def _converted(path: Path) -> Converted:
     state = read_sam(path)
-    converted = Converted(
+    return Converted(
         description=describe_sam(state, path),
         weights=renamed(state, _NAMES, path, "SAM"),
         architecture="SAM 2" if _is_sam2(state) else "SAM",
         changed="tensors are renamed; what only videos need is left out",
     )
-    return write_folder(converted, path, folder, ORIGIN)
 
 
 def read_sam(path: Path) -> dict[str, Tensor]:

@@ -20,11 +20,10 @@ from probseg.peers.checkpoints import (
     Converted,
     Origin,
     check_arguments,
+    import_checkpoint,
     read_with_config,
-    refuse_existing,
     renamed,
     with_box,
-    write_folder,
 )
 
 ORIGIN = Origin(
@@ -100,30 +99,20 @@ _NAMES: dict[str, str | None] = {
 
 
 def import_simpleclick(path: Path, folder: Path) -> Segmenter:
-    """Convert a checkpoint of SimpleClick to a model folder, and check that it loads and answers.
+    """Convert a checkpoint of SimpleClick, `.pth`, see `import_checkpoint`.
 
     The network computes the function of SimpleClick's for images of its own size; others are
     stretched to it, as in the published evaluation. It takes no box; the channel for it gets
-    weights of 0. Weights stay in float32.
-
-    Args:
-        path: A file of SimpleClick, `.pth`; no code in it is run.
-        folder: Where to; must not exist.
-
-    Returns:
-        The network as it is loaded from the folder, in evaluation mode.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        FileExistsError: If the folder exists.
-        WeightsError: If the file is damaged, holds something else, or a network that probseg has
-            not; the message says what differs.
+    weights of 0.
     """
-    refuse_existing(folder)
+    return import_checkpoint(path, folder, ORIGIN, _converted)
+
+
+def _converted(path: Path) -> Converted:
     state, given = read_with_config(path, ORIGIN.name, [NETWORK], _OWN)
     config = {**_DEFAULTS, **given}
     parts = {part: {**_PARTS[part], **config[part]} for part in _PARTS}
-    converted = Converted(
+    return Converted(
         description=describe_simpleclick({**config, **parts}, path),
         weights=convert_simpleclick(state, parts["backbone_params"], path),
         architecture=f"`{NETWORK}` with `{parts['backbone_params']}`",
@@ -131,7 +120,6 @@ def import_simpleclick(path: Path, folder: Path) -> Segmenter:
         "  of the click maps are reordered, and the box, which SimpleClick does not take, has\n"
         "  weights of 0; what only the pretraining used is left out",
     )
-    return write_folder(converted, path, folder, ORIGIN)
 
 
 def describe_simpleclick(config: Mapping[str, Any], source: Path) -> Description:

@@ -17,7 +17,7 @@ from probseg.terminal import Grid, console, print_table
 from probseg.zoo.create import create_model
 from probseg.zoo.figures import is_clicks
 from probseg.zoo.index import Entry
-from probseg.zoo.lookup import all_models, verify
+from probseg.zoo.lookup import ZooModel, all_models, verify
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
@@ -66,11 +66,12 @@ def _verify(options: argparse.Namespace) -> None:
         terminal.print(f"{entry.name}: all checksums are right")
         if not options.metrics:
             continue
-        known = {evaluation.dataset for evaluation in read_evaluations(folder)}
+        evaluations = read_evaluations(folder)
+        known = {evaluation.dataset for evaluation in evaluations}
         if asked and not options.name and asked.isdisjoint(known):
             terminal.print(f"  not tested: its figures are on {', '.join(sorted(known))}")
             continue
-        wrong += _measured(entry, folder, options, terminal)
+        wrong += _measured(model, _chosen(entry, evaluations, options.on), options, terminal)
         tested = True
     if options.metrics and not tested:
         msg = f"--on {' '.join(sorted(asked))}: no model was tested on it; leave --on out"
@@ -81,14 +82,17 @@ def _verify(options: argparse.Namespace) -> None:
 
 
 def _measured(
-    entry: Entry, folder: Path, options: argparse.Namespace, terminal: Console
+    listed: ZooModel,
+    evaluations: Sequence[Evaluation],
+    options: argparse.Namespace,
+    terminal: Console,
 ) -> list[_Wrong]:
     """Test a model again; return the figures that differ from the index."""
     # Loads Lightning, which checksums need not wait for.
     from probseg.release.reevaluation import REPRODUCED, reevaluate
 
-    evaluations = _chosen(entry, read_evaluations(folder), options.on)
-    model = create_model(str(folder.resolve()), pretrained=True).to(options.device)
+    entry = listed.entry
+    model = create_model(str(listed.folder.resolve()), pretrained=True).to(options.device)
     wrong, tested = [], 0
     for evaluation in evaluations:
         try:

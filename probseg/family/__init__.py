@@ -41,6 +41,14 @@ from probseg.family.predictive_coding import (
     predictive_coding_inference,
 )
 from probseg.family.predictive_coding_layer import PredictiveCodingAttention2d
+from probseg.family.random_field import (
+    EdgeVariables,
+    RandomField,
+    collapsed_update,
+    edge_posteriors,
+    free_energy,
+    mean_field_bound,
+)
 from probseg.family.slots import Slots, slot_attention, slot_free_energy, slot_inference
 from probseg.family.slots_layer import GRUSlotAttention2d, SlotAttention2d
 
@@ -55,6 +63,7 @@ __all__ = [
     "Descent",
     "DoubleAttention2d",
     "EMAttention2d",
+    "EdgeVariables",
     "Edges",
     "GRUSlotAttention2d",
     "HardAttention2d",
@@ -67,17 +76,22 @@ __all__ = [
     "PerceiverAttention2d",
     "PerformerAttention2d",
     "PredictiveCodingAttention2d",
+    "RandomField",
     "SlotAttention2d",
     "Slots",
     "additive_edges",
     "block_slot_free_energy",
     "block_slot_inference",
+    "collapsed_update",
     "edge_energy",
+    "edge_posteriors",
+    "free_energy",
     "free_energy_descent",
     "hopfield_energy",
     "hopfield_retrieval",
     "kernel_edges",
     "latent_edges",
+    "mean_field_bound",
     "most_probable_edges",
     "nadaraya_watson",
     "node_energy",

@@ -70,38 +70,62 @@ def seen_by_the_last_block(head: CorrectiveSelfAttention) -> list[tuple]:
     return calls
 
 
-def log_gaussian(x: Tensor, mean: Tensor, precision: float) -> Tensor:
-    """Eqs. 8 and 9 of all pairs, (n, m)."""
+def log_gaussian(x: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
+    """Eqs. 8 and 9 of all pairs, (n, m), for the precisions (m,) of the units."""
     distance = torch.einsum("nmc->nm", (x[:, None] - mean[None]) ** 2)
-    return x.shape[1] / 2 * math.log(precision / (2 * math.pi)) - precision / 2 * distance
+    return x.shape[1] / 2 * (precision / (2 * math.pi)).log() - precision / 2 * distance
+
+
+def moved(w: Tensor, x: Tensor, before: Tensor, precision: Tensor, theta: float) -> Tensor:
+    """Eqs. 18 and 23."""
+    total = theta + precision * torch.einsum("nm->m", w)
+    return (theta * before + precision[:, None] * torch.einsum("nm,nc->mc", w, x)) / total[:, None]
+
+
+def mode(w: Tensor, x: Tensor, mean: Tensor, prior: tuple[float, float]) -> Tensor:
+    """Eqs. 36 and 37."""
+    distance = torch.einsum("nmc->nm", (x[:, None] - mean[None]) ** 2)
+    shape = prior[0] + x.shape[1] / 2 * torch.einsum("nm->m", w) - 1
+    return shape / (prior[1] + torch.einsum("nm,nm->m", w, distance) / 2)
 
 
 def mixture(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, fixed: Tensor, said: Tensor, rules):
     """Values of one line in one head: q, k (n, d), v (n, c), seen (n, n), fixed (n,), said (n, c).
 
-    Keys adapt (Eq. 18), fixed values propagate (Eqs. 23 and 24), queries alone read out (Eq. 32).
+    Keys adapt (Eqs. 18, 36), fixed values propagate (Eqs. 23, 24, 37, 38), queries alone read out
+    (Eqs. 29, 32).
     """
-    alpha, beta = q.shape[1] ** -0.5, rules["beta"]
+    xi, mu, alpha = k, v, torch.full((len(k),), q.shape[1] ** -0.5, dtype=q.dtype)
+    beta, log_weights = torch.full((len(k),), rules["beta"], dtype=q.dtype), None
 
-    def weights(xi: Tensor, mu: Tensor, values: Tensor | None = None) -> Tensor:
-        log_pi = alpha / 2 * torch.einsum("md,md->m", xi, xi)  # Eq. 10
-        if rules["log_prior"] == "magnitude":
-            log_pi = log_pi + beta / 2 * torch.einsum("mc,mc->m", mu, mu)
+    def weights(values: Tensor | None = None) -> Tensor:
+        log_pi = log_weights
+        if log_pi is None:
+            log_pi = alpha / 2 * torch.einsum("md,md->m", xi, xi)  # Eq. 10
+            if rules["log_prior"] == "magnitude":
+                log_pi = log_pi + beta / 2 * torch.einsum("mc,mc->m", mu, mu)
         log_joint = log_pi.log_softmax(0) + log_gaussian(q, xi, alpha)
         if values is not None:
             log_joint = log_joint + log_gaussian(values, mu, beta)
         return log_joint.masked_fill(~seen, -math.inf).softmax(1)
 
-    xi, mu = k, v
+    previous = rules["prior_mean"] == "previous"
     for _ in range(rules["key_iterations"]):
-        w, theta = weights(xi, mu), rules["key_prior"]
-        total = theta + alpha * torch.einsum("nm->m", w)
-        xi = (theta * k + alpha * torch.einsum("nm,nd->md", w, q)) / total[:, None]
-    for _ in range(rules["iterations"]):
-        w, theta = weights(xi, mu, said)[fixed], rules["value_prior"]
-        total = theta + beta * torch.einsum("sm->m", w)
-        mu = (theta * v + beta * torch.einsum("sm,sc->mc", w, said[fixed])) / total[:, None]
-    return torch.einsum("nm,mc->nc", weights(xi, mu), mu)
+        w = weights()
+        xi = moved(w, q, xi if previous else k, alpha, rules["key_prior"])
+        if "alpha_prior" in rules:
+            alpha = mode(w, q, xi, rules["alpha_prior"])
+    for number in range(rules["iterations"]):
+        if "concentration" in rules and number == 0:
+            log_weights = alpha / 2 * torch.einsum("md,md->m", xi, xi)
+        w = weights(None if rules["given"] == "queries" else said)[fixed]
+        mu = moved(w, said[fixed], mu if previous else v, beta, rules["value_prior"])
+        if "beta_prior" in rules:
+            beta = mode(w, said[fixed], mu, rules["beta_prior"])
+        if "concentration" in rules:
+            log_weights = (torch.einsum("sm->m", w) + rules["concentration"] - 1).log()
+    read = weights() * (beta if rules["beta"] else 1.0)
+    return torch.einsum("nm,mc->nc", read / read.sum(1, keepdim=True), mu)
 
 
 def block(layer, features, sources, fixed, said, rules):
@@ -133,6 +157,7 @@ def block(layer, features, sources, fixed, said, rules):
 def recomputed(head, features, clicks, value_features=None, **rules):
     """The whole head in float64, from its weights alone."""
     rules = {"key_iterations": 1, "key_prior": 0.0, "log_prior": "key_magnitude", **rules}
+    rules = {"prior_mean": "initial", "given": "queries_and_values", **rules}
     resized = partial(functional.interpolate, mode="bilinear", align_corners=False)
     size = clicks.shape[-2:]
     grid = [-(-side // 4) for side in size]
@@ -179,6 +204,37 @@ CASES = {
     "off": ({"propagation_iterations": 0}, {"iterations": 0, "beta": 0.0}),
     "options": ({"options": MORE, "value_precision": 0.7, "num_heads": 2}, {"beta": 0.7, **MORE}),
     "values of their own": ({}, {"value_channels": 3}),
+    "Eqs. 23, 24 and 26": (
+        {"options": {"value_prior_mean": "previous", "log_prior": "magnitude"}},
+        {"prior_mean": "previous", "log_prior": "magnitude"},
+    ),
+    "the released layer": (
+        {"options": {"value_prior_mean": "previous", "propagation_given": "queries"}},
+        {"prior_mean": "previous", "given": "queries"},
+    ),
+    "Eqs. 36 to 38": (
+        {
+            "options": {
+                "key_iterations": 2,
+                "key_prior": 0.4,
+                "key_prior_mean": "previous",
+                "key_precision_prior": (2.0, 1.5),
+                "value_prior_mean": "previous",
+                "value_precision_prior": (3.0, 0.7),
+                "weight_prior": 1.5,
+            },
+            "value_precision": 0.7,
+        },
+        {
+            "key_iterations": 2,
+            "key_prior": 0.4,
+            "prior_mean": "previous",
+            "alpha_prior": (2.0, 1.5),
+            "beta_prior": (3.0, 0.7),
+            "concentration": 1.5,
+            "beta": 0.7,
+        },
+    ),
 }
 
 

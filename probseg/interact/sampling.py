@@ -58,10 +58,13 @@ def places(
     """
     relative = points - np.array(box[:2])
     samples, pixels = np.array(size[::-1]), np.array(box_size(box)[::-1])
-    if shifted or tuple(samples) == tuple(pixels):
-        return relative * (samples / pixels)
-    # The last sample lies on the last pixel, to all of which a click with a fraction belongs.
-    return np.minimum(relative, pixels - 1) * ((samples - 1) / np.maximum(pixels - 1, 1))
+    scale = samples / pixels
+    if not shifted and tuple(samples) != tuple(pixels):
+        # The last sample lies on the last pixel, to all of which a click with a fraction belongs.
+        relative = np.minimum(relative, pixels - 1)
+        scale = (samples - 1) / np.maximum(pixels - 1, 1)
+    moved: npt.NDArray[np.float64] = relative * scale
+    return moved
 
 
 def sampled(maps: Tensor, columns: Tensor, rows: Tensor, padding: str) -> Tensor:

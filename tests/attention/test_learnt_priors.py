@@ -87,8 +87,6 @@ def test_precisions_and_weights_start_with_the_fixed_ones_and_learn(view):
     learnt(*clicked).square().sum().backward()
     gradients = {name: own.grad for name, own in learnt.named_parameters()}
     idle = [name for name, own in gradients.items() if own is None or not own.any()]
-        name for name, own in learnt.named_parameters() if own.grad is None or not own.grad.any()
-    ]
     assert not idle
     assert len(learnt.state_dict()) == 3 + 1 + 3 + 4 + 2
 

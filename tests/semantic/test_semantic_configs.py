@@ -42,7 +42,13 @@ ABLATIONS = {
     "§6.2.2: non-local block, 77.78": None,
 }
 DOCUMENTED = {row.cells["ablation"]: row.options for row in rows("semantic.md")}
-EXPERIMENTS = (*PUBLISHED, "emanet_camvid", "emanet_camvid_cpu")
+EXPERIMENTS = (
+    *PUBLISHED,
+    "emanet_camvid",
+    "emanet_camvid_cpu",
+    "emanet_coco",
+    "emanet_voc_released",
+)
 # One training for each way of training: the others differ in networks, data and numbers only.
 TRAINED = ("emanet_voc", "emanet_camvid_cpu")
 CLASSES = {"head": {"num_classes": 11}}

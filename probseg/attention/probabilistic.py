@@ -265,7 +265,7 @@ class ProbabilisticAttention2d(Attention2d):
             fixed_values=fixed_values,
             fixed_mask=fixed_mask,
         )
-        return inferred.flatten(1, 2)
+        return self.with_offsets(inferred, queries, keys).flatten(1, 2)
 
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]

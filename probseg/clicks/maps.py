@@ -63,6 +63,22 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
     return drawn[:, :-1].view(-1, height, width)
 
 
+def click_pixels(prompts: Prompts, size: tuple[int, int]) -> Tensor:
+    """Draw the pixel of each click alone, that of the nearest centre.
+
+    Args:
+        prompts: Clicks on `B` images.
+        size: `(H, W)` of the images in pixels.
+
+    Returns:
+        Zeros and ones for positive and for negative clicks, float32, shape `(B, 2, H, W)`.
+    """
+    last = prompts.points.new_tensor([size[1] - 1.0, size[0] - 1.0])
+    points = torch.minimum(prompts.points.float().round(), last.float())  # of the last pixel's half
+    signs = [disk_map(points, prompts.labels == sign, size, radius=0.0) for sign in (1, 0)]
+    return torch.stack(signs, dim=1)
+
+
 def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:
     """Closeness to the nearest valid point, `1 - tanh(distance / radius)`.
 

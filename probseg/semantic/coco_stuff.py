@@ -39,7 +39,7 @@ class COCOStuff10k(SemanticFiles):
     """
 
     name = "COCOStuff10k"
-    classes = COCO_STUFF
+    classes: tuple[str, ...] = COCO_STUFF
     numbers = _CATEGORIES
     ignored = (0,)
 
@@ -91,7 +91,7 @@ class COCOStuff164k(SemanticFiles):
     """
 
     name = "COCOStuff164k"
-    classes = COCO_STUFF
+    classes: tuple[str, ...] = COCO_STUFF
     numbers = tuple(category - 1 for category in _CATEGORIES)
     ignored = (255,)
 

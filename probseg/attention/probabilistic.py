@@ -92,8 +92,8 @@ class ProbabilisticAttention2d(Attention2d):
         **shared: As in `Attention2d`.
 
     Raises:
-        ValueError: If a parameter of a prior to be learnt is at the lower end of its range, or
-            values are to propagate without a precision.
+        ValueError: If a parameter of a prior to be learnt is at the lower end of its range, values
+            are to propagate without a precision, or position embeddings meet another prior.
     """
 
     log_key_prior: nn.Parameter | None
@@ -133,6 +133,12 @@ class ProbabilisticAttention2d(Attention2d):
             msg = (
                 "`log_prior` must be 'magnitude' or 'key_magnitude' with position embeddings (Eq. "
                 f"26), got {log_prior!r}"
+            )
+            raise ValueError(msg)
+        if shared.get("position") is not None and weight_prior is not None:
+            msg = (
+                f"`weight_prior` must be None with position embeddings, got {weight_prior}: they tie "
+                "the mixture weights to the keys (Eq. 26)"
             )
             raise ValueError(msg)
         adapts, propagates = key_iterations > 0, propagation_iterations > 0

@@ -182,6 +182,8 @@ def test_wrong_priors_are_named():
     for log_prior in ("uniform", "learnt"):
         with pytest.raises(ValueError, match="`log_prior`"):
             build(log_prior=log_prior, position="full")
+    with pytest.raises(ValueError, match="`weight_prior`"):
+        build(position="full", **ADAPT)
     with pytest.raises(UnknownNameError, match=r"'querys'.*'queries'"):
         build(propagation_given="querys", **PROPAGATES)
 

@@ -137,8 +137,8 @@ class ProbabilisticAttention2d(Attention2d):
             raise ValueError(msg)
         if shared.get("position") is not None and weight_prior is not None:
             msg = (
-                f"`weight_prior` must be None with position embeddings, got {weight_prior}: they tie "
-                "the mixture weights to the keys (Eq. 26)"
+                f"`weight_prior` must be None with position embeddings, got {weight_prior}: these "
+                "tie the mixture weights to the keys (Eq. 26)"
             )
             raise ValueError(msg)
         adapts, propagates = key_iterations > 0, propagation_iterations > 0

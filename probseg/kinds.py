@@ -62,6 +62,7 @@ KINDS: dict[str, dict[str, str]] = {
     },
     "part": {
         "BareMaps": "probseg.peers.sam.BareMaps",
+        "DeepLabV3Head": "probseg.semantic.heads.DeepLabV3Head",
         "EMAHead": "probseg.semantic.heads.EMAHead",
         "EnlargedLogits": "probseg.peers.sam.EnlargedLogits",
         "FCNHead": "probseg.semantic.heads.FCNHead",
@@ -80,6 +81,7 @@ KINDS: dict[str, dict[str, str]] = {
         "semantic": "probseg.semantic.reevaluation.evaluate",
     },
     "semantic_dataset": {
+        "COCOObjects": "probseg.semantic.coco_stuff.COCOObjects",
         "COCOStuff10k": "probseg.semantic.coco_stuff.COCOStuff10k",
         "COCOStuff164k": "probseg.semantic.coco_stuff.COCOStuff164k",
         "CamVid": "probseg.semantic.camvid.CamVid",

@@ -89,7 +89,10 @@ def test_the_rows_of_the_first_plan_can_be_evaluated():
         networks[preset].adapt(row.adaptation)
 
 
-@pytest.mark.parametrize("path", rows.PLANS[1:], ids=lambda path: path.stem)
+PROPAGATION = rows.PLANS[0].with_name("paper_propagation.yaml")
+
+
+@pytest.mark.parametrize("path", [*rows.PLANS[1:], PROPAGATION], ids=lambda path: path.stem)
 def test_the_rows_of_other_plans_can_be_trained_and_evaluated(path):
     """Their networks can be built, have what is switched in them, and are all evaluated."""
     plan = rows.read_plan(path)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention.position import POSITIONS
+from probseg.attention.position import POSITIONS, FullPositionEmbedding, expected_offsets
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
 from probseg.ops.edges import EdgePosterior
@@ -31,6 +31,7 @@ class Shared(TypedDict, total=False):
     position: str | None
     position_size: tuple[int, int]
     position_keys: bool
+    position_values: bool
 
 
 class Attention2d(nn.Module, ABC):
@@ -48,13 +49,17 @@ class Attention2d(nn.Module, ABC):
         head_channels: Channels `D` of queries and keys in each head.
         value_in_channels: Channels of the value features; None is `in_channels`.
         axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
-        span: Window along the axis: a pixel sees those at most `span // 2` away; None is the
-            whole line. Only for the axes "height" and "width".
+        span: Window along the axis: a pixel sees those at most `span // 2` away, 65 pixels for 64;
+            None is the whole line. Only for the axes "height" and "width".
         position: Relative position embeddings: None, "factored" into rows and columns, or "full",
             one for each offset. Along the axes "height" and "width" the two are the same function.
         position_size: Height and width of the map that the embeddings are learnt for; for maps of
             other sizes they are interpolated.
         position_keys: Whether keys have position embeddings, too, and not only queries.
+        position_values: Whether values have them, too: the `r^v` of position-sensitive axial
+            attention (Wang et al., 2020), one for each offset. They join the values that are read
+            out, and start at 0. The posterior of each line is then written out, which takes memory
+            for all pairs of its pixels in training.
 
     Raises:
         ValueError: If an argument is out of range, or the mechanism has no use for it.
@@ -84,6 +89,7 @@ class Attention2d(nn.Module, ABC):
         position: str | None = None,
         position_size: tuple[int, int] = (16, 16),
         position_keys: bool = True,
+        position_values: bool = False,
     ) -> None:
         super().__init__()
         check_axis(axis, span)
@@ -116,9 +122,20 @@ class Attention2d(nn.Module, ABC):
             self.key = _projection(in_channels, num_heads * head_channels)
         self.value = _projection(self.value_in_channels, out_channels)
         self.position = None
+        size = line_size(axis, *position_size)
         if position is not None:
-            size = line_size(axis, *position_size)
             self.position = POSITIONS[position](*size, head_channels, keys=position_keys)
+        self.value_position: FullPositionEmbedding | None = None
+        if position_values:
+            if position is None:
+                msg = (
+                    "`position_values` must be False without position embeddings of the queries, "
+                    "got True; set `position` to 'full' or 'factored'"
+                )
+                raise ValueError(msg)
+            channels = out_channels // num_heads
+            self.value_position = FullPositionEmbedding(*size, channels, keys=False)
+            nn.init.zeros_(self.value_position.query)
 
     def forward(self, features: Maps, value_features: Maps | None = None) -> Tensor:
         """Let each pixel gather values from the pixels it sees.
@@ -134,7 +151,9 @@ class Attention2d(nn.Module, ABC):
         Raises:
             ValueError: If the number of channels is another one.
         """
-        return self.attend_maps(*self.projected(features, value_features)).flatten(1, 2)
+        queries, keys, values = self.projected(features, value_features)
+        attended = self.attend_maps(queries, keys, values)
+        return self.with_offsets(attended, queries, keys).flatten(1, 2)
 
     def projected(
         self, features: Maps, value_features: Maps | None
@@ -178,6 +197,21 @@ class Attention2d(nn.Module, ABC):
         """
         expected = self.gather(self._edges_of_maps(queries, keys), to_lines(values, self.axis))
         return from_lines(expected, self.axis, *values.shape[-2:])
+
+    def with_offsets(self, attended: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        """Add the expectation of the values' position embeddings, `sum_j w_ij r^v_{j-i}`.
+
+        Args:
+            attended: What was read out, `(B, G, V, H, W)`; the result without such embeddings.
+            queries: `(B, G, D, H, W)`.
+            keys: `(B, G, D, H, W)`.
+        """
+        if self.value_position is None:
+            return attended
+        size = queries.shape[-2:]
+        table = self.value_position.tables().resized(*line_size(self.axis, *size)).query
+        added = expected_offsets(self._edges_of_maps(queries, keys), table)
+        return attended + from_lines(added, self.axis, *size).to(attended.dtype)
 
     def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
         """Return the values of the queries: the expectation of the values of the keys.

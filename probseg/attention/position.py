@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from probseg.ops.edges import EdgePosterior, row_blocks
 from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
 
 
@@ -88,3 +89,25 @@ POSITIONS: dict[str, Callable[..., PositionEmbedding]] = {
     "factored": FactoredPositionEmbedding,
     "full": FullPositionEmbedding,
 }
+
+
+def expected_offsets(edges: EdgePosterior, table: Tensor) -> Tensor:
+    """Return the expectation of what belongs to the offsets of edges, `sum_j w_ij r_{j-i}`.
+
+    Args:
+        edges: From each pixel of a map to all of its pixels, in row-major order.
+        table: `r` of the offsets on a map of this size, `(2H-1, 2W-1, V)`.
+
+    Returns:
+        `(B, G, N, V)`, in the dtype of the table or of the probabilities, the larger of the two.
+    """
+    height, width = ((side + 1) // 2 for side in table.shape[:2])
+    place = torch.arange(height * width, device=table.device)
+    rows, columns = place // width, place % width
+    edges, parts = edges.prepared(), []
+    for block in row_blocks(edges):
+        down = rows - rows[block, None] + height - 1  # (n, N)
+        right = columns - columns[block, None] + width - 1
+        probability = edges.log_probability(block).exp()  # (B, G, n, N)
+        parts.append(torch.einsum("bgnm,nmv->bgnv", probability, table[down, right]))
+    return torch.cat(parts, dim=-2)

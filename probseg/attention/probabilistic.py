@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Maps, Shared
-from probseg.ops.axial import infer_lines
+from probseg.ops.axial import infer_lines, to_lines
 from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, gaussian_edges
 from probseg.ops.mixture import PriorName
 from probseg.ops.probabilistic import probabilistic_attention
 from probseg.ops.settings import InferenceSettings
-from probseg.ops.updates import KeyAdaptation, Update, ValuePropagation
+from probseg.ops.updates import (
+    DirichletPrior,
+    GammaPrior,
+    Given,
+    KeyAdaptation,
+    PriorMean,
+    Update,
+    ValuePropagation,
+)
 
 LOG_LIMIT = 80.0  # exp(88) is the end of float32
+
+LEARNT = (
+    "key_prior",
+    "key_shape",
+    "key_rate",
+    "value_prior",
+    "value_shape",
+    "value_rate",
+    "weight_prior",
+    "query_precision",
+    "value_precision",
+)
+"""What layers can learn in the log: of shapes and concentrations, what they exceed 1 by."""
 
 
 @dataclass(frozen=True)
@@ -45,61 +66,118 @@ class ProbabilisticAttention2d(Attention2d):
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        log_prior: "magnitude", "key_magnitude" or "uniform", see `probabilistic_attention`.
+        log_prior: "magnitude", "key_magnitude" or "uniform", see `probabilistic_attention`; or
+            "learnt", a projection of the features, which is uniform at first (§3.4).
         value_precision: `beta`, 0 for values without likelihood.
         value_iterations: Number of EM iterations of the values.
         key_iterations: Number of EM iterations of the keys; 0 leaves them as they are.
         key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
+        key_prior_mean: Centre of that prior, see `KeyAdaptation`.
+        key_precision_prior: Shape and rate of the `GammaPrior` with which `alpha` adapts too (Eq.
+            36); None keeps `alpha`.
         propagation_iterations: Number of EM iterations in which fixed values propagate, for a
             `value_precision` above 0; with 0, the layer takes none.
         value_prior: Precision of the prior of the value means in that propagation.
-        learn_priors: Learn `key_prior` and `value_prior` where they are used, one of each for
-            each head, from these values on. They are learnt in the log and therefore stay positive.
+        value_prior_mean: Centre of that prior, see `ValuePropagation`: "previous" in Eq. 23.
+        propagation_given: What the responsibilities of fixed pixels are given there.
+        value_precision_prior: Shape and rate of the `GammaPrior` with which `beta` adapts too (Eq.
+            37); None keeps `beta`.
+        weight_prior: Concentration of the `DirichletPrior` with which the mixture weights adapt too
+            (Eq. 38); None keeps them.
+        learn_priors: Learn the parameters of the priors that are used, for each head its own, from
+            these values on (§3.7). They stay in their range, as what is above its lower end is
+            learnt in the log.
+        learn_precisions: Learn `alpha`, and `beta` if it is above 0, in the log, for each head its
+            own; they start with `1 / sqrt(D)` and `value_precision`.
         **shared: As in `Attention2d`.
 
     Raises:
-        ValueError: If a prior to be learnt is 0, or values are to propagate without a precision.
+        ValueError: If a parameter of a prior to be learnt is at the lower end of its range, values
+            are to propagate without a precision, or position embeddings meet another prior.
     """
+
+    log_key_prior: nn.Parameter | None
+    log_key_shape: nn.Parameter | None
+    log_key_rate: nn.Parameter | None
+    log_value_prior: nn.Parameter | None
+    log_value_shape: nn.Parameter | None
+    log_value_rate: nn.Parameter | None
+    log_weight_prior: nn.Parameter | None
+    log_query_precision: nn.Parameter | None
+    log_value_precision: nn.Parameter | None
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
         *,
-        log_prior: PriorName = "magnitude",
+        log_prior: PriorName | Literal["learnt"] = "magnitude",
         value_precision: float = 0.0,
         value_iterations: int = 1,
         key_iterations: int = 1,
         key_prior: float = 0.0,
+        key_prior_mean: PriorMean = "initial",
+        key_precision_prior: tuple[float, float] | None = None,
         propagation_iterations: int = 0,
         value_prior: float = 1.0,
+        value_prior_mean: PriorMean = "initial",
+        propagation_given: Given = "queries_and_values",
+        value_precision_prior: tuple[float, float] | None = None,
+        weight_prior: float | None = None,
         learn_priors: bool = False,
+        learn_precisions: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        position = shared.get("position")
-        if position is not None and log_prior == "uniform":
+        if shared.get("position") is not None and log_prior in ("uniform", "learnt"):
             msg = (
                 "`log_prior` must be 'magnitude' or 'key_magnitude' with position embeddings (Eq. "
-                "26)"
+                f"26), got {log_prior!r}"
             )
             raise ValueError(msg)
-        self.log_key_prior: nn.Parameter | None = None
-        self.log_value_prior: nn.Parameter | None = None
-        if learn_priors and key_iterations > 0:
-            self.log_key_prior = _log_parameter("key_prior", key_prior, self.num_heads)
-        if learn_priors and propagation_iterations > 0:
-            self.log_value_prior = _log_parameter("value_prior", value_prior, self.num_heads)
+        if shared.get("position") is not None and weight_prior is not None:
+            msg = (
+                f"`weight_prior` must be None with position embeddings, got {weight_prior}: these "
+                "tie the mixture weights to the keys (Eq. 26)"
+            )
+            raise ValueError(msg)
+        adapts, propagates = key_iterations > 0, propagation_iterations > 0
+        self.log_weights: nn.Conv2d | None = None
+        if log_prior == "learnt":
+            log_prior = "uniform"
+            self.log_weights = nn.Conv2d(in_channels, self.num_heads, kernel_size=1, bias=False)
+            nn.init.zeros_(self.log_weights.weight)
         self.settings = LayerSettings(
             value_precision=value_precision,
             log_prior=log_prior,
             value_iterations=value_iterations,
-            key_adaptation=KeyAdaptation(key_iterations, key_prior),
-            value_propagation=ValuePropagation(propagation_iterations, value_prior),
-            learnt_key_prior=self.log_key_prior is not None,
-            learnt_value_prior=self.log_value_prior is not None,
-            can_propagate=propagation_iterations > 0,
+            key_adaptation=KeyAdaptation(
+                key_iterations, key_prior, key_prior_mean, _gamma_prior(key_precision_prior)
+            ),
+            value_propagation=ValuePropagation(
+                propagation_iterations,
+                value_prior,
+                value_prior_mean,
+                _gamma_prior(value_precision_prior),
+                None if weight_prior is None else DirichletPrior(weight_prior),
+                propagation_given,
+            ),
+            learnt_key_prior=learn_priors and adapts,
+            learnt_value_prior=learn_priors and propagates,
+            can_propagate=propagates,
         )
+        learnt: dict[str, float] = {}
+        if learn_priors and adapts:
+            learnt |= {"key_prior": key_prior, **_gamma_parts("key", key_precision_prior)}
+        if learn_priors and propagates:
+            learnt |= {"value_prior": value_prior, **_gamma_parts("value", value_precision_prior)}
+            learnt |= {} if weight_prior is None else {"weight_prior": weight_prior - 1.0}
+        if learn_precisions:
+            learnt["query_precision"] = self.head_channels**-0.5
+            learnt |= {"value_precision": value_precision} if value_precision > 0.0 else {}
+        for name in LEARNT:
+            started = _log_parameter(name, learnt[name], self.num_heads) if name in learnt else None
+            self.register_parameter(f"log_{name}", started)
 
     def adapt_keys(self, iterations: int | None = None, prior: float | None = None) -> None:
         """Change the adaptation of the keys; None leaves a setting as it is.
@@ -124,14 +202,27 @@ class ProbabilisticAttention2d(Attention2d):
         self.settings = replace(self.settings, value_propagation=changed, learnt_value_prior=learnt)
 
     def inference(self) -> InferenceSettings:
-        """Return the settings with the current learnt priors."""
+        """Return the settings with the current learnt parameters."""
         settings = self.settings
+        keys, values = settings.key_adaptation, settings.value_propagation
         if settings.learnt_key_prior and self.log_key_prior is not None:
-            keys = replace(settings.key_adaptation, prior_precision=_exp(self.log_key_prior))
-            settings = replace(settings, key_adaptation=keys)
+            keys = replace(keys, prior_precision=_exp(self.log_key_prior))
+        if self.log_key_shape is not None and self.log_key_rate is not None:
+            gamma = GammaPrior(1.0 + _exp(self.log_key_shape), _exp(self.log_key_rate))
+            keys = replace(keys, precision_prior=gamma)
         if settings.learnt_value_prior and self.log_value_prior is not None:
-            values = replace(settings.value_propagation, prior_precision=_exp(self.log_value_prior))
-            settings = replace(settings, value_propagation=values)
+            values = replace(values, prior_precision=_exp(self.log_value_prior))
+        if self.log_value_shape is not None and self.log_value_rate is not None:
+            gamma = GammaPrior(1.0 + _exp(self.log_value_shape), _exp(self.log_value_rate))
+            values = replace(values, precision_prior=gamma)
+        if self.log_weight_prior is not None:
+            dirichlet = DirichletPrior(1.0 + _exp(self.log_weight_prior))
+            values = replace(values, dirichlet_prior=dirichlet)
+        settings = replace(settings, key_adaptation=keys, value_propagation=values)
+        if self.log_query_precision is not None:
+            settings = replace(settings, query_precision=_exp(self.log_query_precision))
+        if self.log_value_precision is not None:
+            settings = replace(settings, value_precision=_exp(self.log_value_precision))
         return settings
 
     def forward(
@@ -165,18 +256,22 @@ class ProbabilisticAttention2d(Attention2d):
             expected = (len(values), self.value.out_channels, *values.shape[-2:])
             check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
             fixed_values = fixed_values.reshape(values.shape).to(values.dtype)  # under autocast
+        settings = self.inference()
+        if self.log_weights is not None:
+            log_prior = to_lines(self._project(self.log_weights, features), self.axis)[..., 0]
+            settings = replace(settings, log_prior=log_prior)  # of each line (B', G, M)
         inferred = infer_lines(
             queries,
             keys,
             values,
-            self.inference(),
+            settings,
             axis=self.axis,
             span=self.span,
             position=self.position_tables(*queries.shape[-2:]),
             fixed_values=fixed_values,
             fixed_mask=fixed_mask,
         )
-        return inferred.flatten(1, 2)
+        return self.with_offsets(inferred, queries, keys).flatten(1, 2)
 
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
@@ -187,7 +282,7 @@ class ProbabilisticAttention2d(Attention2d):
             ValueError: If it depends on values.
         """
         settings = self.inference()
-        prior, beta = settings.log_prior, settings.value_precision
+        prior, beta = settings.log_prior, self.settings.value_precision
         if beta != 0.0 and (prior == "magnitude" or settings.value_iterations > 1):
             msg = (
                 f"the posterior over edges depends on the values with value_precision={beta}, "
@@ -195,18 +290,36 @@ class ProbabilisticAttention2d(Attention2d):
                 "there for 'key_magnitude' and one iteration"
             )
             raise ValueError(msg)
+        if self.log_weights is not None:
+            msg = (
+                "the posterior over edges is there for the named priors, got log_prior='learnt', "
+                "which depends on the features"
+            )
+            raise ValueError(msg)
+        alpha = settings.query_precision
         position = self.position_tables(*size)
         if settings.key_adaptation.iterations > 0:
-            keys = probabilistic_attention(
+            adapted = probabilistic_attention(
                 queries,
                 keys,
                 keys[..., :1],
+                query_precision=alpha,
                 log_prior=prior,
                 log_mask=log_mask,
                 key_adaptation=settings.key_adaptation,
                 position=position,
-            ).keys
-        return gaussian_edges(queries, keys, log_prior=prior, log_mask=log_mask, position=position)
+            )
+            keys = adapted.keys
+            if settings.key_adaptation.precision_prior is not None:
+                alpha = adapted.query_precision
+        return gaussian_edges(
+            queries,
+            keys,
+            query_precision=alpha,
+            log_prior=prior,
+            log_mask=log_mask,
+            position=position,
+        )
 
 
 def _changed(update: Update, iterations: int | None, prior: float | None) -> Update:
@@ -220,8 +333,24 @@ def _exp(log_precision: Tensor) -> Tensor:
     return log_precision.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
 
 
-def _log_parameter(name: str, precision: float, num_heads: int) -> nn.Parameter:
-    if precision <= 0.0:
-        msg = f"`{name}` must be above 0 to be learnt, got {precision}; start with a small value"
+def _gamma_prior(shape_and_rate: tuple[float, float] | None) -> GammaPrior | None:
+    return None if shape_and_rate is None else GammaPrior(*shape_and_rate)
+
+
+def _gamma_parts(of: str, shape_and_rate: tuple[float, float] | None) -> dict[str, float]:
+    """Return the parameters of a Gamma prior to learn, by their names in `LEARNT`."""
+    if shape_and_rate is None:
+        return {}
+    shape, rate = shape_and_rate
+    return {f"{of}_shape": shape - 1.0, f"{of}_rate": rate}
+
+
+def _log_parameter(name: str, started: float, num_heads: int) -> nn.Parameter:
+    if started <= 0.0:
+        lowest = 1 if name in ("key_shape", "value_shape", "weight_prior") else 0
+        msg = (
+            f"`{name}` must be above {lowest} to be learnt, got {started + lowest}; start with a "
+            "small value above it"
+        )
         raise ValueError(msg)
-    return nn.Parameter(torch.full((num_heads, 1), math.log(precision)))  # (G, 1)
+    return nn.Parameter(torch.full((num_heads, 1), math.log(started)))  # (G, 1)

@@ -26,6 +26,8 @@ class ResNet(TimmBackbone):
             2, 4 and 8 with output stride 16 (Chen et al., 2017). None leaves timm's dilations,
             where the first block of a dilated stage still has that of the stage before.
         options: Further arguments of `timm.create_model`.
+        lagging: Whether the first block of the last stage has the dilation of the stage before with
+            `multi_grid`, too, as in the code of EMANet: 1, 4 and 8 with output stride 16.
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.
@@ -40,6 +42,7 @@ class ResNet(TimmBackbone):
         output_stride: int = 32,
         multi_grid: Sequence[int] | None = None,
         options: dict[str, Any] | None = None,
+        lagging: bool = False,
     ) -> None:
         if multi_grid is not None and any(factor < 1 for factor in multi_grid):
             msg = f"`multi_grid` must have factors of at least 1, got {list(multi_grid)}"
@@ -54,8 +57,9 @@ class ResNet(TimmBackbone):
             )
             raise ValueError(msg)
         if multi_grid is not None:
-            _dilate(self.last_stage(), multi_grid)
-        self.twin = partial(ResNet, name, multi_grid=multi_grid, options=options)
+            before = self.network.layer3[-1].dilation if lagging else None
+            _dilate(self.last_stage(), multi_grid, before)
+        self.twin = partial(ResNet, name, multi_grid=multi_grid, options=options, lagging=lagging)
 
     @contextmanager
     def at_output_stride(self, number: int) -> Iterator[None]:
@@ -120,14 +124,18 @@ def _convolution_pairs(own: nn.Module, twin: nn.Module) -> list[tuple[nn.Conv2d,
     return pairs
 
 
-def _dilate(blocks: Sequence[Any], factors: Sequence[int]) -> None:
+def _dilate(blocks: Sequence[Any], factors: Sequence[int], first: int | None) -> None:
+    """Dilate blocks by their own dilation, or `first` of the first block, times the factors."""
     if len(factors) != len(blocks):
         msg = (
             f"`multi_grid` must have {len(blocks)} factors, one for each block of the last stage, "
             f"got {list(factors)}"
         )
         raise ValueError(msg)
-    for block, factor in zip(blocks, factors, strict=True):
+    bases = [block.dilation for block in blocks]
+    if first is not None:
+        bases[0] = first
+    for block, base, factor in zip(blocks, bases, factors, strict=True):
         for convolution in (block.conv1, block.conv2):
             if convolution.kernel_size == (3, 3):  # a bottleneck's first one is 1x1
-                convolution.dilation = convolution.padding = (block.dilation * factor,) * 2
+                convolution.dilation = convolution.padding = (base * factor,) * 2

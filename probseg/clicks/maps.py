@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probseg.types import Prompts
 
 ClickEncoding = Literal["disk", "distance"]
-BoxEncoding = Literal["corners", "filled"]
+BoxEncoding = Literal["corners", "either", "filled"]
 
 
 def squared_distances(points: Tensor, size: tuple[int, int]) -> Tensor:
@@ -63,6 +63,22 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
     return drawn[:, :-1].view(-1, height, width)
 
 
+def click_pixels(prompts: Prompts, size: tuple[int, int]) -> Tensor:
+    """Draw the pixel of each click alone, that of the nearest centre.
+
+    Args:
+        prompts: Clicks on `B` images.
+        size: `(H, W)` of the images in pixels.
+
+    Returns:
+        Zeros and ones for positive and for negative clicks, float32, shape `(B, 2, H, W)`.
+    """
+    last = prompts.points.new_tensor([size[1] - 1.0, size[0] - 1.0])
+    points = torch.minimum(prompts.points.float().round(), last.float())  # of the last pixel's half
+    signs = [disk_map(points, prompts.labels == sign, size, radius=0.0) for sign in (1, 0)]
+    return torch.stack(signs, dim=1)
+
+
 def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:
     """Closeness to the nearest valid point, `1 - tanh(distance / radius)`.
 
@@ -112,14 +128,28 @@ def box_corners(boxes: Tensor) -> Tensor:
     return torch.stack([corners[:, 0], corners[:, 1] - 1], dim=1)  # x1, y1 are outside the box
 
 
+def either_corners(boxes: Tensor) -> Tensor:
+    """Pixels at the ends of one of the two diagonals of each box, `(B, 4)` to `(B, 2, 2)`.
+
+    An annotator may click on either (Gabbur et al. 2021, C.1). Which one is a property of the box,
+    so that all answers to it see the same: that of `box_corners` where the sum of its rounded
+    coordinates is even, the other where it is odd.
+    """
+    corners = box_corners(boxes)
+    rising = torch.stack([corners[..., 0], corners[..., 1].flip(1)], dim=-1)
+    odd = boxes.round().sum(dim=1) % 2 == 1
+    return torch.where(odd[:, None, None], rising, corners)
+
+
 class ClickMaps(nn.Module):
     """Draws prompts as three channels: box, positive clicks, negative clicks.
 
     Args:
         clicks: `"disk"` for binary disks, `"distance"` for a smooth closeness map.
         radius: Radius of the disks, or length scale of the closeness, in pixels.
-        box: `"corners"` draws the two corner clicks that give the box, as in Gabbur et al.
-            (2021, C.1); `"filled"` fills the rectangle.
+        box: `"corners"` draws the two corner clicks that give the box, top-left and bottom-right;
+            `"either"` those or the other two, as in Gabbur et al. (2021, C.1), see
+            `either_corners`; `"filled"` fills the rectangle.
 
     Raises:
         ValueError: If `radius` is not positive or an encoding is unknown.
@@ -140,8 +170,8 @@ class ClickMaps(nn.Module):
         if clicks not in ("disk", "distance"):
             msg = f"`clicks` must be 'disk' or 'distance', got {clicks!r}"
             raise ValueError(msg)
-        if box not in ("corners", "filled"):
-            msg = f"`box` must be 'corners' or 'filled', got {box!r}"
+        if box not in ("corners", "either", "filled"):
+            msg = f"`box` must be 'corners', 'either' or 'filled', got {box!r}"
             raise ValueError(msg)
         self.clicks: ClickEncoding = clicks
         self.radius = radius
@@ -164,7 +194,8 @@ class ClickMaps(nn.Module):
             box_map = filled_box_map(boxes, size)
         else:
             present = ~boxes.isnan().any(dim=1, keepdim=True)  # (B, 1)
-            box_map = draw(box_corners(boxes), present.expand(-1, 2), size, self.radius)
+            corners = either_corners(boxes) if self.box == "either" else box_corners(boxes)
+            box_map = draw(corners, present.expand(-1, 2), size, self.radius)
         positive = draw(points, prompts.labels == 1, size, self.radius)
         negative = draw(points, prompts.labels == 0, size, self.radius)
         return torch.stack([box_map, positive, negative], dim=1)  # (B, 3, H, W)

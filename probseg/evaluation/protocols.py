@@ -216,6 +216,7 @@ PROTOCOLS: dict[str, Protocol] = {
         replace(
             _RITM,
             name="probseg",
+            version=2,
             description="As ritm, with the zoom of the Predictor: the first click is answered at "
             "three scales, the answer that expects the largest IoU is taken, and from the second "
             "click on the surroundings of the object are enlarged.",

@@ -91,10 +91,11 @@ class GRUSlotAttention2d(SlotAttention2d):
 
     Slots are the states of a gated recurrent unit with the means as inputs; a residual perceptron
     follows, and pixels are compared with layer-normalised slots. Heads share all three. Two
-    projections of Algorithm 1 are left out, because a product of two matrices is one matrix: the
-    projection of slots (multiplied with that of pixels) and the projection of values (multiplied
-    with that of the unit). Inputs are not layer-normalised. Dot products are multiplied by
-    `1 / sqrt(D)`.
+    projections of Algorithm 1 are left out: that of slots, which is a matrix times that of pixels,
+    and that of values. The unit gathers the `D` channels that the slots are compared with, which is
+    no restriction where `D` is the number of channels of the features; with fewer, Algorithm 1 can
+    gather other combinations of the features than it compares, and this layer cannot. Inputs are
+    not layer-normalised. Dot products are multiplied by `1 / sqrt(D)`.
 
     For arguments see `SlotAttention2d`.
     """

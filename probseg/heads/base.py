@@ -80,9 +80,12 @@ class Head(nn.Module, ABC):
 
     Attributes:
         stride: Size of the image over that of the head's own grid.
+        clicked_pixels: Whether its click maps show the pixel of each click alone, and not what the
+            stem gets.
     """
 
     stride: int = 1
+    clicked_pixels: bool = False
 
     @abstractmethod
     def forward(

@@ -44,7 +44,8 @@ class CorrectiveSelfAttention(Head):
             therefore one head, whose queries and keys have `channels / num_heads` channels too.
         stride: Attention works on a grid of this stride over the image: 1 as published; larger
             ones are cheaper and enlarge the logits at the end.
-        span: Positions that an axial block sees around each one, on its grid; None for all.
+        span: Positions that an axial block sees around each one, on its grid; None for all. With 64
+            it sees 32 on each side and itself.
         propagation_iterations: EM iterations in which clicks propagate (1 and 5 as published); the
             number can be changed in a trained network, also to 0. With 0 here the head has no
             logits to fix, and cannot propagate later.
@@ -52,14 +53,19 @@ class CorrectiveSelfAttention(Head):
             candidates 0.1, 1, 10 and 100, the first lets the few pixels of a disk move others; from
             1 on, they hardly do.
         value_precision: `beta` of the last block where clicks propagate.
+        corrections: What the corrective channels show: "disks", the click maps as the stem gets
+            them, or "pixels", the click locations alone (§4.3). These are also the pixels that
+            propagation fixes.
+        bottleneck_at: Where the bottleneck reduces channels: on the decoder's "map", or on the
+            attention's "grid" after the map was enlarged (Fig. 3). The two differ by the ReLU.
         options: Further arguments of the attention class of all blocks, for instance
             `{"key_iterations": 1, "key_prior": 0.0}`. The last block of a head that propagates
             has `{"log_prior": "key_magnitude"}` unless another is given.
 
     Raises:
         UnknownNameError: If the attention is not in `ATTENTIONS`.
-        ValueError: If the layout, the stride or the number of heads is wrong, or clicks are to
-            propagate in another attention than the probabilistic one.
+        ValueError: If the layout, another choice, the stride or the number of heads is wrong, or
+            clicks are to propagate in another attention than the probabilistic one.
     """
 
     def __init__(
@@ -75,15 +81,22 @@ class CorrectiveSelfAttention(Head):
         propagation_iterations: int = 0,
         value_prior: float = 0.1,
         value_precision: float = 0.1,
+        corrections: Literal["disks", "pixels"] = "disks",
+        bottleneck_at: Literal["map", "grid"] = "map",
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if stride < 1:
             msg = f"`stride` must be a whole number >= 1, got {stride}"
             raise ValueError(msg)
-        if layout not in ("axial", "full"):
-            msg = f"`layout` must be 'axial' or 'full', got {layout!r}"
-            raise ValueError(msg)
+        for name, value, known in (
+            ("layout", layout, ("axial", "full")),
+            ("corrections", corrections, ("disks", "pixels")),
+            ("bottleneck_at", bottleneck_at, ("map", "grid")),
+        ):
+            if value not in known:
+                msg = f"`{name}` must be {known[0]!r} or {known[1]!r}, got {value!r}"
+                raise ValueError(msg)
         if num_heads < 1 or channels % num_heads:
             msg = (
                 f"`channels` must be divisible by `num_heads` >= 1, got {channels} and {num_heads}"
@@ -96,6 +109,8 @@ class CorrectiveSelfAttention(Head):
             )
             raise ValueError(msg)
         self.stride = stride
+        self.clicked_pixels = corrections == "pixels"
+        self.bottleneck_at = bottleneck_at
         self.aligned = inputs.aligned
         shared: dict[str, Any] = {"head_channels": max(channels // num_heads, 8), **(options or {})}
         self.bottleneck = conv_norm_relu(inputs.channels[0], channels, 1)
@@ -148,7 +163,10 @@ class CorrectiveSelfAttention(Head):
         # The maximum keeps every click, however coarse the grid.
         clicks = F.max_pool2d(clicks, self.stride, ceil_mode=True)  # (B, 2, h, w)
         clicks = clicks.to(features.dtype)
-        x = _resized(self.bottleneck(features), grid, self.aligned)  # (B, C_B, h, w)
+        if self.bottleneck_at == "map":
+            x = _resized(self.bottleneck(features), grid, self.aligned)  # (B, C_B, h, w)
+        else:
+            x = self.bottleneck(_resized(features, grid, self.aligned))
         valued = x if value_features is None else _resized(value_features, grid, self.aligned)
         queried: tuple[Tensor, ...] = (x,)
         if self.height is not None:

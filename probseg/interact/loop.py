@@ -22,7 +22,7 @@ from torch import Tensor
 from probseg.clicks.boxes import Box
 from probseg.interact.batches import Answered, Model, SegmenterModel
 from probseg.interact.probability import ProbabilityMap
-from probseg.interact.sampling import box_size, fitted
+from probseg.interact.sampling import box_size, fitted, places
 from probseg.interact.states import InteractionState, View, check_click
 from probseg.interact.zoom import (
     Zoom,
@@ -207,12 +207,15 @@ class InteractionLoop:
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
         """Return box and clicks in pixels of the view."""
         assert state.view is not None, "decoded before it was encoded"
-        (x0, y0, x1, y1), (height, width) = state.view
-        scale = np.array([width / (x1 - x0), height / (y1 - y0)])
-        points = np.array([[c.x - x0, c.y - y0] for c in state.clicks]).reshape(-1, 2) * scale
+        width = state.view.size[1]
+        shifted = self.zoom is not None and self.zoom.shifted
+        clicked = np.array([[click.x, click.y] for click in state.clicks], float).reshape(-1, 2)
+        points = places(clicked, *state.view, shifted=shifted)
         box = np.full((2, 2), np.nan)
         if state.box is not None:
-            box = (np.array(state.box).reshape(2, 2) - [x0, y0]) * scale
+            end = np.array([[0], [0 if shifted else 1]])  # behind its last pixel
+            corners = np.array(state.box).reshape(2, 2) - end
+            box = places(corners, *state.view, shifted=shifted) + end
         if mirrored:
             points[:, 0] = width - 1 - points[:, 0]
             box[:, 0] = width - box[::-1, 0]

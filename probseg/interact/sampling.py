@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,6 +39,32 @@ def positions(first: int, length: int, count: int) -> Tensor:
     if count == 1:
         return torch.tensor([float(first)], dtype=torch.float64)
     return torch.linspace(first, first + length - 1, count, dtype=torch.float64)
+
+
+def places(
+    points: npt.NDArray[np.float64], box: Box, size: Size, *, shifted: bool = False
+) -> npt.NDArray[np.float64]:
+    """Return where points of an image lie among the samples of a box, the inverse of `positions`.
+
+    Args:
+        points: `(x, y)` in pixels of the image, shape `(n, 2)`.
+        box: In pixels of the image.
+        size: `(h, w)` that the box was resized to.
+        shifted: Multiply by the ratio of the sizes, as the published code does. What lies there is
+            off by up to one pixel less the ratio `pixels / samples`, at the end of the box.
+
+    Returns:
+        In samples, float64, shape `(n, 2)`.
+    """
+    relative = points - np.array(box[:2])
+    samples, pixels = np.array(size[::-1]), np.array(box_size(box)[::-1])
+    scale = samples / pixels
+    if not shifted and tuple(samples) != tuple(pixels):
+        # The last sample lies on the last pixel, to all of which a click with a fraction belongs.
+        relative = np.minimum(relative, pixels - 1)
+        scale = (samples - 1) / np.maximum(pixels - 1, 1)
+    moved: npt.NDArray[np.float64] = relative * scale
+    return moved
 
 
 def sampled(maps: Tensor, columns: Tensor, rows: Tensor, padding: str) -> Tensor:

@@ -41,6 +41,9 @@ class Zoom:
         threshold: What counts as predicted is of a probability above this.
         stale: Whether, as in the published code, the answer to the whole image is squeezed into the
             old window when the last prediction was empty. False forgets the window instead.
+        shifted: Whether, as in the published code, clicks move with the ratio of the two sizes of a
+            window although its corners stay aligned: what lies under a click is then off by up to
+            half a pixel, where 200 pixels become 400. False is exact.
         first: Scales at which the first click is answered: sides of square windows around it, as
             fractions of the image's longer side. The answer with the largest `expected_iou` counts,
             after the `cut_factor`.
@@ -53,14 +56,15 @@ class Zoom:
     skip_clicks: int = 1
     threshold: float = 0.5
     stale: bool = False
+    shifted: bool = False
     first: tuple[float, ...] = (1.0,)
 
 
 ZOOMS: dict[str, Zoom] = {
     "fixed": Zoom(),
-    "ritm": Zoom(stale=True),
+    "ritm": Zoom(stale=True, shifted=True),
     "fixed_600": Zoom(target=600),
-    "ritm_600": Zoom(target=600, stale=True),
+    "ritm_600": Zoom(target=600, stale=True, shifted=True),
     "scales": Zoom(first=(1.0, 0.5, 0.25)),
 }
 """Zoom settings by name; those with 600 pixels are standard on DAVIS."""

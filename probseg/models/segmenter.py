@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from probseg.attention import Adaptation, adapt, adaptation_of
 from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prompt_stem
-from probseg.clicks.maps import ClickMaps
+from probseg.clicks.maps import ClickMaps, click_pixels
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.heads import (
     Decoder,
@@ -330,7 +330,7 @@ class Segmenter(Network):
         """
         size = (image.shape[-2], image.shape[-1])
         maps = self.click_maps(prompts, size)  # (B, 3, h, w)
-        clicks = maps[:, 1:]
+        clicks = click_pixels(prompts, size) if self.head.clicked_pixels else maps[:, 1:]
         if prompts.previous is not None:
             maps = torch.cat([maps, prompts.previous], dim=1)
         if self.propagated_clicks is not None:

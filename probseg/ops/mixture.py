@@ -89,12 +89,15 @@ def has_value_likelihood(mixture: Mixture) -> bool:
 def prior_scores(mixture: Mixture) -> Tensor:
     """Return a named `log pi_j` up to a constant of the units, shape `(B, G, M)`.
 
-    "magnitude" is Gabbur et al., 2021, Eq. 10; "key_magnitude" leaves its values out. The constant
-    is that of `_value_scores`, which the logits leave out too.
+    "magnitude" is Gabbur et al., 2021, Eq. 10; "key_magnitude" leaves its values out. Of the share
+    of position embeddings (Eq. 26), only the normaliser is the same for all queries, and in here.
+    The constant is that of `_value_scores`, which the logits leave out too.
     """
     scores = torch.zeros_like(mixture.keys[..., 0])  # (B, G, M)
     if mixture.prior in TIED_TO_KEYS:
         scores = scores + mixture.query_precision * _half_norms(mixture.keys)
+    if (normaliser := _key_normaliser(mixture)) is not None:
+        scores = scores + normaliser
     if mixture.prior in TIED_TO_VALUES and has_value_likelihood(mixture):
         scores = scores + _value_scores(mixture)[0]
     return scores
@@ -189,6 +192,8 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
         tied=mixture.prior in TIED_TO_KEYS,
         gaussians=1 if position is None else 2,
     )
+    if (normaliser := _key_normaliser(mixture)) is not None:
+        unit = unit + normaliser
     terms = mixture.log_prior
     if isinstance(position, FactoredPosition):
         channels = position.channels(queries, mixture.keys)
@@ -314,6 +319,19 @@ def log_precision(precision: Precision) -> Precision:
         return math.log(precision)
     positive = precision > 0.0
     return precision.where(positive, 1.0).log().where(positive, -math.inf)
+
+
+def _key_normaliser(mixture: Mixture) -> Tensor | None:
+    """Return the `D/2 log alpha_j` of `N(xi_j | r^k, 1/alpha_j)` in Eq. 26, `(B, G, M)`.
+
+    None without embeddings of the keys, and for units of the same precision, where it cancels.
+    """
+    alpha, position = mixture.query_precision, mixture.position
+    if position is None or not position.has_keys:
+        return None
+    if not isinstance(alpha, Tensor) or alpha.shape[-1] == 1:
+        return None
+    return mixture.keys.shape[-1] / 2 * log_precision(alpha)
 
 
 def _value_scores(mixture: Mixture) -> tuple[Tensor, Tensor]:

@@ -52,7 +52,7 @@ class ProbabilisticAttention(NamedTuple):
         log_prior: `log pi` of the read-out without the mask, shape `(B, G, M)` or, if it was
             given for pairs, `(B, G, N, M)`; a `PairwisePrior` or several terms as they were
             given. The named priors are normalised over the units, a given one is not. The share of
-            position embeddings in the prior is left out.
+            position embeddings in the prior is left out, but for its normaliser `alpha_j^(D/2)`.
         log_evidence: `log p_i(q)` under the mixture of the read-out, shape `(B, G, N)`, or
             `log p_i(q, v)` if its last iteration weighed by values `v` too; -inf for a query
             that sees no unit. A named prior is normalised over the units that any query sees, not

@@ -24,6 +24,7 @@ That is all the E step needs (Eqs. 9 and 24), and the M step of the precisions: 
 error of a unit (Eq. 37) is `2 (sum_s p_sk d_sk - r_k)` with the new mean. A tied prior (Eq. 10)
 adds `|mu_k|² / 2 = a_k |mu0_k|² / 2 + sum_s c_sk |v_s|² / 2 - r_k`, where `r_k` cancels. So an
 iteration goes through S x M numbers; the M x V of the means are formed once, at the end.
+Responsibilities given the queries alone leave `d_sk - r_k` out, and keep this term of a tied prior.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ def propagate_values(
     distances, spread = from_units, torch.zeros_like(kept)
     for _ in range(update.iterations):
         level = spread if half_norms is None else kept * half_norms[0] + half_norms[1] @ shares
-        logits = clicked + _log_density(distances - level, beta, width)
+        if update.given == "queries":  # what a tied prior adds, which no value cancels
+            logits = clicked + _each(beta) * (level - spread)
+        else:
+            logits = clicked + _log_density(distances - level, beta, width)
         for term in weights:
             logits = logits + term.clamp_min(HIDDEN)
         explained, log_mass = _responsibilities(logits)  # p, (B, G, S, M)
@@ -171,7 +175,12 @@ def _log_density(half_distances: Tensor, beta: Precision, width: int) -> Tensor:
     if isinstance(beta, float):
         return -beta * half_distances
     log_normaliser = (width / 2 * log_precision(beta)).clamp_min(HIDDEN)  # (B, G, M)
-    return log_normaliser.unsqueeze(-2) - beta.unsqueeze(-2) * half_distances
+    return log_normaliser.unsqueeze(-2) - _each(beta) * half_distances
+
+
+def _each(beta: Precision) -> Precision:
+    """Bring a value precision to `(B, G, 1, M)`, with sizes of 1, next to `(B, G, S, M)`."""
+    return beta.unsqueeze(-2) if isinstance(beta, Tensor) else beta
 
 
 def _responsibilities(logits: Tensor) -> tuple[Tensor, Tensor]:

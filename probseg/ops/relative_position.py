@@ -6,9 +6,10 @@ around `r^k`, and the prior's magnitudes cancel every norm, so that the logits b
 
     S_ij = alpha_j (q_i·xi_j + q_i·r^q_{j-i} + xi_j·r^k_{j-i})
 
-for one `alpha` (otherwise the second Gaussian adds `D/2 log alpha_j - alpha_j/2 |q_i|²`). Both
-equations are read as products of densities that are not normalised again: with the normalised one
-that Eq. 25 mentions, `xi_j` and `r^q` would interact and Eq. 26 would not give these logits.
+for one `alpha`. Otherwise the second Gaussian adds `D/2 log alpha_j - alpha_j/2 |q_i|²`, and that
+of the prior, where there is an `r^k`, its normaliser `D/2 log alpha_j`. Both equations are read as
+products of densities that are not normalised again: with the normalised one that Eq. 25 mentions,
+`xi_j` and `r^q` would interact and Eq. 26 would not give these logits.
 
 Offsets are counted in pixels from `-(H-1)` to `H-1`; a line of `L` tokens is a map of
 `1 x L` or `L x 1`.
@@ -71,6 +72,11 @@ class FactoredPosition:
                     f"got {tuple(key.shape[-2:])}"
                 )
                 raise ValueError(msg)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys have embeddings."""
+        return self.key_height is not None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -163,6 +169,11 @@ class FullPosition:
                 f"{tuple(self.key.shape[-3:])}"
             )
             raise ValueError(msg)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys have embeddings."""
+        return self.key is not None
 
     @property
     def size(self) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from probseg.ops.checks import as_precision
 from probseg.ops.mixture import Precision
 
 PriorMean = Literal["initial", "previous"]
+Given = Literal["queries_and_values", "queries"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class ValuePropagation:
         dirichlet_prior: Prior of the mixture weights, which are then updated in each iteration
             (Eq. 38, summed over the fixed tokens and normalised over the units) and take the place
             of the log prior; None leaves that as it is.
+        given: What the responsibilities of the fixed tokens are given: "queries_and_values" (Eq.
+            24), or "queries" alone, as in the authors' released layer.
     """
 
     iterations: int = 1
@@ -107,9 +110,14 @@ class ValuePropagation:
     prior_mean: PriorMean = "initial"
     precision_prior: GammaPrior | None = None
     dirichlet_prior: DirichletPrior | None = None
+    given: Given = "queries_and_values"
 
     def __post_init__(self) -> None:
         _check_update(self)
+        if self.given not in get_args(Given):
+            raise UnknownNameError(
+                kind="ValuePropagation.given", name=self.given, known=get_args(Given)
+            )
 
 
 Update = TypeVar("Update", KeyAdaptation, ValuePropagation)

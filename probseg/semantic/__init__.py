@@ -9,12 +9,12 @@ from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.semantic.camvid import CamVid
-    from probseg.semantic.coco_stuff import COCOStuff10k, COCOStuff164k
+    from probseg.semantic.coco_stuff import COCOObjects, COCOStuff10k, COCOStuff164k
     from probseg.semantic.datamodule import SemanticBatch, SemanticDataModule
     from probseg.semantic.dataset import SemanticDataset
     from probseg.semantic.emau import EMAU
     from probseg.semantic.evaluation import SemanticEvaluation
-    from probseg.semantic.heads import EMAHead, FCNHead, SemanticHead
+    from probseg.semantic.heads import DeepLabV3Head, EMAHead, FCNHead, SemanticHead
     from probseg.semantic.network import SemanticSegmenter
     from probseg.semantic.pascal_context import PascalContext
     from probseg.semantic.presets import semantic_variant
@@ -26,9 +26,11 @@ SEMANTIC_DATASETS: Mapping[str, type[SemanticDataset]] = Offers("semantic_datase
 """Data sets with a class for each pixel."""
 
 _MODULES = {
+    "COCOObjects": "coco_stuff",
     "COCOStuff10k": "coco_stuff",
     "COCOStuff164k": "coco_stuff",
     "CamVid": "camvid",
+    "DeepLabV3Head": "heads",
     "EMAHead": "heads",
     "EMAU": "emau",
     "FCNHead": "heads",
@@ -48,9 +50,11 @@ _MODULES = {
 __all__ = [
     "EMAU",
     "SEMANTIC_DATASETS",
+    "COCOObjects",
     "COCOStuff10k",
     "COCOStuff164k",
     "CamVid",
+    "DeepLabV3Head",
     "EMAHead",
     "FCNHead",
     "PascalContext",

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from probseg.data.layout import chosen_root
 from probseg.data.sets.mat_files import broken_as_data_error, load_mat
 from probseg.errors import DatasetNotFoundError
-from probseg.semantic.class_names import COCO_STUFF
-from probseg.semantic.dataset import SemanticFiles, folder_pairs, listed_pairs
+from probseg.semantic.class_names import COCO_STUFF, VOC
+from probseg.semantic.dataset import SemanticFiles, SemanticSample, folder_pairs, listed_pairs
+from probseg.types import IGNORE
 
 _UNUSED = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 """Categories of COCO, 1 to 182, without any label."""
@@ -38,7 +39,7 @@ class COCOStuff10k(SemanticFiles):
     """
 
     name = "COCOStuff10k"
-    classes = COCO_STUFF
+    classes: tuple[str, ...] = COCO_STUFF
     numbers = _CATEGORIES
     ignored = (0,)
 
@@ -90,7 +91,7 @@ class COCOStuff164k(SemanticFiles):
     """
 
     name = "COCOStuff164k"
-    classes = COCO_STUFF
+    classes: tuple[str, ...] = COCO_STUFF
     numbers = tuple(category - 1 for category in _CATEGORIES)
     ignored = (255,)
 
@@ -112,3 +113,44 @@ class COCOStuff164k(SemanticFiles):
                 "holds it as coco_stuff164k.",
             )
         super().__init__(pairs)
+
+
+class COCOObjects(COCOStuff164k):
+    """COCO 2017 in the 21 classes of PASCAL VOC, to train on before VOC.
+
+    Layout: that of `COCOStuff164k`, whose other classes are background here.
+
+    Args:
+        split: `"train"` or `"val"`.
+        root: As for `COCOStuff164k`.
+
+    Raises:
+        DatasetNotFoundError: If the folders of the split are not there.
+        DataError: If photographs and labels do not pair up.
+    """
+
+    name = "COCOObjects"
+    classes = VOC
+
+    def __getitem__(self, index: int) -> SemanticSample:
+        """Read one photograph and its labels.
+
+        Raises:
+            DataError: As `COCOStuff164k` does.
+        """
+        sample = super().__getitem__(index)
+        return sample._replace(labels=_AS_VOC[sample.labels])
+
+
+_VOC_NAMES = {
+    "airplane": "aeroplane",
+    "couch": "sofa",
+    "dining table": "diningtable",
+    "motorcycle": "motorbike",
+    "potted plant": "pottedplant",
+    "tv": "tvmonitor",
+}
+
+_IN_VOC = [_VOC_NAMES.get(name, name) for name in COCO_STUFF]
+_AS_VOC = np.full(256, IGNORE, np.uint8)
+_AS_VOC[: len(_IN_VOC)] = [VOC.index(name) if name in VOC else 0 for name in _IN_VOC]

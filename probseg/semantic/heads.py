@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from probseg.attention.bases import Normalisation, Update
 from probseg.heads.base import conv_norm_relu
+from probseg.heads.deeplab import AtrousPyramid, default_rates
 from probseg.semantic.emau import EMAU
 from probseg.types import FeatureInfo
 
@@ -148,3 +149,33 @@ class EMAHead(FCNHead):
     def responsibilities(self, maps: list[Tensor]) -> Tensor:
         """Return the responsibilities `(B, K, h, w)` of the `EMAU` for the coarsest map."""
         return self.emau.responsibilities(self.reduce(maps[-1]))
+
+
+class DeepLabV3Head(SemanticHead):
+    """Atrous spatial pyramid pooling and classifier: the head of DeepLabV3 (Chen et al., 2017).
+
+    In training, the normalisation of the pooled branch needs at least two images in a batch.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+        num_classes: Number of classes.
+        channels: Number of channels of the pyramid's branches and of the features to classify.
+        dropout: Probability with which elements are dropped in front of the classifier.
+    """
+
+    def __init__(
+        self,
+        inputs: FeatureInfo,
+        num_classes: int = 21,
+        channels: int = 256,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__(num_classes)
+        rates = default_rates(inputs.strides[-1])
+        self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout, dense=True)
+        self.classify = nn.Conv2d(channels, num_classes, kernel_size=1)
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        """Return the logits `(B, C, h, w)` of the coarsest map."""
+        logits: Tensor = self.classify(self.pyramid(maps[-1]))
+        return logits

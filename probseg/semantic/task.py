@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -19,6 +20,9 @@ from probseg.semantic.network import SemanticSegmenter
 from probseg.tasks.base import NetworkTask, trial_optimizer
 from probseg.tasks.schedule import PolynomialDecay
 from probseg.types import IGNORE
+
+RELEASED_MOMENTUM = 3e-4
+"""Of the batch normalisations in the authors' code of EMANet."""
 
 ScheduleOfIterations = Callable[[Optimizer, int], LRScheduler]
 """Makes a schedule that is stepped every iteration, from the optimiser and their number."""
@@ -36,6 +40,10 @@ class SemanticSegmentation(NetworkTask):
             default (Li et al. 2019, Sec. 6.1).
         lr_scheduler: Makes the schedule, stepped every iteration, from the optimiser and the number
             of iterations of the training.
+        released: Train as the authors' code of EMANet does: batch normalisations have a momentum of
+            3e-4, biases have twice the rate, neither they nor the weights of normalisations decay,
+            and the loss is a mean over all pixels, of which ignored ones count as 0. Its rate
+            changes every 10th iteration, `PolynomialDecay(every=10)`.
 
     Raises:
         ValueError: If the network has more than 255 classes, the most that labels tell apart.
@@ -48,6 +56,7 @@ class SemanticSegmentation(NetworkTask):
             p, lr=0.009, momentum=0.9, weight_decay=1e-4
         ),
         lr_scheduler: ScheduleOfIterations = PolynomialDecay,
+        released: bool = False,
     ) -> None:
         if model.num_classes > IGNORE:
             msg = (
@@ -58,7 +67,12 @@ class SemanticSegmentation(NetworkTask):
         super().__init__(model, optimizer, lr_scheduler)
         lr_scheduler(trial_optimizer(optimizer), 1)
         self.model: SemanticSegmenter
-        self.save_hyperparameters()
+        self.released = released
+        if released:
+            for part in model.modules():
+                if isinstance(part, _NormBase):
+                    part.momentum = RELEASED_MOMENTUM
+        self.save_hyperparameters(ignore=["released"])
 
     def forward(self, image: Tensor) -> Tensor:
         """Return the logits `(B, C, H, W)` of images `(B, 3, H, W)` in [0, 1]."""
@@ -78,7 +92,7 @@ class SemanticSegmentation(NetworkTask):
         """
         images = batch.images.to(memory_format=torch.channels_last).float() / 255
         logits = self(images)
-        loss = pixel_cross_entropy(logits, batch.labels)
+        loss = pixel_cross_entropy(logits, batch.labels, over_all=self.released)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
         return {"loss": loss, "classes": logits.detach().argmax(dim=1).to(torch.uint8)}
 
@@ -106,7 +120,9 @@ class SemanticSegmentation(NetworkTask):
                 "--trainer.max_steps or --trainer.max_epochs"
             )
             raise UsageError(msg)
-        optimizer = self.optimizer(self.parameters())
+        optimizer = self.optimizer(released_groups(self) if self.released else self.parameters())
+        for group in optimizer.param_groups:
+            group["lr"] *= group.pop("rate", 1.0)
         scheduler = self.lr_scheduler(optimizer, int(total))
         return {
             "optimizer": optimizer,
@@ -114,7 +130,29 @@ class SemanticSegmentation(NetworkTask):
         }
 
 
-def pixel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def released_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters for an optimiser in the groups of the authors' code of EMANet.
+
+    Args:
+        network: Whose parameters learn.
+
+    Returns:
+        Weights; weights of normalisations, which do not decay; biases, which do not decay either,
+        with a `rate` of 2 relative to the others.
+    """
+    normalising = {id(p.weight) for p in network.modules() if isinstance(p, _NormBase)}
+    named = list(network.named_parameters())
+    biases = [own for name, own in named if name.endswith("bias")]
+    scales = [own for _, own in named if id(own) in normalising]
+    apart = {id(own) for own in (*biases, *scales)}
+    return [
+        {"params": [own for _, own in named if id(own) not in apart]},
+        {"params": scales, "weight_decay": 0.0},
+        {"params": biases, "weight_decay": 0.0, "rate": 2.0},
+    ]
+
+
+def pixel_cross_entropy(logits: Tensor, labels: Tensor, *, over_all: bool = False) -> Tensor:
     """Return the mean cross-entropy over the pixels that count.
 
     Without any such pixel it is zero, and so are its gradients: a process among several must not
@@ -123,12 +161,13 @@ def pixel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Args:
         logits: Shape `(B, C, H, W)`.
         labels: Integers, shape `(B, H, W)`: class numbers, and 255 for pixels that do not count.
+        over_all: Divide by the number of all pixels instead.
 
     Returns:
         A scalar in nats per pixel.
     """
     total = F.cross_entropy(logits, labels.long(), ignore_index=IGNORE, reduction="sum")
-    return total / (labels != IGNORE).sum().clamp(min=1)
+    return total / (labels.numel() if over_all else (labels != IGNORE).sum().clamp(min=1))
 
 
 def check_classes(num_classes: int, data: Any) -> None:  # noqa: ANN401 (any data module)

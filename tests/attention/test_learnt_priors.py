@@ -9,6 +9,7 @@ from torch import Tensor
 from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
+from probseg.ops.axial import from_lines, to_lines
 from support.network_cases import draw
 from support.rows import each
 
@@ -63,6 +64,61 @@ def test_each_head_follows_its_own_prior():
         assert changed.tolist() == [False] * 3 + [True] * 3
 
 
+ADAPT = {
+    "key_prior": 0.3,
+    "key_precision_prior": (2.0, 1.5),
+    "value_precision_prior": (3.0, 0.7),
+    "weight_prior": 1.5,
+    **PROPAGATES,
+}
+
+
+@each("view", VIEWS)
+def test_precisions_and_weights_start_with_the_fixed_ones_and_learn(view):
+    """Eqs. 36 to 38 with priors that are learnt, and learnt alpha, beta and log pi (§3.7, §3.4)."""
+    learnt = build(
+        learn_priors=True, learn_precisions=True, log_prior="learnt", **ADAPT, **view
+    ).double()
+    fixed = build(log_prior="uniform", **ADAPT, **view).double()
+    features, values = draw(1, 8, 4, 5).double(), draw(1, 6, 4, 5, seed=1).double()
+    clicked = (features, None, values, click(1, 2))
+    for arguments in ((features,), clicked):
+        torch.testing.assert_close(learnt(*arguments), fixed(*arguments), rtol=1e-7, atol=1e-7)
+    learnt(*clicked).square().sum().backward()
+    gradients = {name: own.grad for name, own in learnt.named_parameters()}
+    idle = [name for name, own in gradients.items() if own is None or not own.any()]
+    assert not idle
+    assert len(learnt.state_dict()) == 3 + 1 + 3 + 4 + 2
+
+
+def test_learnt_weights_are_a_prior_over_the_units():
+    layer = build(log_prior="learnt", key_iterations=0).double()
+    torch.nn.init.normal_(layer.log_weights.weight)
+    features = draw(2, 8, 4, 5).double()
+    q, k, v, log_pi = (
+        torch.einsum("oi,bihw->bohw", part.weight[:, :, 0, 0], features).unflatten(1, (2, -1))
+        for part in (layer.query, layer.key, layer.value, layer.log_weights)
+    )
+    q, k, v, log_pi = (x.flatten(3).mT for x in (q, k, v, log_pi))  # (B, G, N, C)
+    distance = (q[:, :, :, None] - k[:, :, None]).square().sum(-1)
+    w = (log_pi.mT - distance / 2 / 4**0.5).softmax(-1)
+    torch.testing.assert_close(layer(features), (w @ v).mT.reshape(2, 6, 4, 5))
+    with pytest.raises(ValueError, match="learnt"):
+        layer.posterior(features)
+
+
+@each("view", VIEWS[:3])
+def test_the_posterior_over_edges_has_adapted_precisions(view):
+    options = {"key_precision_prior": (2.0, 1.5), "log_prior": "key_magnitude", **view}
+    layer = build(learn_precisions=True, key_prior=0.3, **options).double()
+    torch.nn.init.constant_(layer.log_query_precision, 0.4)
+    features = draw(1, 8, 4, 5).double()
+    values = to_lines(layer.projected(features, None)[2], layer.axis)
+    read = layer.posterior(features).expect(values)
+    # Per-unit alpha: the read-out weighs by responsibility alone, as beta is the same for all.
+    torch.testing.assert_close(from_lines(read, layer.axis, 4, 5).flatten(1, 2), layer(features))
+
+
 @each("rate", [1.0, 1e6])
 @each("sign", [-1.0, 1.0])
 def test_they_stay_positive_however_large_the_steps(rate, sign):
@@ -108,6 +164,9 @@ def test_priors_that_cannot_be_learnt_are_named():
         build(learn_priors=True)
     with pytest.raises(ValueError, match="value_prior"):
         build(learn_priors=True, key_prior=0.3, **{**PROPAGATES, "value_prior": 0.0})
+    for name, least in (("weight_prior", 1.0), ("value_precision_prior", (1.0, 0.7))):
+        with pytest.raises(ValueError, match="must be above 1 to be learnt"):
+            build(learn_priors=True, **{**ADAPT, name: least})
     with pytest.raises(ValueError, match="value_precision"):
         build(propagation_iterations=1)
 
@@ -120,8 +179,13 @@ def test_priors_that_are_not_used_are_not_learnt():
 def test_wrong_priors_are_named():
     with pytest.raises(UnknownNameError, match="unknown log prior 'magnitud'"):
         build(log_prior="magnitud")
-    with pytest.raises(ValueError, match="`log_prior`"):
-        build(log_prior="uniform", position="full")
+    for log_prior in ("uniform", "learnt"):
+        with pytest.raises(ValueError, match="`log_prior`"):
+            build(log_prior=log_prior, position="full")
+    with pytest.raises(ValueError, match="`weight_prior`"):
+        build(position="full", **ADAPT)
+    with pytest.raises(UnknownNameError, match=r"'querys'.*'queries'"):
+        build(propagation_given="querys", **PROPAGATES)
 
 
 @each(

@@ -13,6 +13,7 @@ from probseg.clicks.maps import (
     box_corners,
     disk_map,
     distance_map,
+    either_corners,
     filled_box_map,
     squared_distances,
 )
@@ -92,6 +93,19 @@ def test_corners_of_a_box_are_its_first_and_last_pixel():
     assert box_corners(torch.tensor([[2.0, 3.0, 10.0, 20.0]])).tolist() == [[[2, 3], [9, 19]]]
 
 
+def test_either_diagonal_of_a_box_is_drawn_and_always_the_same():
+    falling, rising = [2.0, 3.0, 10.0, 21.0], [2.0, 3.0, 10.0, 20.0]
+    nothing = [math.nan] * 4
+    corners = either_corners(torch.tensor([falling, rising, nothing]))
+    assert corners[:2].tolist() == [[[2, 3], [9, 20]], [[2, 19], [9, 3]]]
+    draw = ClickMaps(radius=1, box="either")
+    box = draw(prompts(box=(2, 3, 10, 20)), (30, 30))[0, 0]
+    assert box[19, 2] == box[3, 9] == 1
+    assert box.sum() == 10
+    again = draw(prompts((5, 5, 1), box=(2, 3, 10, 20)), (30, 30))[0, 0]
+    assert torch.equal(again, box)
+
+
 def test_channels_are_box_positive_negative():
     given_prompts = prompts((2, 3, 1), (7, 5, 0), box=(10, 1, 13, 9))
     maps = ClickMaps(radius=1)(given_prompts, (10, 14))
@@ -108,7 +122,7 @@ def test_channels_are_box_positive_negative():
 
 
 @each("clicks", ["disk", "distance"])
-@each("box", ["corners", "filled"])
+@each("box", ["corners", "either", "filled"])
 def test_padding_and_other_images_draw_nothing(clicks, box):
     draw = ClickMaps(clicks, radius=3, box=box)
     assert not draw(prompts(), (5, 7)).any()

@@ -1,5 +1,6 @@
 """Corrective self-attention in which clicks fix logits and propagate them."""
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from probseg.attention import build_attention
 from probseg.clicks import ClickMaps
 from probseg.heads import CorrectiveSelfAttention
 from probseg.types import FeatureInfo
-from support.network_cases import assert_all_learn, prompts
+from probseg.zoo import create_model
+from support.network_cases import assert_all_learn, draw, prompts
 from support.rows import each
 
 INPUTS = FeatureInfo((6,), (4,))
@@ -70,38 +73,70 @@ def seen_by_the_last_block(head: CorrectiveSelfAttention) -> list[tuple]:
     return calls
 
 
-def log_gaussian(x: Tensor, mean: Tensor, precision: float) -> Tensor:
-    """Eqs. 8 and 9 of all pairs, (n, m)."""
+def log_gaussian(x: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
+    """Eqs. 8 and 9 of all pairs, (n, m), for the precisions (m,) of the units."""
     distance = torch.einsum("nmc->nm", (x[:, None] - mean[None]) ** 2)
-    return x.shape[1] / 2 * math.log(precision / (2 * math.pi)) - precision / 2 * distance
+    return x.shape[1] / 2 * (precision / (2 * math.pi)).log() - precision / 2 * distance
 
 
-def mixture(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, fixed: Tensor, said: Tensor, rules):
+def moved(w: Tensor, x: Tensor, before: Tensor, precision: Tensor, theta: float) -> Tensor:
+    """Eqs. 18 and 23."""
+    total = theta + precision * torch.einsum("nm->m", w)
+    return (theta * before + precision[:, None] * torch.einsum("nm,nc->mc", w, x)) / total[:, None]
+
+
+def mode(w: Tensor, x: Tensor, mean: Tensor, prior: tuple[float, float]) -> Tensor:
+    """Eqs. 36 and 37."""
+    distance = torch.einsum("nmc->nm", (x[:, None] - mean[None]) ** 2)
+    shape = prior[0] + x.shape[1] / 2 * torch.einsum("nm->m", w) - 1
+    return shape / (prior[1] + torch.einsum("nm,nm->m", w, distance) / 2)
+
+
+def mixture(q, k, v, seen: Tensor, fixed: Tensor, said: Tensor, tables, rules):
     """Values of one line in one head: q, k (n, d), v (n, c), seen (n, n), fixed (n,), said (n, c).
 
-    Keys adapt (Eq. 18), fixed values propagate (Eqs. 23 and 24), queries alone read out (Eq. 32).
-    """
-    alpha, beta = q.shape[1] ** -0.5, rules["beta"]
+    With position embeddings of queries, keys (Eqs. 25, 26) and values, `tables` are those of each
+    pair, (n, n, d) and (n, n, c).
 
-    def weights(xi: Tensor, mu: Tensor, values: Tensor | None = None) -> Tensor:
-        log_pi = alpha / 2 * torch.einsum("md,md->m", xi, xi)  # Eq. 10
-        if rules["log_prior"] == "magnitude":
-            log_pi = log_pi + beta / 2 * torch.einsum("mc,mc->m", mu, mu)
+    Keys adapt (Eqs. 18, 36), fixed values propagate (Eqs. 23, 24, 37, 38), queries alone read out
+    (Eqs. 29, 32).
+    """
+    xi, mu, alpha = k, v, torch.full((len(k),), q.shape[1] ** -0.5, dtype=q.dtype)
+    beta, log_weights = torch.full((len(k),), rules["beta"], dtype=q.dtype), None
+
+    def weights(values: Tensor | None = None) -> Tensor:
+        log_pi = log_weights
+        if log_pi is None:
+            log_pi = alpha / 2 * torch.einsum("md,md->m", xi, xi)  # Eq. 10
+            if rules["log_prior"] == "magnitude":
+                log_pi = log_pi + beta / 2 * torch.einsum("mc,mc->m", mu, mu)
         log_joint = log_pi.log_softmax(0) + log_gaussian(q, xi, alpha)
+        if tables is not None:
+            of_query, of_key = torch.einsum("nd,nmd->nm", q, tables[0]), tables[1]
+            log_joint = log_joint + alpha * (of_query + torch.einsum("md,nmd->nm", xi, of_key))
         if values is not None:
             log_joint = log_joint + log_gaussian(values, mu, beta)
         return log_joint.masked_fill(~seen, -math.inf).softmax(1)
 
-    xi, mu = k, v
+    previous = rules["prior_mean"] == "previous"
     for _ in range(rules["key_iterations"]):
-        w, theta = weights(xi, mu), rules["key_prior"]
-        total = theta + alpha * torch.einsum("nm->m", w)
-        xi = (theta * k + alpha * torch.einsum("nm,nd->md", w, q)) / total[:, None]
-    for _ in range(rules["iterations"]):
-        w, theta = weights(xi, mu, said)[fixed], rules["value_prior"]
-        total = theta + beta * torch.einsum("sm->m", w)
-        mu = (theta * v + beta * torch.einsum("sm,sc->mc", w, said[fixed])) / total[:, None]
-    return torch.einsum("nm,mc->nc", weights(xi, mu), mu)
+        w = weights()
+        xi = moved(w, q, xi if previous else k, alpha, rules["key_prior"])
+        if "alpha_prior" in rules:
+            alpha = mode(w, q, xi, rules["alpha_prior"])
+    for number in range(rules["iterations"]):
+        if "concentration" in rules and number == 0:
+            log_weights = alpha / 2 * torch.einsum("md,md->m", xi, xi)
+        w = weights(None if rules["given"] == "queries" else said)[fixed]
+        mu = moved(w, said[fixed], mu if previous else v, beta, rules["value_prior"])
+        if "beta_prior" in rules:
+            beta = mode(w, said[fixed], mu, rules["beta_prior"])
+        if "concentration" in rules:
+            log_weights = (torch.einsum("sm->m", w) + rules["concentration"] - 1).log()
+    read = weights() * (beta if rules["beta"] else 1.0)
+    read = read / read.sum(1, keepdim=True)
+    values = torch.einsum("nm,mc->nc", read, mu)
+    return values if tables is None else values + torch.einsum("nm,nmc->nc", read, tables[2])
 
 
 def block(layer, features, sources, fixed, said, rules):
@@ -119,6 +154,16 @@ def block(layer, features, sources, fixed, said, rules):
             step = torch.arange(len(line))
             span = 2 * len(line) if layer.span is None else layer.span
             seen = (step[:, None] - step).abs() <= span // 2
+            tables = None
+            if layer.position is not None:
+                y, x = line // width, line % width
+                parts = (*vars(layer.position.tables()).values(), layer.value_position.query)
+                tables = [
+                    table[
+                        y - y[:, None] + table.shape[0] // 2, x - x[:, None] + table.shape[1] // 2
+                    ]
+                    for table in parts
+                ]
             for head in range(layer.num_heads):
                 # (c, h, w) -> (n, c) of this line and this head
                 parts = [
@@ -126,13 +171,15 @@ def block(layer, features, sources, fixed, said, rules):
                 ]
                 own = out[b].flatten(1).chunk(layer.num_heads, dim=0)[head]
                 told = said[b].flatten()[line, None]
-                own[:, line] = mixture(*parts, seen, fixed[b].flatten()[line], told, rules).T
+                here = fixed[b].flatten()[line]
+                own[:, line] = mixture(*parts, seen, here, told, tables, rules).T
     return out
 
 
 def recomputed(head, features, clicks, value_features=None, **rules):
     """The whole head in float64, from its weights alone."""
     rules = {"key_iterations": 1, "key_prior": 0.0, "log_prior": "key_magnitude", **rules}
+    rules = {"prior_mean": "initial", "given": "queries_and_values", **rules}
     resized = partial(functional.interpolate, mode="bilinear", align_corners=False)
     size = clicks.shape[-2:]
     grid = [-(-side // 4) for side in size]
@@ -165,6 +212,9 @@ def compare(arguments, size=(20, 28), value_channels=None, **rules):
     if value_channels is not None:
         values = torch.randn(2, value_channels, *features.shape[-2:]).double()
     with torch.no_grad():
+        for part in (head.height, head.last):
+            if part is not None and part.value_position is not None:
+                part.value_position.query.normal_()
         found = head(features, clicks, values)
         expected = recomputed(head, features, clicks, values, **rules)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
@@ -179,6 +229,41 @@ CASES = {
     "off": ({"propagation_iterations": 0}, {"iterations": 0, "beta": 0.0}),
     "options": ({"options": MORE, "value_precision": 0.7, "num_heads": 2}, {"beta": 0.7, **MORE}),
     "values of their own": ({}, {"value_channels": 3}),
+    "Eqs. 23, 24 and 26": (
+        {"options": {"value_prior_mean": "previous", "log_prior": "magnitude"}},
+        {"prior_mean": "previous", "log_prior": "magnitude"},
+    ),
+    "the released layer": (
+        {"options": {"value_prior_mean": "previous", "propagation_given": "queries"}},
+        {"prior_mean": "previous", "given": "queries"},
+    ),
+    "positions of values": (
+        {"options": {"position": "full", "position_size": (5, 7), "position_values": True}},
+        {},
+    ),
+    "Eqs. 36 to 38": (
+        {
+            "options": {
+                "key_iterations": 2,
+                "key_prior": 0.4,
+                "key_prior_mean": "previous",
+                "key_precision_prior": (2.0, 1.5),
+                "value_prior_mean": "previous",
+                "value_precision_prior": (3.0, 0.7),
+                "weight_prior": 1.5,
+            },
+            "value_precision": 0.7,
+        },
+        {
+            "key_iterations": 2,
+            "key_prior": 0.4,
+            "prior_mean": "previous",
+            "alpha_prior": (2.0, 1.5),
+            "beta_prior": (3.0, 0.7),
+            "concentration": 1.5,
+            "beta": 0.7,
+        },
+    ),
 }
 
 
@@ -188,6 +273,57 @@ def test_the_head_is_what_the_equations_say(case, layout):
     arguments, rules = CASES[case]
     usual = {"iterations": 5, "value_prior": 0.1, "beta": 0.1}
     compare({**arguments, **layout}, **{**usual, **rules})
+
+
+def test_the_bottleneck_can_see_the_enlarged_map():
+    """Fig. 3: as if the decoder's map had been of the attention's resolution."""
+    features, clicks = drawn()
+    plain, fig3 = (build(stride=2, bottleneck_at=at) for at in ("map", "grid"))
+    enlarged = functional.interpolate(features, (10, 14), mode="bilinear", align_corners=False)
+    with torch.no_grad():
+        torch.testing.assert_close(fig3(features, clicks), plain(enlarged, clicks))
+        assert (fig3(features, clicks) - plain(features, clicks)).abs().max() > 1e-3
+
+
+def test_corrective_channels_can_show_the_click_locations_alone():
+    model = create_model("micro_csa", head={"corrections": "pixels"}).eval()
+    seen = []
+    model.head.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[1]))
+    model(torch.rand(1, 3, 40, 64), prompts((9, 9, 1), (22, 14, 0), (63.4, 39.2, 0), (3, 3, -1)))
+    model.head.clicked_pixels = False
+    model(torch.rand(1, 3, 40, 64), prompts((9, 9, 1), (22, 14, 0)))
+    pixels, disks = seen
+    assert pixels.nonzero().tolist() == [[0, 0, 9, 9], [0, 1, 14, 22], [0, 1, 39, 63]]
+    assert disks[0, 0].sum() > 100
+    with pytest.raises(ValueError, match=r"`corrections` .*'pixel'"):
+        build(corrections="pixel")
+
+
+def test_positions_of_values_start_without_effect_and_learn():
+    options = {"position": "factored", "position_size": (5, 7), "num_heads": 2}
+    inputs = draw(2, 8, 5, 7)
+    for name in ("standard", "probabilistic"):
+        layers = []
+        for with_values in (False, True):
+            torch.manual_seed(0)
+            layer = build_attention(name, 8, 6, position_values=with_values, **options)
+            layers.append(layer.double())
+        plain, sensitive = layers
+        sensitive.load_state_dict(plain.state_dict(), strict=False)
+        torch.testing.assert_close(sensitive(inputs.double()), plain(inputs.double()))
+        torch.nn.init.normal_(sensitive.value_position.query)
+        weights = sensitive.posterior(inputs.double()).log_probability(slice(None)).exp()
+        table, wanted = sensitive.value_position.query, plain(inputs.double()).clone()
+        for i, j in itertools.product(range(35), range(35)):
+            offset = table[j // 7 - i // 7 + 4, j % 7 - i % 7 + 6]  # of the 3 channels of each head
+            added = weights[:, :, i, j, None] * offset
+            wanted[:, :, i // 7, i % 7] += added.flatten(1)
+        found = sensitive(inputs.double())
+        torch.testing.assert_close(found, wanted)
+        found.square().sum().backward()
+        assert sensitive.value_position.query.grad.any()
+    with pytest.raises(ValueError, match="`position_values`"):
+        build_attention("standard", 8, 6, position_values=True)
 
 
 @each("layout", LAYOUTS)

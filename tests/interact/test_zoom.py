@@ -65,7 +65,11 @@ class Published:
             factor = self.zoom.target / max(height, width)
             size = round(factor * height), round(factor * width)
             cut = bilinear(self.image[:, top : bottom + 1, left : right + 1], size)
-            moved = (points - (left, top)) * (size[1] / width, size[0] / height)
+            factors = size[1] / width, size[0] / height
+            if not self.zoom.shifted:  # the first samples on the first pixels, the last on the last
+                pairs = ((size[1], width), (size[0], height))
+                factors = [(new - 1) / (old - 1) if old > 1 else 1.0 for new, old in pairs]
+            moved = (points - (left, top)) * factors
             logits = self.answer(cut, moved, labels)
         probability = 1 / (1 + np.exp(-logits))
         if self.window is None:
@@ -167,7 +171,10 @@ def test_windows_and_answers_are_those_of_the_published_code(data):
     clicks = data.draw(st.lists(places, min_size=1, max_size=7))
     silent = data.draw(st.sets(st.integers(1, 6), max_size=3))
     zoom = replace(
-        SMALL, stale=data.draw(st.booleans()), target=data.draw(st.sampled_from([33, 64]))
+        SMALL,
+        stale=data.draw(st.booleans()),
+        shifted=data.draw(st.booleans()),
+        target=data.draw(st.sampled_from([33, 64])),
     )
     compare(size, clicks, data.draw(st.floats(0.5, 12)), silent, zoom)
 
@@ -183,6 +190,34 @@ def test_full_size_images_too_and_every_event_is_seen(name):
         sequence = [*near, *clicks[1:], clicks[-1]]
         events |= set(compare(size, sequence, 25, {3, 6}, ZOOMS[name], seed)[0])
     assert events == {"whole", "new", "kept"} | ({"squeezed"} if name == "ritm" else set())
+
+
+@each("name", ["fixed", "ritm", "scales"])
+@each("flip", [False, True])
+def test_what_the_model_sees_under_a_click_is_what_was_clicked(name, flip):
+    """Columns and rows of even gradients, which interpolation leaves as they are."""
+    row, column = np.mgrid[:120, :140]
+    image = torch.tensor(np.stack([row, column, 0 * row]).astype(np.uint8))
+    disk, shown = answers(20, set())[1:]
+    loop = InteractionLoop(disk, zoom=replace(ZOOMS[name], min_side=40), flip=flip)
+    state, clicks = begin(image), [Click(60, 60), Click(66, 53), Click(71, 60, positive=False)]
+    for click in clicks:
+        (state,) = loop.step([state], [click])
+    errors = []
+    for seen, prompts in shown[-1 - flip :]:
+        assert max(seen.shape) == 400
+        for click, (x, y) in zip(clicks, prompts.points[0].tolist(), strict=True):
+            rows, columns = bilinear_at(seen.numpy() * 255, x, y)[:2]
+            errors.append(max(abs(rows - click.y), abs(columns - click.x)))
+    assert max(errors) < 1e-3 if name != "ritm" else 0.05 < max(errors) < 1
+
+
+def bilinear_at(values, x, y):
+    """Interpolate `(C, h, w)` at a point."""
+    left, top = int(x), int(y)
+    right, below = x - left, y - top
+    part = values[:, top : top + 2, left : left + 2]
+    return np.einsum("cij,i,j->c", part, [1 - below, below], [1 - right, right])
 
 
 def test_a_box_of_pixels_is_found_by_its_first_and_last():

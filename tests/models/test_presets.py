@@ -270,7 +270,13 @@ def check_head(name, head):
     assert axes == (["full"] if "csa_full" in name else ["height", "width"])
     steps = re.search(r"_bp(\d+)", name)
     expected = 5 if "fast" in name else int(steps[1]) if steps else 0
-    assert head.last.settings.value_propagation.iterations == expected
+    propagation = head.last.settings.value_propagation
+    assert propagation.iterations == expected
+    released, printed = name.endswith("_released"), name.endswith("_printed")
+    assert (propagation.prior_mean == "previous") == (released or printed)
+    assert (propagation.given == "queries") == released
+    if expected:
+        assert (head.last.settings.log_prior == "magnitude") == printed
     assert head.propagates == (expected > 0)
 
 

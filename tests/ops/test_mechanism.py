@@ -48,7 +48,14 @@ GRADIENTS = {
     ),
     "chunked, tied": (
         "chunked",
-        replace(EVERYTHING, prior="magnitude", mean="previous", dirichlet="none", theta=0.0),
+        replace(
+            EVERYTHING,
+            prior="magnitude",
+            mean="previous",
+            dirichlet="none",
+            theta=0.0,
+            given="queries",
+        ),
     ),
     "reference, ragged": ("reference", replace(EVERYTHING, sizes=(2, 1, 3, 2), fixed="ragged")),
     "chunked, one query": ("chunked", replace(EVERYTHING, sizes=(1, 1, 1, 3), prior="magnitude")),

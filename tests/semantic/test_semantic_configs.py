@@ -8,10 +8,12 @@ import yaml
 
 from probseg.callbacks import InteractiveEvaluation
 from probseg.cli.checkpoints import without_pretrained_backbones
+from probseg.errors import WeightsError
 from probseg.models import list_presets, override, read_preset
 from probseg.paths import configs_dir
 from probseg.semantic import SEMANTIC_DATASETS, SemanticEvaluation, semantic_variant
 from probseg.tasks import PolynomialDecay
+from probseg.zoo.store import save
 from support.documented import commands, rows
 from support.drawn_semantic import (
     write_camvid,
@@ -42,7 +44,13 @@ ABLATIONS = {
     "§6.2.2: non-local block, 77.78": None,
 }
 DOCUMENTED = {row.cells["ablation"]: row.options for row in rows("semantic.md")}
-EXPERIMENTS = (*PUBLISHED, "emanet_camvid", "emanet_camvid_cpu")
+EXPERIMENTS = (
+    *PUBLISHED,
+    "emanet_camvid",
+    "emanet_camvid_cpu",
+    "emanet_coco",
+    "emanet_voc_released",
+)
 # One training for each way of training: the others differ in networks, data and numbers only.
 TRAINED = ("emanet_voc", "emanet_camvid_cpu")
 CLASSES = {"head": {"num_classes": 11}}
@@ -279,3 +287,31 @@ def test_no_preset_fetches_weights_by_itself(name):
     """`without_pretrained_backbones` sees what a configuration says, not what a preset does."""
     backbone = read_preset(name, "semantic")["init_args"]["backbone"]["init_args"]
     assert not backbone.get("pretrained", False)
+
+
+def test_a_network_starts_from_the_weights_of_another(tmp_path):
+    description = override(read_preset("micro_emanet", "semantic"), CLASSES)
+    trained = semantic_variant("micro_emanet", CLASSES)
+    save(trained, description, tmp_path / "trained")  # in half precision
+    torch.manual_seed(1)
+    started = semantic_variant("micro_emanet", CLASSES, weights=str(tmp_path / "trained"))
+    expected = trained.state_dict()
+    for name, tensor in started.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-3)
+    with pytest.raises(WeightsError):
+        semantic_variant("micro_fcn", CLASSES, weights=str(tmp_path / "trained"))
+
+
+def test_emanet_is_trained_as_its_code_does():
+    released = ("--model.model.changes.backbone", "{output_stride: 16, lagging: true}")
+    task = part_of("emanet_voc_released", "model", *options_of("model", released))
+    dilations = [block.conv2.dilation[0] for block in task.model.backbone.last_stage()]
+    assert dilations == [1, 4, 8]
+    assert task.released
+    assert task.model.head.narrow[0].out_channels == 256
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    made = task.lr_scheduler(optimizer, 100)
+    for _ in range(9):
+        optimizer.step()
+        made.step()
+    assert made.get_last_lr() == [1.0]

@@ -6,14 +6,14 @@ from torch import nn
 
 from probseg.errors import UnknownNameError
 from probseg.lab.gauges import count_multiply_adds
-from probseg.semantic import EMAHead, FCNHead, SemanticHead, semantic_variant
+from probseg.semantic import DeepLabV3Head, EMAHead, FCNHead, SemanticHead, semantic_variant
 from probseg.types import FeatureInfo
 from support.network_cases import maps_of
 
 PYRAMID = FeatureInfo((4, 5, 6), (2, 4, 8))
 
 
-@pytest.mark.parametrize("kind", [EMAHead, FCNHead])
+@pytest.mark.parametrize("kind", [EMAHead, FCNHead, DeepLabV3Head])
 def test_logits_are_those_of_the_coarsest_map(kind):
     head = kind(PYRAMID, num_classes=7, channels=8)
     assert isinstance(head, SemanticHead)
@@ -96,7 +96,7 @@ def test_responsibilities_are_those_of_the_unit():
     assert torch.equal(shares, head.emau.responsibilities(head.reduce(given[-1])))
 
 
-@pytest.mark.parametrize("head", [FCNHead, EMAHead])
+@pytest.mark.parametrize("head", [FCNHead, EMAHead, DeepLabV3Head])
 def test_wrong_arguments_are_named(head):
     with pytest.raises(ValueError, match=r"`num_classes` .*got 1"):
         head(PYRAMID, num_classes=1)
@@ -136,3 +136,14 @@ def test_emanet_is_as_large_as_published(stem, channels, millions, giga):
         assert of_backbone == pytest.approx(182.75, abs=0.005)
     assert weights(model.head) / 1e6 == pytest.approx(millions, rel=0.02)
     assert of_head == pytest.approx(giga, rel=0.02)
+
+
+def test_deeplabv3_is_as_large_as_published():
+    """Tab. 1: + 15.5 M weights and + 63.4 G multiply-adds."""
+    with torch.device("meta"), torch.no_grad():
+        head = DeepLabV3Head(FeatureInfo((2048,), (8,))).eval()
+        maps = [torch.empty(1, 2048, 65, 65)]
+        giga = count_multiply_adds(lambda: head(maps)) / 1e9
+    assert [conv[0].dilation[0] for conv in head.pyramid.atrous] == [12, 24, 36]
+    assert weights(head) / 1e6 == pytest.approx(15.5, rel=0.01)
+    assert giga == pytest.approx(63.4, rel=0.01)

@@ -13,6 +13,7 @@ from probseg.errors import DataError, DatasetNotFoundError
 from probseg.semantic import (
     SEMANTIC_DATASETS,
     CamVid,
+    COCOObjects,
     COCOStuff10k,
     COCOStuff164k,
     PascalContext,
@@ -75,6 +76,26 @@ class TestCOCOStuff164k(SemanticSetTester):
     classes = 171
     places = ("coco_stuff164k", "COCOStuff164k")
     strange = ([11, 182], "0..10, 12..24, 26..27, 30..43")
+
+
+class TestCOCOObjects(SemanticSetTester):
+    kind = COCOObjects
+    write = staticmethod(write_coco_stuff164k)
+    classes = 21
+    places = ("coco_stuff164k", "COCOStuff164k")
+    strange = ([11, 182], "0..10, 12..24, 26..27, 30..43")
+
+    def test_labels_are_the_classes_that_were_drawn(self, root):
+        """Classes of both names in VOC's numbers, written out by the category numbers of COCO."""
+        of_coco = [5, 2, 16, 9, 44, 6, 3, 17, 62, 21, 67, 18, 19, 4, 1, 64, 20, 63, 7, 72]
+        samples = COCOObjects("train", root)
+        numbers = np.resize(np.uint8([*COCOStuff164k.numbers, 255]), (36, 48))
+        save(numbers, samples.pairs[0][1])
+        wanted = np.where(numbers == 255, 255, 0)
+        for label, category in enumerate(of_coco, start=1):
+            wanted[numbers == category - 1] = label
+        np.testing.assert_array_equal(samples[0].labels, wanted)
+        assert len(samples.classes) == len(np.unique(wanted)) - 1
 
 
 KINDS = [tester.kind for tester in SemanticSetTester.__subclasses__()]

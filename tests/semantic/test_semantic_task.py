@@ -78,6 +78,8 @@ def test_the_loss_is_the_mean_over_the_pixels_that_count():
     assert len(losses) == 60 - 18
     found = pixel_cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels))
     assert found.item() == pytest.approx(sum(losses) / len(losses), abs=1e-12)
+    found = pixel_cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels), over_all=True)
+    assert found.item() == pytest.approx(sum(losses) / 60, abs=1e-12)  # as in the authors' code
 
 
 def test_a_batch_without_labels_has_no_loss_and_no_gradients():
@@ -94,6 +96,46 @@ def test_a_batch_without_labels_has_no_loss_and_no_gradients():
     assert set(step) == {"loss", "classes"}, "logits would lie in memory until the next step"
     step["loss"].backward()
     assert all(p.grad.any() for name, p in task.named_parameters() if "classify" in name)
+
+
+def test_trained_as_released_biases_are_twice_as_fast_and_only_weights_decay(tmp_path):
+    """One step of SGD by hand, from the gradients of another copy of the network."""
+    torch.manual_seed(0)
+    model = micro(of="micro_emanet", released=True)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    task = SemanticSegmentation(model, released=True)
+    momenta = {m.momentum for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)}
+    assert momenta == {3e-4}
+    gradients = {}
+
+    class Keep(L.Callback):
+        def on_before_optimizer_step(self, *_):
+            own = model.named_parameters()
+            gradients.update((name, p.grad.clone()) for name, p in own if p.grad is not None)
+
+    trainer(tmp_path, Keep(), max_steps=1).fit(task, streets())
+    norms = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, torch.nn.BatchNorm2d)}
+    assert len(gradients) > len(norms) > 3
+    for name, now in model.named_parameters():
+        if name not in gradients:
+            continue
+        rate = 0.009 * (2 if name.endswith("bias") else 1)
+        decay = 0 if name.endswith("bias") or name in norms else 1e-4
+        wanted = before[name] - rate * (gradients[name] + decay * before[name])
+        torch.testing.assert_close(now.detach(), wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_the_rate_of_the_code_changes_every_tenth_iteration():
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.009)
+    schedule = PolynomialDecay(optimizer, 100, every=10)
+    seen = []
+    for _ in range(30):
+        seen.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert seen == pytest.approx([poly(step - step % 10, 100) for step in range(30)])
+    with pytest.raises(ValueError, match="`every`"):
+        PolynomialDecay(optimizer, 100, every=0)
 
 
 def test_a_step_hands_back_the_predicted_classes():

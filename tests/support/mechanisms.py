@@ -94,6 +94,7 @@ class Mechanism:
         masked: Whether some pairs are hidden.
         clamp: `clamp_fixed`.
         seed: Of all numbers.
+        given: Of the value propagation.
     """
 
     sizes: tuple[int, int, int, int] = (2, 2, 5, 4)
@@ -111,6 +112,7 @@ class Mechanism:
     masked: bool = False
     clamp: bool = False
     seed: int = 0
+    given: str = "queries_and_values"
 
     def call(self, backend: str = "reference", **changes: Any) -> ProbabilisticAttention:
         """Call `probabilistic_attention`."""
@@ -141,7 +143,12 @@ class Mechanism:
         if self.iterations[1] >= 0:
             # With a shape of 1, a unit that no fixed token sees has no precision at all.
             arguments["value_propagation"] = ValuePropagation(
-                self.iterations[1], theta, self.mean, self._gamma(10, 1.3), self._dirichlet()
+                self.iterations[1],
+                theta,
+                self.mean,
+                self._gamma(10, 1.3),
+                self._dirichlet(),
+                self.given,
             )
             arguments["fixed_values"] = self._draw(13, b, g, n, v)
             arguments["fixed_mask"] = self._fixed_mask()
@@ -220,6 +227,7 @@ def mechanisms(draw_from: st.DrawFn, **given: Any) -> Mechanism:
         "masked": st.booleans(),
         "clamp": st.booleans(),
         "seed": st.integers(0, 999),
+        "given": st.sampled_from(("queries_and_values", "queries")),
     }
     return Mechanism(
         **{name: draw_from(strategy) for name, strategy in drawn.items() if name not in given},

@@ -87,7 +87,8 @@ class Oracle:
         if dirichlet is not None:
             self.prior = np.log(self.pi())  # does not follow the means any more
         for _ in range(update.iterations):
-            w = self.posterior(np.where(clicked[:, None], fixed, 0.0))[clicked]
+            seen = None if update.given == "queries" else np.where(clicked[:, None], fixed, 0.0)
+            w = self.posterior(seen)[clicked]
             centre = initial if update.prior_mean == "initial" else self.mu
             theta = self.parameter(update.prior_precision)
             self.mu = self.m_step(w, fixed[clicked], centre, self.beta, theta)

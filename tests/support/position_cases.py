@@ -201,6 +201,8 @@ class PositionCase:
                 score = self.channels * torch.log(a / (2 * pi))  # two Gaussians, D/2 each
                 score = score - a / 2 * norm(q - xi) - a / 2 * norm(q - rq)  # Eq. 25
                 score = score - a / 2 * norm(xi - rk)  # Eq. 26
+                if self.key_tables:
+                    score = score + self.channels / 2 * torch.log(a)  # its normaliser
                 score = score + a / 2 * (2 * norm(xi) + norm(rq) + norm(rk))
                 if self.log_prior == "magnitude":
                     score = score + self.beta / 2 * norm(mu[:, :, j])
@@ -240,6 +242,8 @@ class PositionCase:
             rows = [(weights(keys, mu, i, before).unsqueeze(-1) * mu).sum(-2) for i in count]
             seen = torch.stack(rows, dim=-2)
         prior = alpha / 2 * norm(keys)
+        if self.key_tables:
+            prior = prior + self.channels / 2 * torch.log(alpha)
         if self.log_prior == "magnitude":
             prior = prior + self.beta / 2 * norm(mu)
         unseen = (mask == -inf).all(0)  # the prior is one of the units that any query sees

@@ -106,8 +106,8 @@ class _Flow(TorchFunctionMode):
         if result is None or any(isinstance(one, Tensor) for one in results):  # no mere size
             for given in (*args, *(kwargs or {}).values()):
                 self.uses.update(_ids(given))
-        if func is torch.conv2d or func is F.conv2d:
+        if func is F.conv2d and len(args) > 1:
             self._weight_of[id(result)] = id(args[1])
-        if func is F.batch_norm:
+        if func is F.batch_norm and len(args) > 1:
             self._map_of[id(args[1])] = id(args[0])
         return result

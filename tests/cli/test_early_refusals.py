@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from probseg.cli.configs import GROUPS
+from probseg.cli.configs import GROUPS, trainer_arguments
 from probseg.cli.trainer import ProbsegCLI, run
 from probseg.paths import configs_dir
 from support.fakes import write_folder
@@ -104,3 +104,5 @@ def test_the_names_that_are_checked_early_are_those_of_the_parser(monkeypatch):
     for verb in ("fit", "validate", "test"):
         run(verb, ["--config", "configs/quickstart.yaml", "--semantic_evaluation.flip=false"])
     assert {name.partition(".")[0] for name in asked} == set(GROUPS)
+    of_trainer = {name.split(".")[1] for name in asked if name.startswith("trainer.")}
+    assert of_trainer == set(trainer_arguments())

@@ -48,9 +48,10 @@ def folded(network: Net, run: Callable[[Net], object]) -> Net:
     for name, norm in modules.items():
         if not isinstance(norm, nn.BatchNorm2d) or norm.training or _hooked(norm):
             continue
-        before = convolutions.get(flow.weight_before(norm))
-        if before is None:
+        weight = flow.weight_before(norm)
+        if weight is None or weight not in convolutions:
             continue
+        before = convolutions[weight]
         convolution, own = copied.get_submodule(before), copied.get_submodule(name)
         assert isinstance(convolution, nn.Conv2d), "a copy of one"
         assert isinstance(own, nn.BatchNorm2d), "a copy of one"

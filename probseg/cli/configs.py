@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,9 @@ _OTHERS = ("folder", "help", "print_config")
 
 
 def check_options(arguments: Sequence[str]) -> None:
-    """Check the names of options up to their first dot; the parser knows what they may go on with.
+    """Check the names of options up to their first dot, and of the trainer's up to the second.
+
+    The parser knows what the others may go on with.
 
     Args:
         arguments: Verb and options.
@@ -41,6 +46,46 @@ def check_options(arguments: Sequence[str]) -> None:
         if argument.startswith("--") and name not in (*GROUPS, *_OTHERS):
             kind = f"probseg {arguments[0]} option"
             raise UnknownNameError(kind, name, (*GROUPS, *_OTHERS))
+        if argument.startswith("--trainer."):
+            of_trainer = re.split(r"[.=+]", argument)[1]
+            for unknown in _unknown_of_trainer("option", [of_trainer]):
+                raise unknown
+
+
+def _unknown_of_trainer(kind: str, names: Iterable[Any]) -> list[UnknownNameError]:
+    known = trainer_arguments()
+    return [
+        UnknownNameError(kind, f"trainer.{name}", [f"trainer.{own}" for own in known])
+        for name in names
+        if known and name not in known
+    ]
+
+
+def _unknown_keys(content: Any) -> list[UnknownNameError]:  # noqa: ANN401
+    """Find unknown keys of a configuration, as far as `check_options` knows them."""
+    if not isinstance(content, dict):
+        return []
+    unknown = [UnknownNameError("key", str(key), GROUPS) for key in content if key not in GROUPS]
+    trainer = content.get("trainer")
+    return unknown + _unknown_of_trainer("key", trainer if isinstance(trainer, dict) else ())
+
+
+@cache
+def trainer_arguments() -> tuple[str, ...]:
+    """Return the names of the arguments of Lightning's trainer; none if they cannot be found.
+
+    They are read from its source: to import it takes seconds.
+    """
+    package = find_spec("lightning")
+    folders = [] if package is None else package.submodule_search_locations or []
+    for path in (Path(folder, "pytorch", "trainer", "trainer.py") for folder in folders):
+        tree = ast.parse(path.read_text(encoding="utf-8") if path.is_file() else "")
+        kinds = [one for one in tree.body if isinstance(one, ast.ClassDef)]
+        members = [one for kind in kinds if kind.name == "Trainer" for one in kind.body]
+        for made in members:
+            if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+                return tuple(one.arg for one in made.args.args[1:] + made.args.kwonlyargs)
+    return ()
 
 
 def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
@@ -103,11 +148,9 @@ def _check_content(option: str, path: Path, verb: str) -> None:
         content = yaml.safe_load(text)
     except yaml.YAMLError:  # which the parser reports
         return
-    for key in content if isinstance(content, dict) else ():
-        if key not in GROUPS:
-            unknown = UnknownNameError("key", str(key), GROUPS)
-            msg = f"{option} {path}: {unknown}"
-            raise UsageError(msg)
+    for unknown in _unknown_keys(content):
+        msg = f"{option} {path}: {unknown}"
+        raise UsageError(msg)
     for key, named in _named_files(content):
         if not (path.parent / named).exists() and not Path(named).exists():
             msg = (

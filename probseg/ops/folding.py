@@ -48,9 +48,10 @@ def folded(network: Net, run: Callable[[Net], object]) -> Net:
     for name, norm in modules.items():
         if not isinstance(norm, nn.BatchNorm2d) or norm.training or _hooked(norm):
             continue
-        before = convolutions.get(flow.weight_before(norm))
-        if before is None:
+        weight = flow.weight_before(norm)
+        if weight is None or weight not in convolutions:
             continue
+        before = convolutions[weight]
         convolution, own = copied.get_submodule(before), copied.get_submodule(name)
         assert isinstance(convolution, nn.Conv2d), "a copy of one"
         assert isinstance(own, nn.BatchNorm2d), "a copy of one"
@@ -106,8 +107,8 @@ class _Flow(TorchFunctionMode):
         if result is None or any(isinstance(one, Tensor) for one in results):  # no mere size
             for given in (*args, *(kwargs or {}).values()):
                 self.uses.update(_ids(given))
-        if func is torch.conv2d or func is F.conv2d:
+        if func is F.conv2d and len(args) > 1:
             self._weight_of[id(result)] = id(args[1])
-        if func is F.batch_norm:
+        if func is F.batch_norm and len(args) > 1:
             self._map_of[id(args[1])] = id(args[0])
         return result

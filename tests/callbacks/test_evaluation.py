@@ -362,7 +362,7 @@ def test_an_adaptation_holds_during_the_test_only(tmp_path):
     for _ in range(2):
         task.seen.clear()
         runner.test(task, objects, verbose=False)
-        assert len(task.seen) == 4, "objects, one to a batch, x clicks"
+        assert len(task.seen) == 4 + 1, "objects, one to a batch, x clicks, and one for folding"
         assert all(asked == [3, 3] for asked in task.seen)
         assert task.iterations() == [1, 1]
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from probseg.cli.configs import GROUPS
+from probseg.cli.configs import GROUPS, trainer_arguments
 from probseg.cli.trainer import ProbsegCLI, run
 from probseg.paths import configs_dir
 from support.fakes import write_folder
@@ -37,6 +37,9 @@ REFUSED = {
     "fit|--config|moved.yaml": "probseg fit --config ORIGINAL --print_config > mine.yaml",
     "test|--config=none.yaml": "--config none.yaml: does not exist",
     "fit|--tainer.max_epochs|3": "unknown probseg fit option 'tainer': did you mean 'trainer'",
+    "fit|--trainer.max_epoch|3": "unknown option 'trainer.max_epoch': did you mean 'trainer.max",
+    "fit|--trainer.callbacks+=x|--trainer.devises=1": "did you mean 'trainer.devices'",
+    "test|--config|trainer.yaml": "--config trainer.yaml: unknown key 'trainer.acelerator'",
     "test|--config|keys.yaml": "--config keys.yaml: unknown key 'modle': did you mean 'model'",
 }
 
@@ -46,6 +49,7 @@ def test_no_heavy_import_before_a_refusal_and_for_the_list_of_data(tmp_path):
     moved = (configs_dir() / "experiment" / "folder.yaml").read_text(encoding="utf-8")
     (tmp_path / "moved.yaml").write_text(moved, encoding="utf-8")
     (tmp_path / "keys.yaml").write_text("modle: {}")
+    (tmp_path / "trainer.yaml").write_text("trainer: {devices: 1, acelerator: cpu}")
     (tmp_path / "IMG.ARW").write_bytes(b"x")
     done = subprocess.run(
         [sys.executable, "-c", QUICK],
@@ -100,3 +104,5 @@ def test_the_names_that_are_checked_early_are_those_of_the_parser(monkeypatch):
     for verb in ("fit", "validate", "test"):
         run(verb, ["--config", "configs/quickstart.yaml", "--semantic_evaluation.flip=false"])
     assert {name.partition(".")[0] for name in asked} == set(GROUPS)
+    of_trainer = {name.split(".")[1] for name in asked if name.startswith("trainer.")}
+    assert of_trainer == set(trainer_arguments())

@@ -52,6 +52,10 @@ def main() -> None:
         print(f"scale {scale:g}, uniform: {nothing:.4f}")
         axis.axhline(float(nothing), color=GREY, lw=0.8, label="uniform")
         axis.set(title=f"s = {scale:g}", xlabel="rank", xscale="log", yscale="log")
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = torch.randn(2, 1, 20, 256, 32, generator=generator)
+    report_features("as in a new layer", queries, keys, 32**-0.5)
+    report_features("of unit length", l2_normalise(queries), l2_normalise(keys), 1.0)
     axes[0].set_ylabel("KL in nats")
     axes[0].legend()
     save(figure, "low_rank")
@@ -63,6 +67,19 @@ def features(tokens: Tensor, size: tuple[int, int], side: int, scale: float) -> 
     drawn = random_features(side**2, tokens.shape[-1], DRAWS, generator)
     many = tokens.expand(1, DRAWS, -1, -1)
     return random_feature_edges(many, many, drawn, scale=scale)
+
+
+def report_features(name: str, queries: Tensor, keys: Tensor, scale: float) -> None:
+    """Print the mean loss by random features, with other ones for each head."""
+    exact = SoftmaxEdges(queries, keys, scale=scale)
+    heads, channels = queries.shape[1], queries.shape[-1]
+    cheap: dict[str, EdgePosterior] = {"uniform": SoftmaxEdges(queries, keys, scale=0.0)}
+    for count in (64, 256, 1024):
+        generator = torch.Generator().manual_seed(count)
+        drawn = random_features(count, channels, heads, generator)
+        cheap[str(count)] = random_feature_edges(queries, keys, drawn, scale=scale)
+    losses = {key: posterior_divergence(q, exact).mean().item() for key, q in cheap.items()}
+    print(f"features, {name}:", {key: round(loss, 4) for key, loss in losses.items()})
 
 
 def bins(tokens: Tensor, size: tuple[int, int], side: int, scale: float) -> EdgePosterior:

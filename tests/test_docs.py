@@ -27,7 +27,9 @@ OF_THE_FAMILY = (
     "family/hard.md",
     "family/hopfield.md",
     "family/kernel_regression.md",
+    "family/low_rank.md",
     "family/predictive_coding.md",
+    "family/random_fields.md",
     "family/slots.md",
 )
 """Pages whose examples run as they stand, and check what they say."""

@@ -57,7 +57,8 @@ def random_features(
     # With the signs of the diagonal, rotations are uniform.
     rotation = rotation * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     lengths = torch.randn(heads, blocks, channels, channels, generator=generator).norm(dim=-1)
-    return (lengths.unsqueeze(-1) * rotation).flatten(1, 2)[:, :count]
+    features: Tensor = (lengths.unsqueeze(-1) * rotation).flatten(1, 2)
+    return features[:, :count]
 
 
 def random_feature_attention(

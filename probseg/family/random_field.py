@@ -11,9 +11,11 @@ Summing the edges out leaves the free energy of §4.0.2, and its minimisation Eq
     F(x) = 1/2 sum_v p_v |x_v|² - sum_i L_i         L_i = log sum_(E_i) p(E_i) exp(g_i(E_i))
     x_v <- 1/p_v d/dx_v sum_i L_i
 
-The attention mechanisms of this package are instances: what they call an edge posterior is
-`edge_posteriors`, and their updates are `collapsed_update` of all latent nodes. Everything here holds all candidates in memory: it
-defines a mechanism and checks it on small graphs.
+The attention mechanisms of this package are instances: what they call the posterior over edges is
+`edge_posteriors`, and `collapsed_update` is that of Hopfield networks, `slot_inference` and block
+slots. Slot attention, EM and key adaptation divide it by the mass of their edges, and predictive
+coding descends the same free energy with other potentials. Everything here holds all candidates in
+memory: it defines a mechanism and checks it on small graphs.
 
 Mean field is the same update. With `q(z) q(E)` in the place of the posterior, `q(E_i)` is the
 posterior of edges at the means of `q(z)`, and `q(z_v)` is normal with the precision `p_v` and the

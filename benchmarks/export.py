@@ -59,7 +59,7 @@ def measured(name: str, threads: int, budget: float) -> Row:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "graphs"
         parity = export_model(model, folder)
-        runner = Runner(folder, threads)
+        runner = Runner(folder, threads, zoom=False)
         megabytes = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
     model.cell = runner.about["side"]
     predictor = probseg.Predictor(model, zoom=None)

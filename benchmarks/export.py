@@ -121,7 +121,8 @@ def times(
     runner.set_image(image)
     predictor.predict([probseg.Click(*place) for place in places])
     runner.predict(places)
-    feed = runner.feed
+    assert runner.answer is not None, "just given"
+    feed = runner.answer.feed
     last = list(runner.graphs)[-1]
     prompts = Prompts(*(torch.from_numpy(feed[key]) for key in ("points", "labels", "box")))
     if "previous" in feed:

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(
     reason="JupyterLab is not installed: PROBSEG_JUPYTERLAB names its command",
 )
 
-PATIENCE = 240
-"""Seconds for the server, and for the kernel with its imports."""
+PATIENCE = 600
+"""Seconds for the server, and for the kernel with its imports, on a machine with other work."""
 
 CELLS = (
     "from probseg.annotate.widget import Clicker\n"

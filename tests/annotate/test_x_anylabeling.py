@@ -145,7 +145,7 @@ def test_without_an_object_there_is_no_shape(client, marks):
 
 
 @each(
-    "change, word",
+    ("change", "word"),
     [
         ({"model": "other"}, "model"),
         ({"image": "data:image/png;base64,%"}, "not a request of X-AnyLabeling"),

@@ -43,11 +43,13 @@ os.environ["QT_QPA_PLATFORM"] = "offscreen"
 from PyQt6.QtWidgets import QApplication
 application = QApplication([])
 from PyQt6.QtGui import QImage
+import anylabeling.config
 from anylabeling.services.auto_labeling.remote_server import RemoteServer
 from anylabeling.views.labeling.widgets.auto_labeling.auto_labeling import AutoLabelingWidget
 address, path, marks = sys.argv[1:]
+settings = {"remote_server_settings": {"server_url": address}}
+anylabeling.config.current_config_file = json.dumps(settings)  # as YAML
 config = {"type": "remote_server", "name": "remote", "display_name": "remote"}
-config["remote_server_settings"] = {"server_url": address}
 messages = []
 client = RemoteServer(config, messages.append)
 (model, info), = client.get_available_models().items()

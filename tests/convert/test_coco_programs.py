@@ -14,7 +14,7 @@ from pycocotools.coco import COCO
 
 from probseg.convert import WRITERS, Ledger, Request, convert
 from probseg.convert.parts import AnnotatedImage, LabelledRegion
-from probseg.formats.regions import as_region
+from probseg.formats.regions import as_region, overlap
 from support.fakes import draw_scene, save
 
 FIFTYONE, SUPERVISION = (os.environ.get(f"PROBSEG_{name}") for name in ("FIFTYONE", "SUPERVISION"))
@@ -101,8 +101,7 @@ def test_fiftyone(tmp_path, objects):
     assert labels == [one.label for one in objects]
     assert scores == [one.score for one in objects]
     for mask, one in zip(masks, objects, strict=True):
-        differs = np.argwhere((mask > 0) != one.region.mask())
-        assert not len(differs) or 0 in np.ptp(differs, axis=0), "at most a line at an edge"
+        assert overlap(as_region(mask > 0), one.region) > 0.93, "moved by a pixel at most"
 
 
 @pytest.mark.skipif(

@@ -108,8 +108,11 @@ def tab(address):
         page.set_default_timeout(1000 * PATIENCE)
         page.goto(address)
         page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
-        page.locator(".jp-Notebook .jp-Cell .cm-content").first.click()
-        page.keyboard.press("Shift+Enter")
+        first = page.locator(".jp-Notebook .jp-Cell").first
+        while first.locator(".jp-InputArea-prompt").inner_text() == "[ ]:":  # not taken yet
+            first.locator(".cm-content").click()
+            page.keyboard.press("Control+Enter")
+            page.wait_for_timeout(2000)
         page.wait_for_selector(".clicker-over")
         yield page
 

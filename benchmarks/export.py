@@ -59,7 +59,7 @@ def measured(name: str, threads: int, budget: float) -> Row:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "graphs"
         parity = export_model(model, folder)
-        runner = Runner(folder, threads)
+        runner = Runner(folder, threads, zoom=False)
         megabytes = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
     model.cell = runner.about["side"]
     predictor = probseg.Predictor(model, zoom=None)
@@ -121,7 +121,8 @@ def times(
     runner.set_image(image)
     predictor.predict([probseg.Click(*place) for place in places])
     runner.predict(places)
-    feed = runner.feed
+    assert runner.answer is not None, "just given"
+    feed = runner.answer.feed
     last = list(runner.graphs)[-1]
     prompts = Prompts(*(torch.from_numpy(feed[key]) for key in ("points", "labels", "box")))
     if "previous" in feed:

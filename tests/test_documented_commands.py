@@ -59,6 +59,7 @@ NOT_RUN = {
     "test": "evaluates: as `fit`, and test_fit_and_test.py; .ci/run runs the quickstart",
     "annotate": "serves a page: tests/annotate clicks in it",
     "serve label-studio": "serves: test_label_studio.py and test_label_studio_server.py ask it",
+    "serve x-anylabeling": "serves: test_x_anylabeling.py asks it",
     "export": "checks graphs for a minute: tests/export",
     "bench": "measures for minutes: test_bench.py",
     "tune": "evaluates many settings: test_tune_verb.py",

@@ -67,8 +67,8 @@ class Answer(NamedTuple):
         if not above.any():
             return None
         x0, y0, x1, y1 = self.view.box
-        left, right = _ends(above.any(axis=0), x0, x1)
-        top, bottom = _ends(above.any(axis=1), y0, y1)
+        left, right = _ends(np.flatnonzero(above.any(axis=0)), above.shape[1], x0, x1)
+        top, bottom = _ends(np.flatnonzero(above.any(axis=1)), above.shape[0], y0, y1)
         return left, top, right, bottom
 
 
@@ -278,6 +278,8 @@ class Runner:
         (x0, y0, x1, y1), (h, w) = view
         height, width = self.size
         for copy in reversed(self.copies):
+            if view == View((0, 0, width, height), copy.shape[:2]):
+                return copy / np.float32(255)
             scale_y, scale_x = copy.shape[0] / height, copy.shape[1] / width
             if (y1 - y0) * scale_y >= h and (x1 - x0) * scale_x >= w:
                 rows = ((positions(y0, y1, h) + 0.5) * scale_y - 0.5).clip(0, copy.shape[0] - 1)
@@ -419,11 +421,10 @@ def _scaled(size: Size, longest: int) -> Size:
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 
-def _ends(above: Array, first: int, end: int) -> tuple[int, int]:
-    """Return the pixels of an interval, half-open, on which the outermost true samples lie."""
-    found, steps = np.flatnonzero(above), max(1, len(above) - 1)
-    left, right = (round(int(place) * (end - first - 1) / steps) for place in found[[0, -1]])
-    return first + left, first + right + 1
+def _ends(places: Array, count: int, first: int, end: int) -> tuple[int, int]:
+    """Return the pixels of an interval, half-open, on which the outermost of its samples lie."""
+    pixels = [int(place) * (end - first - 1) / max(1, count - 1) for place in places[[0, -1]]]
+    return first + round(pixels[0]), first + round(pixels[1]) + 1
 
 
 def _widened(first: int, last: int, zoom: Mapping[str, Any], length: int) -> tuple[int, int]:

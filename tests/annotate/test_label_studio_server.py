@@ -28,6 +28,7 @@ from probseg.convert.label_studio import BRUSH_TAG, IMAGE_TAG
 from probseg.formats import brush, run_lengths
 from probseg.masks import read_labels
 from support.fakes import draw_scene
+from support.pages import browser
 from support.runs import command, printed_line, started
 
 COMMAND = os.environ.get("PROBSEG_LABEL_STUDIO") or shutil.which("label-studio")
@@ -127,6 +128,20 @@ def post(studio, path, status=201, /, **body):
     return answer.json()
 
 
+@pytest.fixture(scope="module")
+def signed_in(studio):
+    """A tab of Chromium whose user is signed in."""
+    with browser() as chromium:
+        tab = chromium.new_page(viewport={"width": 1400, "height": 900})
+        tab.set_default_timeout(1000 * PATIENCE)
+        tab.goto(f"{studio.base_url}/user/login/")
+        tab.fill("input[name=email]", "a@example.org")
+        tab.fill("input[name=password]", "not-a-secret")
+        tab.press("input[name=password]", "Enter")
+        tab.wait_for_url(lambda address: "login" not in address, wait_until="commit")
+        yield tab
+
+
 def new_project(studio, page):
     return post(studio, "/api/projects/", title="objects", label_config=page.interface)["id"]
 
@@ -204,6 +219,56 @@ def test_the_documented_steps_lead_to_masks_and_the_masks_come_back(
     for name, mask in wanted.items():
         stem = name.removesuffix(".png")
         assert np.array_equal(read_labels(tmp_path / "masks" / f"{stem}_1.png") > 0, mask)
+
+
+def test_an_annotator_follows_the_steps_for_an_object(studio, backend, page, root, signed_in):
+    """Auto-Annotation, a tool of Auto-Detect, a label before each click, the tick, Submit."""
+    project = new_project(studio, page)
+    storage = new_storage(studio, project, root / FOLDER)
+    post(studio, f"/api/storages/localfiles/{storage['id']}/sync", 200)
+    post(studio, "/api/ml", project=project, url=backend, title="probseg", is_interactive=True)
+    task = min(task["id"] for task in tasks_of(studio, project).values())
+    tab, asked = signed_in, []
+
+    def heard(request):
+        if request.url.endswith("/interactive-annotating"):
+            asked.append(json.loads(request.post_data)["context"]["result"])
+
+    tab.on("request", heard)
+    tab.goto(f"{studio.base_url}/projects/{project}/data?task={task}", wait_until="commit")
+    canvas = tab.locator("canvas").last
+    canvas.wait_for()
+    tab.get_by_text("Auto-Annotation", exact=True).click()
+    tab.locator("button.lsf-tool_smart:not([aria-label])").hover()
+    menu = tab.locator("button.lsf-tool_smart[aria-label]")
+    menu.and_(tab.get_by_label("key-point-tool")).click()
+    ordinary = tab.locator("button.lsf-tool:not(.lsf-tool_smart)")
+    for name in ("key-point-tool", "rectangle-tool"):
+        assert ordinary.and_(tab.get_by_label(name)).count() == 0, "smartOnly removes them"
+    box = canvas.bounding_box()
+    middle = box["x"] + box["width"] / 4, box["y"] + box["height"] / 2  # of the left object
+    accept = tab.locator(".lsf-auto-accept__action_type_accept")
+    for number in (1, 2):
+        labels = tab.locator(".lsf-label")
+        labels.nth(1).click()  # of the keypoint; it is deselected after each click
+        with tab.expect_response("**/interactive-annotating") as answer:
+            tab.mouse.click(middle[0] + 5 * number, middle[1])
+        assert answer.value.json()["data"]["result"][0]["type"] == "brushlabels"
+        assert len(asked[-1]) == number, "all points so far"
+    accept.click()
+    with tab.expect_response(re.compile(r"/api/tasks/\d+/annotations")) as submitted:
+        tab.get_by_test_id("bottombar-submit-button").click()
+    regions = submitted.value.json()["result"]
+    assert [region["type"] for region in regions] == ["brushlabels"]
+    points = [(one["value"]["x"] * SIZE[1] / 100, one["value"]["y"] * SIZE[0] / 100)
+              for one in asked[-1]]  # fmt: skip
+    model = PromptedModel(MODEL)
+    shown = brush.decode(regions[0]["value"]["rle"], SIZE).mask()
+    wanted = [
+        model.answer(model.encode(np.asarray(Image.open(root / FOLDER / name))), points).binary
+        for name in NAMES
+    ]
+    assert any(np.array_equal(shown, mask) for mask in wanted)
 
 
 def test_converted_tasks_are_imported_shown_and_exported_again(studio, page, root, tmp_path):

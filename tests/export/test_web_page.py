@@ -12,7 +12,7 @@ from PIL import Image
 import probseg
 from probseg.errors import UsageError
 from probseg.export import Runner, export_model
-from probseg.export.runner import resized
+from probseg.export.runner import averaged, resized
 from probseg.models import build
 from support.fakes import draw_scene
 from support.micro import described
@@ -153,9 +153,32 @@ def test_a_photograph_of_ones_own(fresh, tmp_path):
     fresh.click(20, 20)
     assert fresh.mask().shape == (40, 50)
     seen = fresh.run("Array.from(probsegPage.photograph.runner.image.data)")
-    np.testing.assert_array_equal(
-        np.array(seen, np.float32), (picture.astype(np.float32) / 255).ravel()
-    )
+    np.testing.assert_array_equal(np.reshape(seen, (40, 50, 4))[..., :3], picture)
+
+
+def test_copies_of_large_photographs_are_those_of_python(page):
+    image = np.random.default_rng(0).integers(0, 256, (90, 131, 3), np.uint8)
+    script = """async ([data, height, width, size]) => {
+        const { averaged } = await import("./runner.js");
+        const image = { data: Uint8ClampedArray.from(data), height, width, channels: 3 };
+        return Array.from(averaged(image, size).data);
+    }"""
+    found = page.tab.evaluate(script, [image.ravel().tolist(), 90, 131, [45, 66]])
+    np.testing.assert_array_equal(found, averaged(image, (45, 66)).ravel())
+
+
+def test_a_large_photograph(fresh, folder, tmp_path):
+    """The network sees reduced copies; a click answers as in Python."""
+    picture = draw_scene(1500, 2100, seed=4)[0]
+    Image.fromarray(picture).save(tmp_path / "large.png")
+    fresh.tab.set_input_files("#file", tmp_path / "large.png")
+    fresh.until("clicker.size.width === 2100 && clicker.image")
+    runner = Runner(folder, threads=1)
+    runner.set_image(picture)
+    for x, y, positive in ((800, 500, True), (1400, 900, False)):
+        mask = runner.predict([(x, y, positive)]) > 0.5
+        fresh.click(x + 0.5, y + 0.5, "left" if positive else "right")
+        assert (fresh.mask() != mask).mean() < 1e-3
 
 
 @pytest.mark.slow

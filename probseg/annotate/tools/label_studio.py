@@ -6,35 +6,24 @@ The routes are those that Label Studio calls: `GET /health`, `POST /setup`, `POS
 
 from __future__ import annotations
 
-import json
-import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from probseg.annotate.security import Guard
 from probseg.annotate.tools.label_studio_images import Images, Source
+from probseg.annotate.tools.posts import Json, guarded, post
 from probseg.annotate.tools.prompted import PromptedModel, confidence
 from probseg.formats import brush
 from probseg.interact.states import InteractionState
 
-_logger = logging.getLogger(__name__)
-
-MAX_BODY = 64 << 20
-"""Most bytes of a request's body, which may hold an image as base64."""
-
 ENCODED = 8
 """Encoded images that are kept in memory."""
-
-Json = dict[str, Any]
 
 
 class Question(NamedTuple):
@@ -202,24 +191,8 @@ def create_app(backend: Backend, hosts: frozenset[str]) -> Guard:
     """
     routes = [
         Route("/health", lambda request: JSONResponse(backend.health()), methods=["GET"]),
-        _post("/setup", backend.setup),
-        _post("/predict", backend.predict),
-        _post("/webhook", backend.webhook),
+        post("/setup", backend.setup),
+        post("/predict", backend.predict),
+        post("/webhook", backend.webhook),
     ]
-    way_out = "start probseg serve with --allow-host and this name"
-    return Guard(Starlette(routes=routes), hosts, "", MAX_BODY, way_out)
-
-
-def _post(path: str, answer: Callable[[Mapping[str, Any]], Json]) -> Route:
-    async def endpoint(request: Request) -> JSONResponse:
-        try:
-            body = json.loads(await request.body())
-            if not isinstance(body, dict):
-                msg = f"the body must be a JSON object, got {type(body).__name__}"
-                raise ValueError(msg)
-            return JSONResponse(await run_in_threadpool(answer, body))
-        except (ValueError, OSError, RecursionError) as error:
-            _logger.warning("%s: %s", path, error)  # Label Studio shows the status alone
-            return JSONResponse({"error": str(error)}, status_code=400)
-
-    return Route(path, endpoint, methods=["POST"])
+    return guarded(routes, hosts)

@@ -19,10 +19,15 @@ from probseg.errors import UsageError
 from probseg.paths import no_folder
 
 if TYPE_CHECKING:
+    from probseg.annotate.listening import Listening
+    from probseg.annotate.security import Guard
     from probseg.annotate.tools.label_studio_images import Server
 
 PORT = 9090
 """Port of Label Studio's own backends."""
+
+X_ANYLABELING_PORT = 8000
+"""Port of X-AnyLabeling's own server."""
 
 TOKEN = "LABEL_STUDIO_API_KEY"
 """Environment variable with the token for Label Studio."""
@@ -32,9 +37,10 @@ examples:
   probseg serve label-studio --images my_photographs
   probseg serve label-studio --images my_photographs --host 172.17.0.1 \\
                              --allow-host host.docker.internal
+  probseg serve x-anylabeling
   probseg serve cvat-nuclio probseg_cvat
 
-docs/integrations.md shows how CVAT and Label Studio find the model.
+docs/integrations.md shows how these tools find the model.
 """
 
 
@@ -50,6 +56,8 @@ def run(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(list(arguments))
     if options.tool == "label-studio":
         _serve_label_studio(options)
+    elif options.tool == "x-anylabeling":
+        _serve_x_anylabeling(options)
     else:
         _write_function(options.folder)
 
@@ -67,7 +75,20 @@ def _serve_label_studio(options: argparse.Namespace) -> None:
     listening = listen(options.host, options.port, options.allow_host)
     model = PromptedModel(options.model, options.device)
     backend = Backend(model, Images(options.images, server))
-    app = create_app(backend, listening.hosts)
+    _serve(create_app(backend, listening.hosts), listening)
+
+
+def _serve_x_anylabeling(options: argparse.Namespace) -> None:
+    need_server()
+    from probseg.annotate.tools.prompted import PromptedModel
+    from probseg.annotate.tools.x_anylabeling import Backend, create_app
+
+    listening = listen(options.host, options.port, options.allow_host)
+    app = create_app(Backend(PromptedModel(options.model, options.device)), listening.hosts)
+    _serve(app, listening)
+
+
+def _serve(app: Guard, listening: Listening) -> None:
     sys.stdout.write(f"{listening.address}\nCtrl-C ends it.\n")
     sys.stdout.flush()
     serve(app, listening)
@@ -128,12 +149,25 @@ def _parser() -> argparse.ArgumentParser:
         help="address of Label Studio, from which images that are not in --images are fetched, "
         f"with the token in {TOKEN}; no other address is (default: nothing is fetched)",
     )
+    _add_server(label_studio, PORT, "Label Studio")
+    x_anylabeling = tools.add_parser("x-anylabeling", help="as a remote server of X-AnyLabeling")
+    _add_server(x_anylabeling, X_ANYLABELING_PORT, "X-AnyLabeling")
+    nuclio = tools.add_parser(
+        "cvat-nuclio", help="write the folder of a serverless function of CVAT"
+    )
+    nuclio.add_argument("folder", type=Path, help="new folder")
+    return parser
+
+
+def _add_server(parser: argparse.ArgumentParser, port: int, tool: str) -> None:
+    """Add the options of a server for a tool."""
+    add = parser.add_argument
     add(
         "--model",
         default=RECOMMENDED,
         help="model of the zoo, model folder, or folder of a run (default: %(default)s)",
     )
-    add("--port", type=int, default=PORT, help="0 takes any free port (default: %(default)s)")
+    add("--port", type=int, default=port, help="0 takes any free port (default: %(default)s)")
     add(
         "--host",
         default="127.0.0.1",
@@ -144,12 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="another name by which Label Studio may call this machine, such as "
+        help=f"another name by which {tool} may call this machine, such as "
         "host.docker.internal; repeatable",
     )
-    add_device(label_studio)
-    nuclio = tools.add_parser(
-        "cvat-nuclio", help="write the folder of a serverless function of CVAT"
-    )
-    nuclio.add_argument("folder", type=Path, help="new folder")
-    return parser
+    add_device(parser)

@@ -1,7 +1,7 @@
 // The clicker on a page without a server: a transport that answers its actions by a network in the browser.
 
 import { Clicker, element } from "./canvas.js";
-import { Runner } from "./runner.js";
+import { Runner, masked } from "./runner.js";
 
 /** A photograph and its objects. `answers` has, for each prompt on the current object, what it led to. */
 class Photograph {
@@ -64,11 +64,12 @@ class Photograph {
   async _give(action) {
     const { x, y, positive, box } = action;
     try {
-      const probability = box
-        ? await this.runner.predict([], box)
-        : await this.runner.predict([{ x: Math.floor(x), y: Math.floor(y), positive }]);
-      const { clicks, previous } = this.runner;
-      this.answers.push({ action, mask: masked(probability), clicks, box: this.runner.box, previous });
+      const answer = box
+        ? await this.runner.ask([], box)
+        : await this.runner.ask([{ x: Math.floor(x), y: Math.floor(y), positive }]);
+      const mask = { kind: "bytes", ...masked(answer) };
+      const { clicks, box: given } = this.runner;
+      this.answers.push({ action, mask, clicks, box: given, answer });
     } catch (error) {
       this._restore();
       throw error;
@@ -78,10 +79,10 @@ class Photograph {
   /** Bring the runner back to the last answer. */
   _restore() {
     this.runner.reset();
-    const answer = this.answers.at(-1);
-    if (!answer) return;
-    const { clicks, box, previous } = answer;
-    Object.assign(this.runner, { clicks, box, previous });
+    const last = this.answers.at(-1);
+    if (!last) return;
+    const { clicks, box, answer } = last;
+    Object.assign(this.runner, { clicks, box, answer });
   }
 
   /** What the clicker must know besides masks. */
@@ -104,20 +105,16 @@ class Photograph {
   }
 }
 
-/** Return the pixels that are more likely object than not, with one byte for each pixel of the photograph. */
-function masked({ data, width, height }) {
-  const payload = Uint8Array.from(data, (probability) => probability > 0.5);
-  return { kind: "bytes", window: [0, 0, width, height], payload };
-}
-
-/** Let the browser save a mask as a PNG: white on the object, black elsewhere. */
-async function save({ window: [, , width, height], payload }, name) {
+/** Let the browser save a mask as a PNG of the photograph's size: white on the object, black elsewhere. */
+async function save({ window: [x, y, columns, rows], payload }, { width, height }, name) {
   const canvas = element("canvas", { width, height });
   const context = canvas.getContext("2d");
-  const image = context.createImageData(width, height);
+  context.fillRect(0, 0, width, height);
+  const image = context.createImageData(Math.max(1, columns), Math.max(1, rows));
   const pixels = new Uint32Array(image.data.buffer);
+  pixels.fill(0xff000000);
   payload.forEach((inside, i) => (pixels[i] = inside ? 0xffffffff : 0xff000000));
-  context.putImageData(image, 0, 0);
+  context.putImageData(image, x, y);
   const blob = await new Promise((resolve) => canvas.toBlob(resolve));
   const link = element("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
@@ -161,7 +158,9 @@ async function start() {
   get("save").addEventListener("click", () => {
     const { objects, mask } = page.photograph;
     const masks = objects.length ? objects.map((object) => object.mask) : [mask];
-    masks.filter(({ payload }) => payload).forEach((one, n) => save(one, `${page.name}_${n + 1}.png`));
+    masks
+      .filter(({ payload }) => payload)
+      .forEach((one, n) => save(one, page.photograph, `${page.name}_${n + 1}.png`));
   });
   document.body.dataset.ready = "";
 }

@@ -1,0 +1,152 @@
+"""The remote server of X-AnyLabeling: points and a rectangle become polygons.
+
+The routes are those of X-AnyLabeling-Server: `GET /health`, `GET /v1/models`,
+`GET /v1/models/ID/info` and `POST /v1/predict`. Each request brings the image and all prompts of an
+object.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from probseg.annotate.security import Guard
+from probseg.annotate.tools.posts import Json, guarded, post
+from probseg.annotate.tools.prompted import PromptedModel, confidence
+from probseg.formats import polygons
+from probseg.images import decode_image
+from probseg.interact.states import InteractionState
+
+MODEL_ID = "probseg"
+
+ENCODED = 4
+"""Images that are kept in memory, encoded and as they came."""
+
+UNFINISHED = "AUTOLABEL_OBJECT"
+"""Label of shapes for which X-AnyLabeling asks when the object is finished."""
+
+WIDGETS = (
+    "button_add_point",
+    "button_remove_point",
+    "button_add_rect",
+    "button_clear",
+    "button_finish_object",
+)
+"""Controls that X-AnyLabeling shows for the model."""
+
+TOLERANCE = 1.0
+"""Largest distance in pixels of the polygons from the exact outline."""
+
+
+class Backend:
+    """Answers the requests of X-AnyLabeling.
+
+    Args:
+        model: Answers the prompts.
+    """
+
+    def __init__(self, model: PromptedModel) -> None:
+        self._model = model
+        self._encoded = lru_cache(ENCODED)(self._encode)
+
+    def info(self) -> Json:
+        """Describe the model, as X-AnyLabeling lists it."""
+        return {
+            "model_id": MODEL_ID,
+            "display_name": f"probseg {self._model.name}",
+            "widgets": [{"name": name, "value": None} for name in WIDGETS],
+            "params": {},
+            "batch_processing_mode": None,  # nothing is found without prompts
+        }
+
+    def predict(self, body: Mapping[str, Any]) -> Json:
+        """Return the polygons of the object under the prompts; none without prompts.
+
+        Raises:
+            ValueError: If the request is malformed, its image cannot be read, or a prompt is
+                outside of it.
+        """
+        try:
+            image, marks = body["image"], (body.get("params") or {}).get("marks") or []
+            positive, negative, box = _prompts(marks)
+            content = base64.b64decode(image.rpartition(",")[2], validate=True)
+        except (AttributeError, KeyError, TypeError, binascii.Error) as error:
+            msg = f"the body is not a request of X-AnyLabeling for a prediction: {error!r}"
+            raise ValueError(msg) from error
+        if body.get("model") != MODEL_ID:
+            msg = f"`model` must be {MODEL_ID!r}, got {body.get('model')!r:.200}"
+            raise ValueError(msg)
+        shapes: list[Json] = []
+        if positive or box is not None:
+            mask = self._model.answer(self._encoded(content), positive, negative, box)
+            score = round(confidence(mask), 3)
+            for part in polygons.trace(mask.binary, TOLERANCE):
+                points = part.outer.tolist()
+                shape = {"label": UNFINISHED, "shape_type": "polygon", "score": score}
+                shapes.append({**shape, "points": [*points, points[0]]})
+        # Otherwise X-AnyLabeling would remove the objects that are finished.
+        return {"success": True, "data": {"shapes": shapes, "description": "", "replace": False}}
+
+    def _encode(self, content: bytes) -> InteractionState:
+        return self._model.encode(decode_image(content))
+
+
+def _prompts(
+    marks: list[Mapping[str, Any]],
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]], list[float] | None]:
+    """Return the points on the object and on the background, and the rectangle.
+
+    X-AnyLabeling rounds points down to whole pixels.
+
+    Raises:
+        ValueError: If there are several rectangles, or one on the background.
+        AttributeError, KeyError, TypeError: If the marks are malformed.
+    """
+    points: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
+    boxes: list[list[float]] = []
+    for mark in marks:
+        kind, data, label = mark["type"], [float(number) for number in mark["data"]], mark["label"]
+        if kind == "point" and len(data) == 2 and label in points:
+            points[label].append((data[0], data[1]))
+        elif kind == "rectangle" and len(data) == 4 and label == 1:
+            boxes.append([*map(min, data[:2], data[2:]), *map(max, data[:2], data[2:])])
+        else:
+            msg = f"a mark must be a point or a rectangle of an object, got {mark!r:.200}"
+            raise ValueError(msg)
+    if len(boxes) > 1:
+        msg = f"an object must have one rectangle, got {len(boxes)}; finish or clear it first"
+        raise ValueError(msg)
+    return points[1], points[0], boxes[0] if boxes else None
+
+
+def create_app(backend: Backend, hosts: frozenset[str]) -> Guard:
+    """Return the ASGI application.
+
+    Args:
+        backend: Answers the requests.
+        hosts: Accepted values of `Host`; see `Guard`.
+    """
+
+    def models(request: Request) -> JSONResponse:
+        return JSONResponse({"success": True, "data": {MODEL_ID: backend.info()}})
+
+    def info(request: Request) -> JSONResponse:
+        return JSONResponse({"success": True, "data": backend.info()})
+
+    def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "healthy", "models_loaded": 1})
+
+    routes = [
+        Route("/health", health, methods=["GET"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route(f"/v1/models/{MODEL_ID}/info", info, methods=["GET"]),
+        post("/v1/predict", backend.predict),
+    ]
+    return guarded(routes, hosts)

@@ -72,7 +72,7 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
     def remember(*hooked: Any) -> None:  # noqa: ANN401
         expected.append(hooked[-1][0, 0])
 
-    hook = model.head.register_forward_hook(remember)
+    hook = predictor.model.head.register_forward_hook(remember)
     pairs = [pair for image in _images() for pair in _compared(predictor, runner, image)]
     hook.remove()
     logits = [(one.numpy(), pair.logits) for one, pair in zip(expected, pairs, strict=True)]

@@ -75,8 +75,8 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
     def remember(*hooked: Any) -> None:  # noqa: ANN401
         expected.append(hooked[-1][0, 0])
 
-    hook = model.head.register_forward_hook(remember)
     runner.zoom, predictor = None, Predictor(model, zoom=None)
+    hook = predictor.model.head.register_forward_hook(remember)
     plain = [pair for image in _images() for pair in _compared(predictor, runner, image)]
     hook.remove()
     runner.zoom, predictor = runner.about["zoom"], Predictor(model)

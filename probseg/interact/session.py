@@ -50,7 +50,7 @@ def prepared(model: Segmenter, device: torch.device | str) -> Segmenter:
     return folded(model, _clicked)
 
 
-def _clicked(model: Segmenter) -> Tensor:
+def _clicked(model: Segmenter) -> object:
     """Answer a small image without prompts."""
     image = model.mean.new_zeros(1, 3, 64, 64)
     return model(image, without_clicks(image.new_full((1, 4), torch.nan)))

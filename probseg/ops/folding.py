@@ -31,10 +31,12 @@ def folded(network: Net, run: Callable[[Net], object]) -> Net:
             does a convolution or normalisation that is called twice, or has a hook.
 
     Returns:
-        The network itself where it has no batch normalisation.
+        The network itself where it has no batch normalisation, or parts that are compiled, which
+        no copy would be.
     """
     modules = dict(network.named_modules())
-    if not any(isinstance(module, nn.BatchNorm2d) for module in modules.values()):
+    compiled = any(module._compiled_call_impl is not None for module in modules.values())
+    if compiled or not any(isinstance(module, nn.BatchNorm2d) for module in modules.values()):
         return network
     flow = _Flow()
     with torch.enable_grad(), flow:  # without gradients, `ConvSequential` does not call its parts

@@ -83,6 +83,10 @@ def test_layers_in_training_mode_stay():
     assert len(normalisations(folded(network, lambda run: run(torch.rand(2, 3, 8, 8))))) == 1
 
 
-def test_networks_without_normalisation_are_not_copied():
-    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_networks_without_normalisation_or_with_compiled_parts_are_not_copied(compiled):
+    norm = nn.BatchNorm2d(4) if compiled else nn.GroupNorm(2, 4)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), norm)
+    if compiled:
+        network[0].compile(backend="eager")
     assert folded(network, lambda run: pytest.fail("needs no run")) is network

@@ -27,7 +27,7 @@ from probseg.page import SHARED
 PAGE = Path(__file__).parent / "page"
 
 FILES = {
-    "annotate.js": (PAGE, "text/javascript"),
+    **{path.name: (PAGE, "text/javascript") for path in sorted(PAGE.glob("*.js"))},
     "canvas.js": (SHARED, "text/javascript"),
     "page.css": (SHARED, "text/css"),
     "icon.svg": (SHARED, "image/svg+xml"),

@@ -1,5 +1,5 @@
-// The annotation page: the strip of photographs, the list of objects and the panel of knobs around
-// the clicker, and the transport that takes its actions to the server.
+// The annotation page: the clicker, the strip of photographs, the list of objects, the panel
+// and the grid for reviews around it, and the transport that takes actions to the server.
 
 import { page } from "./page.js";
 

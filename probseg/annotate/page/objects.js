@@ -1,6 +1,6 @@
 // The list of finished objects.
 
-import { colourOf, element, icon } from "./canvas.js";
+import { colourOf, element, icon, keyName } from "./canvas.js";
 import { LongList } from "./list.js";
 import { drawLabels } from "./panel.js";
 import { $, banner } from "./requests.js";
@@ -30,11 +30,18 @@ export const finished = {
     this.list.redraw();
     drawLabels();
     const { selected } = this.clicker;
+    const first = this.merging;
+    this.merging = null;
+    if (first != null && selected !== null) {
+      this.clicker.act({ type: "merge", object: first, other: selected });
+      return;
+    }
     if (selected === null) return;
     this.list.reveal(selected);
     if (this.explained) return;
     this.explained = true;
-    banner.show("note", "Selected: Enter goes on with it, Delete removes it, Escape leaves it. To begin a new object inside of it, hide it in the list or draw a box.");
+    const [finish, remove, cancel] = ["finish", "delete", "cancel"].map((action) => keyName(this.keys[action][0]));
+    banner.show("note", `Selected: ${finish} goes on with it, ${remove} removes it, ${cancel} leaves it. To begin a new object inside of it, hide it in the list or draw a box.`);
   },
 
   objectRow(id) {
@@ -57,6 +64,7 @@ export const finished = {
       label.add(new Option(name, name));
     }
     label.value = object.label ?? "";
+    label.disabled = this.session.reader;
     label.onchange = () => this.clicker.act({ type: "label", object: id, label: label.value || null });
     const tool = (role, text, path, onclick) =>
       element("button", { type: "button", className: "icon-button", title: text, "aria-label": text, "data-role": role, onclick }, icon(path));
@@ -87,6 +95,22 @@ export const finished = {
     const { selected } = this.clicker;
     const ids = [...this.objects.keys()].filter((id) => id !== selected);
     this.source = { photo: this.photo, ids: selected === null ? ids : [selected, ...ids] };
+  },
+
+  /** Make each part of the selected object an object. */
+  split() {
+    const { selected } = this.clicker;
+    if (selected === null) banner.show("note", "Select the object to split: click on a finished one.");
+    else this.clicker.act({ type: "split", object: selected });
+  },
+
+  /** Make the selected object and the next one that is selected one object. */
+  merge() {
+    this.merging = this.clicker.selected;
+    const text = this.merging === null
+      ? "Select the first of two objects to merge: click on a finished one."
+      : "Now click on the other object. Escape leaves both as they are.";
+    banner.show("note", text);
   },
 
   /** Begin an object with the mask of the next one of the photograph that was annotated before. */

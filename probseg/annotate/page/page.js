@@ -1,10 +1,13 @@
 // The page around the clicker: which photograph is open, and what is done to it.
 
-import { Clicker, element, icon } from "./canvas.js";
-import { buildHelp, listen } from "./keys.js";
+import { Clicker, element, icon, keyName } from "./canvas.js";
+import { Grid } from "./grid.js";
+import { allKeys, buildHelp, listen } from "./keys.js";
 import { finished } from "./objects.js";
+import { Outline } from "./outline.js";
 import { drawKnobs, drawLabels, drawPreviewSwitch } from "./panel.js";
-import { bitmaps } from "./pictures.js";
+import { bitmaps, smallMasks } from "./pictures.js";
+import { buildExports } from "./reports.js";
 import { $, banner, json, token } from "./requests.js";
 import { listing } from "./strip.js";
 import { PhotoTransport } from "./transport.js";
@@ -36,35 +39,60 @@ export const page = {
 
   async start() {
     buildTheme();
-    buildHelp();
     if (!token) {
       banner.show("fatal", "Open the address that `probseg annotate` printed, including everything after the #.");
       return;
     }
+    try {
+      const session = await json("session");
+      this.keys = allKeys(session.keys);
+      this.build(session);
+    } catch (error) {
+      if (error.status === 401) report(error);
+      else banner.show("fatal", error.message);
+      return;
+    }
+    const kept = sessionStorage.getItem(`photo ${this.session.folder}`);
+    const photographs = this.session.photographs;
+    const at = photographs.findIndex(({ id }) => String(id) === kept);
+    const open = photographs.findIndex(({ state, error }) => ["open", "returned"].includes(state) && !error);
+    if (photographs.length) await this.open(at >= 0 ? at : Math.max(0, open));
+    else banner.show("fatal", `There are no photographs in ${this.session.folder}.`);
+    document.body.dataset.ready = "true";
+  },
+
+  build(session) {
     this.clicker = new Clicker($("clicker"), {
       send: (action, sequence) => this.transport.send(action, sequence),
       fetchImage: () => this.transport.fetchImage(),
-    }, { edits: true });
+    }, { edits: true, keys: this.keys });
     this.clicker.addEventListener("answer", ({ detail }) => this.answered(detail));
     this.clicker.addEventListener("problem", ({ detail }) => report(detail));
     this.clicker.addEventListener("status", () => drawPreviewSwitch());
     this.clicker.addEventListener("select", () => this.showSelected());
     this.buildStrip();
     this.buildObjects();
-    try {
-      this.take(await json("session"));
-    } catch (error) {
-      report(error);
-      return;
-    }
+    this.grid = new Grid($("grid"));
+    this.outline = new Outline(this.clicker);
+    document.body.dataset.reader = String(session.reader);
+    if (session.reader) this.clicker.setPreview(false);
+    buildHelp(this.keys);
+    buildExports(session.formats);
+    this.take(session);
     listen();
-    const kept = sessionStorage.getItem(`photo ${this.session.folder}`);
-    const photographs = this.session.photographs;
-    const at = photographs.findIndex(({ id }) => String(id) === kept);
-    const open = photographs.findIndex(({ state, error }) => state === "open" && !error);
-    if (photographs.length) await this.open(at >= 0 ? at : Math.max(0, open));
-    else banner.show("fatal", `There are no photographs in ${this.session.folder}.`);
-    document.body.dataset.ready = "true";
+  },
+
+  /** Return the focus to the photograph or to the grid, to which keys belong. */
+  focus() {
+    (this.grid.shown ? $("grid") : this.clicker.over).focus({ preventScroll: true });
+  },
+
+  transportOf(photo) {
+    if (!this.transports.has(photo.id)) {
+      const transport = new PhotoTransport(photo, (of, answer) => this.note(of, answer), this.session.reader);
+      this.transports.set(photo.id, transport);
+    }
+    return this.transports.get(photo.id);
   },
 
   take(session) {
@@ -85,15 +113,22 @@ export const page = {
 
   progress() {
     const photographs = this.session.photographs;
-    const done = photographs.filter(({ state }) => state === "done").length;
-    const review = photographs.filter(({ state }) => state === "review").length;
+    const count = (...states) => photographs.filter(({ state }) => states.includes(state)).length;
+    const done = count("done", "accepted", "rejected");
+    const [review, returned] = [count("review"), count("returned")];
     $("progress").max = Math.max(1, photographs.length);
     $("progress").value = done;
     const parts = [`${this.index + 1} of ${photographs.length}`, `${done} done`];
     if (review) parts.push(`${review} to review`);
+    if (returned) parts.push(`${returned} sent back`);
     $("progress-text").textContent = parts.join(" · ");
     $("review").setAttribute("aria-pressed", String(this.photo?.state === "review"));
-    $("done").textContent = this.photo?.state === "done" ? "Next" : "Done, next";
+    $("done").textContent = this.finished() ? "Next" : "Done, next";
+  },
+
+  /** Whether nothing is left to do on the photograph for the annotator. */
+  finished() {
+    return ["done", "accepted", "rejected"].includes(this.photo?.state);
   },
 
   async open(index) {
@@ -101,6 +136,8 @@ export const page = {
     if (!photo) return;
     const before = this.photo;
     this.rememberObjects();
+    this.outline.hide();
+    this.merging = null;
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.index = index;
     bitmaps.shown = photo.id;
@@ -115,13 +152,11 @@ export const page = {
     $("name").textContent = photo.name;
     this.progress();
     this.unreadable(photo.error);
+    this.grid.hide();
     this.arriving = !photo.error; // until the photograph can be clicked, or an error is shown
     if (photo.error) return;
     const since = performance.now();
-    if (!this.transports.has(photo.id)) {
-      this.transports.set(photo.id, new PhotoTransport(photo, (of, answer) => this.note(of, answer)));
-    }
-    const transport = this.transports.get(photo.id);
+    const transport = this.transportOf(photo);
     this.transport = transport;
     bitmaps.get(photo.id).catch(() => null); // on its way while the server opens the photograph
     try {
@@ -156,7 +191,7 @@ export const page = {
     $("unreadable").replaceChildren(
       element("strong", { textContent: "This photograph cannot be read." }),
       element("span", { textContent: reason }),
-      element("span", { textContent: "The file is not changed; N opens the next one." }),
+      element("span", { textContent: `The file is not changed; ${keyName(this.keys.next[0])} opens the next one.` }),
     );
   },
 
@@ -168,16 +203,20 @@ export const page = {
 
   /** Take over what an answer says of a photograph. */
   note(photo, { state, objects }) {
-    const shown = () => JSON.stringify([photo.state, photo.labels]);
+    const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality]);
     const before = shown();
     if (state) photo.state = state;
     if (objects) {
       photo.objects = objects.length;
       photo.labels = {};
+      const qualities = objects.map(({ quality }) => quality).filter((quality) => quality != null);
+      photo.quality = qualities.length ? Math.min(...qualities) : null;
+      smallMasks.forget(photo.id);
       for (const { label } of objects) photo.labels[label ?? ""] = (photo.labels[label ?? ""] ?? 0) + 1;
     }
     if (before === shown()) return;
     this.strip.redraw(photo.id);
+    this.grid.redraw(photo.id);
     this.countLabels();
     this.progress();
   },
@@ -203,7 +242,8 @@ export const page = {
   },
 
   async done() {
-    if (!this.photo || this.photo.error) return this.go(1);
+    const marked = this.clicker.current.object !== null || this.clicker.pending.length > 0;
+    if (!this.photo || this.photo.error || (this.finished() && !marked)) return this.go(1);
     const next = this.neighbour(1);
     if (!(await this.setState("done"))) return;
     if (next) this.open(this.byId.get(next.id));

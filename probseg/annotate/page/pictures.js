@@ -1,6 +1,6 @@
 // Photographs as bitmaps, and their thumbnails.
 
-import { get, once } from "./requests.js";
+import { frame, get, once } from "./requests.js";
 
 /** Photographs as bitmaps: the ones that were asked for last. */
 export const bitmaps = {
@@ -30,40 +30,54 @@ export const bitmaps = {
   },
 };
 
-/** Thumbnails as blob addresses, fetched a few at a time, latest wish first. */
-export const thumbnails = {
-  kept: new Map(),
-  wishes: [],
-  running: 0,
+/** What is fetched for pictures of photographs in view: a few at a time, the latest wish first. */
+class Wishes {
+  /**
+   * `fetch(id)` returns a promise of what a picture needs, of which `most` are kept; `drop(made)` is
+   * called for what is not.
+   */
+  constructor(fetch, most, drop = () => null) {
+    Object.assign(this, { fetch, most, drop, kept: new Map(), wishes: [], running: 0 });
+  }
 
-  show(image, id) {
-    if (this.kept.has(id)) image.src = this.kept.get(id);
+  /** Call `show` with what belongs to a photograph once it is there, if `node` still is. */
+  wish(id, node, show) {
+    if (this.kept.has(id)) show(this.kept.get(id));
     else {
-      this.wishes.push({ image, id });
+      this.wishes.push({ id, node, show });
       this._run();
     }
-  },
+  }
+
+  forget(id) {
+    if (this.kept.has(id)) this.drop(this.kept.get(id));
+    this.kept.delete(id);
+  }
 
   async _run() {
     if (this.running >= 3) return;
     this.running++;
     for (let wish = this.wishes.pop(); wish; wish = this.wishes.pop()) {
-      const { image, id } = wish;
-      if (!image.isConnected) continue; // scrolled away
+      const { id, node, show } = wish;
+      if (!node.isConnected) continue; // scrolled away
       try {
-        if (!this.kept.has(id)) {
-          const blob = await (await once(`photos/${id}/thumbnail`)).blob();
-          this.kept.set(id, URL.createObjectURL(blob));
-        }
-        image.src = this.kept.get(id);
+        if (!this.kept.has(id)) this.kept.set(id, await this.fetch(id));
+        show(this.kept.get(id));
       } catch {
         // it stays grey; opening the photograph says why
       }
     }
     this.running--;
-    for (const id of [...this.kept.keys()].slice(0, -400)) {
-      URL.revokeObjectURL(this.kept.get(id));
-      this.kept.delete(id);
-    }
-  },
-};
+    for (const id of [...this.kept.keys()].slice(0, -this.most)) this.forget(id);
+  }
+}
+
+/** Addresses of thumbnails. */
+export const thumbnails = new Wishes(
+  async (id) => URL.createObjectURL(await (await once(`photos/${id}/thumbnail`)).blob()),
+  400,
+  (address) => URL.revokeObjectURL(address),
+);
+
+/** Maps of the finished objects at the size of the thumbnails. */
+export const smallMasks = new Wishes(async (id) => frame(await once(`photos/${id}/masks`)), 400);

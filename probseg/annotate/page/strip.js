@@ -6,6 +6,15 @@ import { thumbnails } from "./pictures.js";
 import { $, banner } from "./requests.js";
 
 const NO_OBJECT = "none"; // in the filter by labels, whose values are "=" and the label
+const STATES = {
+  open: ["open", ""],
+  done: ["done", "✓"],
+  review: ["to review", "!"],
+  accepted: ["accepted", "✓"],
+  rejected: ["rejected", "–"],
+  returned: ["sent back", "↩"],
+  error: ["cannot be read", "×"],
+};
 const narrow = matchMedia("(max-width: 760px)");
 
 /** The parts of the page that concern the list of photographs. */
@@ -25,8 +34,13 @@ export const listing = {
       if (label === NO_OBJECT ? photo.objects > 0 : label && !photo.labels[label.slice(1)]) return false;
       return text.startsWith("#") || photo.name.toLowerCase().includes(text);
     });
+    if ($("sort").value === "quality") {
+      const rank = ({ quality }) => quality ?? 2; // those without one come last
+      listed.sort((a, b) => rank(a) - rank(b));
+    }
     this.strip.set(listed.map(({ id }) => id));
     this.strip.redraw();
+    this.grid.refresh();
     $("no-photographs").hidden = listed.length > 0;
   },
 
@@ -45,7 +59,7 @@ export const listing = {
   clearSearch() {
     $("search").value = "";
     this.filter();
-    this.clicker.over.focus({ preventScroll: true });
+    this.focus();
   },
 
   /** Offer the labels to filter by, each with its number of finished objects. */
@@ -74,12 +88,10 @@ export const listing = {
     const index = this.byId.get(id);
     const photo = this.session.photographs[index];
     const image = element("img", { alt: "", draggable: false });
-    const state = photo.error ? "error" : photo.state;
-    const said = { open: "open", done: "done", review: "to review", error: "cannot be read" }[state];
     const thumb = element(
       "div",
       {
-        className: `thumb ${state}`,
+        className: `thumb ${photo.error ? "error" : photo.state}`,
         id: `photo-${id}`,
         role: "option",
         "aria-selected": String(index === this.index),
@@ -88,12 +100,21 @@ export const listing = {
       },
       image,
       element("span", { className: "thumb-name", textContent: photo.name.length > 18 ? `…${photo.name.slice(-17)}` : photo.name }),
-      element("span", { className: "clicker-hidden", textContent: `, ${said}, ${photo.objects} ${photo.objects === 1 ? "object" : "objects"}` }),
-      element("span", { className: "thumb-state", "aria-hidden": "true", textContent: { open: "", done: "✓", review: "!", error: "×" }[state] }),
+      ...this.stateOf(photo),
     );
     if (photo.objects) thumb.append(element("span", { className: "thumb-count", "aria-hidden": "true", textContent: photo.objects }));
-    if (!photo.error) queueMicrotask(() => thumbnails.show(image, id));
+    if (!photo.error) queueMicrotask(() => thumbnails.wish(id, image, (address) => (image.src = address)));
     return thumb;
+  },
+
+  /** Return the state of a photograph as it is read out, and its mark. */
+  stateOf(photo) {
+    const [said, mark] = STATES[photo.error ? "error" : photo.state];
+    const objects = `${photo.objects} ${photo.objects === 1 ? "object" : "objects"}`;
+    return [
+      element("span", { className: "clicker-hidden", textContent: `, ${said}, ${objects}` }),
+      element("span", { className: "thumb-state", "aria-hidden": "true", title: said, textContent: mark }),
+    ];
   },
 
   neighbour(step) {

@@ -5,18 +5,21 @@ import { frame, get, json, once, persist, ServerError } from "./requests.js";
 
 /** Actions of one photograph, sent one after the other, each on the revision that it was made on. */
 export class PhotoTransport {
-  constructor(photo, note) {
+  constructor(photo, note, reader = false) {
     this.photo = photo;
+    this.reader = reader; // who may only look
     this.note = note;
     this.revision = null;
     this.stale = false;
     this.idle = Promise.resolve();
   }
 
-  open() {
+  /** Ask for all that is known; with `prepare` the server also gets the photograph ready for clicks. */
+  open(prepare = !this.reader) {
+    const path = `photos/${this.photo.id}`;
     const opened = this.idle
       .catch(() => null)
-      .then(() => json(`photos/${this.photo.id}/open`, { body: {} }))
+      .then(() => (prepare ? json(`${path}/open`, { body: {} }) : json(path)))
       .then((known) => {
         this.revision = known.revision;
         this.stale = false;

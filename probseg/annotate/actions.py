@@ -281,7 +281,8 @@ def _finished_object(sessions: Sessions, photograph: Photograph, number: object)
 
 def _finished_mask(one: StoredObject) -> npt.NDArray[np.bool_]:
     assert one.mask is not None, "it is finished"
-    return png.decode(one.mask) == 1
+    mask: npt.NDArray[np.bool_] = png.decode(one.mask) == 1
+    return mask
 
 
 def _patch_finished(

@@ -133,7 +133,7 @@ def remove_islands(mask: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> Patc
         clicks: On the object and on the background.
     """
     parts, areas = _parts(mask)
-    clicked = {int(parts[click.y, click.x]) for click in clicks if click.positive} - {0}
+    clicked = {int(parts[int(click.y), int(click.x)]) for click in clicks if click.positive} - {0}
     largest = 1 + int(areas.argmax())
     return Patch(mask & ~np.isin(parts, list(clicked or {largest})), positive=False)
 

@@ -71,7 +71,7 @@ class Server:
 
 
 def _edits():
-    """Return actions on finished objects, and on the state, that are possible one after the other."""
+    """Return actions on objects and on the state that are possible one after the other."""
     strokes = [
         {"type": "brush", "radius": 4.0, "points": [[x, 20.0], [x + 9, 20.0]], "positive": True}
         for x in (20.0, 70.0, 40.0)

@@ -64,6 +64,7 @@ class Annotator:
         self.label: str | None = None
         page.goto(address)
         page.wait_for_selector("body[data-ready]")
+        page.evaluate("probsegPage.clicker.setPreview(false)")  # nobody looks at it
 
     def press(self, key: str) -> None:
         """Press a key and wait for what it does."""
@@ -112,7 +113,7 @@ class Annotator:
 
     def _settle(self) -> None:
         while self.page.evaluate("probsegPage.clicker.pending.length || probsegPage.arriving"):
-            self.page.wait_for_timeout(20)
+            self.page.wait_for_timeout(40)
 
 
 def main() -> None:

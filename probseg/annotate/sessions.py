@@ -250,6 +250,7 @@ class Sessions:
                         self.store.keep_written(name)
             except BaseException:
                 self.answers.drop(photograph)  # its steps were not stored
+                self.answers.drop_finished(photograph)
                 raise
             if files_change:
                 self.answers.drop_finished(photograph)

@@ -5,34 +5,32 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from probseg.annotate.store import Effort
-from probseg.convert import FOLDERS, WRITERS, Request, convert
+from probseg.kinds import Offers
 
 COCO, REPORT = "coco", "report"
 
-FORMATS = (COCO, *(name for name in WRITERS if name != COCO), REPORT)
-"""What can be exported: `annotations.json` (`coco`), other formats, and `report.csv`."""
+_CONVERSION: Offers[Any] = Offers("annotation_export")
 
 
-def file_name(name: str) -> str:
-    """Return the name of the file or folder of a format other than `coco`."""
-    if name == REPORT:
-        return "report.csv"
-    return f"annotations-{name}" if name in FOLDERS else f"annotations-{name}.json"
+def file_names() -> dict[str, str]:
+    """Return the name of the file or folder of each export, by format; the report is the last."""
+    return {COCO: "annotations.json", **_CONVERSION["file_names"], REPORT: "report.csv"}
 
 
 def write_export(
-    name: str, annotations: Path, target: Path, efforts: Sequence[Effort], storage: PurePosixPath
+    name: str, annotations: Path, target: Path, storage: PurePosixPath, efforts: Sequence[Effort]
 ) -> list[str]:
     """Write what is exported.
 
     Args:
-        name: Of the format.
+        name: Of the format, which is another one than `coco`.
         annotations: The file `annotations.json`.
         target: The file or folder to write, which does not exist.
-        efforts: For the report.
         storage: Folder of the photographs for Label Studio, whose document root is above it.
+        efforts: For the report.
 
     Returns:
         What the format cannot hold, one thing a line.
@@ -43,7 +41,8 @@ def write_export(
     if name == REPORT:
         write_report(target, efforts)
         return []
-    return convert(annotations, target, (COCO, name), Request(storage=storage)).lines()
+    lost: list[str] = _CONVERSION["write"](name, annotations, target, storage)
+    return lost
 
 
 def write_report(path: Path, efforts: Sequence[Effort]) -> None:

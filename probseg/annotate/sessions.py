@@ -27,7 +27,7 @@ from probseg.annotate.described import (
     train_command,
 )
 from probseg.annotate.errors import MissingError, RequestError
-from probseg.annotate.exports import COCO, FORMATS, file_name, write_export
+from probseg.annotate.exports import COCO, file_names, write_export
 from probseg.annotate.files import DATABASE, Files, check_links
 from probseg.annotate.frames import pack
 from probseg.annotate.keys import read_keys
@@ -117,7 +117,7 @@ class Sessions:
             "settings": self.settings(),
             "photographs": rows,
             "train_command": train_command(self.folder, self.out, objects),
-            "formats": [*FORMATS],
+            "formats": [*file_names()],
             "keys": read_keys(self.out),
             "folder": self.folder.name,
         }
@@ -304,7 +304,7 @@ class Sessions:
             return [*self.labels]
 
     def export(self, name: object) -> dict[str, Any]:
-        """Write the finished objects in a format of `FORMATS`, or the report of the work.
+        """Write the finished objects in a format of `file_names`, or the report of the work.
 
         Returns:
             The path, the photographs with open objects, and what the format cannot hold.
@@ -313,15 +313,16 @@ class Sessions:
             RequestError: If the format is unknown.
             DataError: If it cannot hold the objects, or would take the place of other files.
         """
-        if not isinstance(name, str) or name not in FORMATS:
-            msg = f"`format` must be one of {list(FORMATS)}, got {name!r:.200}"
+        names = file_names()
+        if not isinstance(name, str) or name not in names:
+            msg = f"`format` must be one of {list(names)}, got {name!r:.200}"
             raise RequestError(msg)
         path, lost = self.files.write_coco(), []
         with self._lock:
             unfinished, efforts = self.store.with_open_objects(), self.store.efforts()
         if name != COCO:
-            annotations, path = path, self.files.take(file_name(name))
-            lost = write_export(name, annotations, path, efforts, self._storage())
+            annotations, path = path, self.files.take(names[name])
+            lost = write_export(name, annotations, path, self._storage(), efforts)
         return {"path": str(path), "unfinished": unfinished, "lost": lost}
 
     def _storage(self) -> PurePosixPath:

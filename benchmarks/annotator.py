@@ -8,6 +8,7 @@ takes is not counted. A row of `benchmarks/results/annotator.csv` each:
 
 - `by clicks`: each object from its first click, `Enter` after it, `D` after the last one,
 - `Enter and D`: the same, had `D` not finished the last object,
+- `numbers`: the key of the label finishes the object (`--numbers`),
 - `copies`: of frames that follow one another, `V` copies the objects of the last one, and where a
   copy has an IoU below 0.4, `Escape` leaves it (`--copy`).
 """
@@ -62,6 +63,7 @@ class Annotator:
         self.root, self.token = address.split("/#")
         self.clicks = self.keys = 0
         self.label: str | None = None
+        self.numbers = False  # whether the keys of labels finish objects
         page.goto(address)
         page.wait_for_selector("body[data-ready]")
         page.evaluate("probsegPage.clicker.setPreview(false)")  # nobody looks at it
@@ -98,6 +100,17 @@ class Annotator:
             self.press(str(THINGS.index(label) + 1))
         self.label = label
 
+    def finish(self, label: str, last: bool) -> None:
+        """Finish the open object with a label, and the photograph with its last object."""
+        if not self.numbers or (last and self.label == label):
+            self.choose(label)
+            self.press("d" if last else "Enter")
+            return
+        self.press(str(THINGS.index(label) + 1))
+        self.label = label
+        if last:
+            self.press("d")
+
     def correct(self, truth: Mask, enough: float, most: int) -> float:
         """Click until the mask is good enough; returns its IoU."""
         given: list[Click] = []
@@ -123,6 +136,7 @@ def main() -> None:
     parser.add_argument("--enough", type=float, default=0.85)
     parser.add_argument("--clicks", type=int, default=10, help="most of an object")
     parser.add_argument("--copy", action="store_true", help="frames in a row, objects copied")
+    parser.add_argument("--numbers", action="store_true", help="keys of labels finish objects")
     options = parser.parse_args()
     frames = list(_frames(options.photographs, in_a_row=options.copy))
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
@@ -133,10 +147,14 @@ def main() -> None:
         with served(Path(place), options.model, labels) as address:
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             annotator = Annotator(page, address)
+            annotator.numbers = options.numbers
+            page.evaluate("on => { probsegPage.labelFinishes = on; }", options.numbers)
             reached = [_annotate(annotator, frame, options) for frame in frames]
         browser.close()
     count = len(frames)
-    ways = {"copies": 0} if options.copy else {"by clicks": 0, "Enter and D": count}
+    ways = {"by clicks": 0, "Enter and D": count}
+    if options.copy or options.numbers:
+        ways = {"copies" if options.copy else "numbers": 0}
     for way, more in ways.items():
         acts = annotator.clicks + annotator.keys + more
         row: dict[str, Any] = {"way": way, "model": options.model, "photographs": count}
@@ -165,9 +183,8 @@ def _annotate(annotator: Annotator, frame: Frame, options: argparse.Namespace) -
                 annotator.press("Escape")
                 continue
         label, truth = left.pop(at)
-        annotator.choose(label)
         reached.append(annotator.correct(truth, options.enough, options.clicks))
-        annotator.press("Enter" if left else "d")
+        annotator.finish(label, last=not left)
     return float(np.mean(reached))
 
 

@@ -840,6 +840,11 @@ export class Clicker extends EventTarget {
   _wheel(event) {
     event.preventDefault();
     if (!this.image) return;
+    const painting = this.tool === "brush" || this.tool === "eraser";
+    if (painting && event.shiftKey) {
+      this._resizeBrush(event.deltaY + event.deltaX < 0 ? 1.25 : 0.8); // some browsers turn the wheel
+      return;
+    }
     const lines = event.deltaMode === 1 ? 16 : 1;
     const speed = event.ctrlKey ? 0.01 : 0.0015; // with ctrl: pinching on a trackpad
     const { x, y } = this._at(event);

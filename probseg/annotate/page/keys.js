@@ -33,7 +33,7 @@ const HELP = [
   ["Right click", ["background"], "background; the key at the crosshair"],
   ["Shift-drag", ["box"], "box"],
   ["", ["brush", "eraser"], "brush, eraser"],
-  ["", ["thinner", "thicker"], "size of the brush"],
+  ["Shift-wheel", ["thinner", "thicker"], "size of the brush"],
   ["", ["undo", "redo"], "undo, redo: all changes of the photograph"],
   ["", ["clear"], "start the object over"],
   ["", ["cancel"], "cancel the open object, or deselect"],
@@ -153,7 +153,9 @@ function pressed(event) {
   if (!action) return;
   if (LABELS[action]) {
     const label = page.session.labels[action.at(-1) - 1];
-    if (label !== undefined) page.chooseLabel(label);
+    if (label === undefined) return;
+    page.chooseLabel(label);
+    if (page.labelFinishes) page.clicker.finish();
   } else {
     event.preventDefault(); // the key that goes to the search is no text for it
     acts[action]();

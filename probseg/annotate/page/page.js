@@ -126,6 +126,15 @@ export const page = {
     $("done").textContent = this.finished() ? "Next" : "Done, next";
   },
 
+  /** Whether the key of a label also finishes the open object; kept in this browser. */
+  get labelFinishes() {
+    return localStorage.getItem("probseg label finishes") === "true";
+  },
+
+  set labelFinishes(on) {
+    localStorage.setItem("probseg label finishes", String(on));
+  },
+
   /** Whether nothing is left to do on the photograph for the annotator. */
   finished() {
     return ["done", "accepted", "rejected"].includes(this.photo?.state);

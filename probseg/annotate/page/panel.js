@@ -119,6 +119,8 @@ export function drawKnobs() {
   }
   const closer = (on) => changeSettings({ zoom: on ? "scales" : null });
   switches.push(checkbox("Enlarge the object for the model", settings.zoom != null, closer, "More exact, but slower: the first click is answered at three scales, later ones from an enlarged window around the object"));
+  const finishes = checkbox("Number keys finish the object", page.labelFinishes, (on) => (page.labelFinishes = on), "1 to 9 give the open object its label and finish it at once");
+  switches.push(finishes);
   $("switches").replaceChildren(...switches);
 }
 

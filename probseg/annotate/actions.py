@@ -89,12 +89,13 @@ def split(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Make each part of a finished object one object; the largest part keeps what was done."""
     one = _finished_object(sessions, photograph, action.get("object"))
     mask = _finished_mask(one)
-    largest, *others = islands(mask)
-    if not others:
+    parts = islands(mask)
+    largest = next(parts)
+    if np.array_equal(largest, mask):
         msg = "the object has one part"
         raise RequestError(msg)
     _patch_finished(sessions, photograph, one, Patch(mask & ~largest, positive=False))
-    for part in others:
+    for part in parts:
         mask_file = output.finished(part.astype(np.uint8))
         sessions.store.add_finished(photograph.name, mask_file, one.label)
     return True

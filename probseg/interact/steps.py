@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -138,14 +138,15 @@ def remove_islands(mask: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> Patc
     return Patch(mask & ~np.isin(parts, list(clicked or {largest})), positive=False)
 
 
-def islands(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]]:
-    """Return the parts of a mask, the largest first, each bool of shape `(H, W)`.
+def islands(mask: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yield the parts of a mask, the largest first, each bool of shape `(H, W)`.
 
     Args:
         mask: The object, bool, shape `(H, W)`.
     """
     parts, areas = _parts(mask)
-    return [parts == 1 + number for number in np.argsort(-areas, kind="stable")]
+    for number in np.argsort(-areas, kind="stable"):
+        yield parts == 1 + number
 
 
 def _parts(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import paper_beliefs_report as beliefs
+import paper_factors_report as factors
 import paper_scores as scores
 from measure import RESULTS
 from paper_claims import examine_all, score
@@ -33,10 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         plans = [read_plan(path) for path in args.plan]
         work = {"train": _train, "evaluate": _evaluate, "repeat": _repeat, "report": _report}
-        return max([work[args.verb](plan, args) for plan in plans])
+        status = max([work[args.verb](plan, args) for plan in plans])
     except USER_ERRORS as error:
         sys.stderr.write(f"paper.py: error: {error}\n")
         return 2
+    for line in factors.report(args.results) if args.verb == "report" else ():
+        print(line)
+    return status
 
 
 def _train(plan: Plan, args: argparse.Namespace) -> int:

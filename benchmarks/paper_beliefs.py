@@ -262,7 +262,7 @@ def _masks(plan: Plan, results: Path, most: int | None) -> Iterator[Sequence[Any
         opened = replace(objects, most=most or objects.most).open()
         for number in range(len(opened)):
             sample = opened[number]
-            image, mask, box = _shown(sample, plan.protocol)
+            image, mask, box = shown(sample, plan.protocol)
             encoded: dict[int | None, Encoded] = {}  # the trunk of all networks is the same
             for label, setting in settings.items():
                 for seed in range(plan.training.seeds):
@@ -279,7 +279,7 @@ def _masks(plan: Plan, results: Path, most: int | None) -> Iterator[Sequence[Any
         print(f"{name}: {len(opened)} objects", flush=True)
 
 
-def _shown(sample: Sample, protocol: Protocol) -> tuple[Tensor, Tensor, Tensor]:
+def shown(sample: Sample, protocol: Protocol) -> tuple[Tensor, Tensor, Tensor]:
     """Return what the protocol shows of an object: crop, mask `(1, H, W)` and box `(1, 4)`."""
     drawn = draw_crop(sample, protocol)
     assert drawn.box is not None, "the protocol of the plan has boxes"

@@ -113,6 +113,8 @@ class Training:
         start: Folder of the networks of all seeds, by name, in which all weights learn then; None
             for new stages behind a frozen trunk.
         tied: Networks whose keys in the stage are their queries.
+        normalised: Networks whose stage normalises queries, keys and values over the batch, each
+            channel by itself, as `bn_qkv` of axial attention does.
     """
 
     of: str
@@ -127,6 +129,7 @@ class Training:
     networks: Mapping[str, Changes]
     start: Mapping[str, str] | None = None
     tied: Sequence[str] = ()
+    normalised: Sequence[str] = ()
 
     def place(self, network: str, seed: int) -> Path:
         """Return the model folder of a network."""

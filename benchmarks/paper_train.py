@@ -40,7 +40,17 @@ CURRICULUM = IteratedClicks(
 
 
 def train(training: Training, seed: int, names: Sequence[str]) -> None:
-    """Train networks from one seed, and write their model folders.
+    """Train networks from one seed, and write their model folders; see `trained`."""
+    networks, history = trained(training, seed, names)
+    for name, model in networks.items():
+        save(model, described(training, name), training.place(name, seed))
+        _write_losses(training.place(name, seed) / "losses.csv", [of[name] for of in history])
+
+
+def trained(
+    training: Training, seed: int, names: Sequence[str]
+) -> tuple[dict[str, Segmenter], list[dict[str, float]]]:
+    """Train networks from one seed.
 
     All of them see the same crops in the same order, with the same random numbers for clicks.
 
@@ -48,6 +58,9 @@ def train(training: Training, seed: int, names: Sequence[str]) -> None:
         training: Settings of the plan.
         seed: Of initial weights, crops and clicks.
         names: Networks of the plan to train; which others are trained has no effect on them.
+
+    Returns:
+        The networks by name, and their losses at each step.
     """
     torch.manual_seed(seed)
     networks = initial_networks(training, seed)
@@ -72,9 +85,7 @@ def train(training: Training, seed: int, names: Sequence[str]) -> None:
             means = _means(history[-LOSS_EVERY:])
             told = " ".join(f"{name} {loss:.3f}" for name, loss in means.items())
             print(f"step {len(history)}, {seconds:.2f} s each: {told}", flush=True)
-    for name, learner in learners.items():
-        save(learner.task.model, described(training, name), training.place(name, seed))
-        _write_losses(training.place(name, seed) / "losses.csv", [of[name] for of in history])
+    return {name: networks[name] for name in names}, history
 
 
 def train_missing(
@@ -115,9 +126,7 @@ def initial_networks(training: Training, seed: int) -> dict[str, Segmenter]:
             name: warm_start(training.of, str(training.started(name, seed)), changes=changes)
             for name, changes in training.networks.items()
         }
-        for name in training.tied:
-            for layer in probabilistic_layers(started[name].fusion):
-                layer.key = layer.query
+        _change_projections(started, training)
         return started
     shared: dict[tuple[str, torch.Size], Tensor] = {}
     networks = {}
@@ -127,7 +136,21 @@ def initial_networks(training: Training, seed: int) -> dict[str, Segmenter]:
         for key, tensor in model.state_dict().items():
             tensor.copy_(shared.setdefault((key, tensor.shape), tensor.clone()))
         networks[name] = model
+    _change_projections(networks, training)
     return networks
+
+
+def _change_projections(networks: Mapping[str, Segmenter], training: Training) -> None:
+    """Normalise the projections of the stage, and make keys the queries, where the plan says so."""
+    for name, model in networks.items():
+        for layer in probabilistic_layers(model.fusion):
+            if name in training.normalised:
+                for of in ("query", "key", "value"):
+                    projection = getattr(layer, of)
+                    norm = nn.BatchNorm2d(projection.out_channels)
+                    setattr(layer, of, nn.Sequential(projection, norm))
+            if name in training.tied:
+                layer.key = layer.query
 
 
 class _Learner:

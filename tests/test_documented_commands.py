@@ -224,6 +224,7 @@ def files(tmp_path, monkeypatch):
         Image.fromarray(noise.astype(np.uint8)).save(path)  # unlike the drawn GrabCut
     monkeypatch.setenv("PROBSEG_DATA", str(write_grabcut(tmp_path / "data" / "GrabCut").parent))
     write_coco(Path("results/annotations.json"), Path("results/images"))
+    shutil.copy("results/annotations.json", "truth.json")
     for name in ("baseline", "grabcut"):
         write_result(Path(f"runs/{name}/version_0/test/ritm"), {"GrabCut": rising(6)})
     for run in ("RUN_A", "RUN_B"):

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import lightning as L
-import torch
 from lightning.pytorch.utilities import rank_zero_only
-from torch import nn
 
 from probseg import reports
 from probseg.attention import Adaptation, restored
@@ -34,6 +32,7 @@ from probseg.evaluation import (
 )
 from probseg.evaluation.summary import Summary
 from probseg.interact import Model
+from probseg.interact.session import prepared
 from probseg.models import Segmenter
 from probseg.terminal import console, print_paths
 from probseg.types import Sample
@@ -116,6 +115,7 @@ class InteractiveEvaluation(Evaluation):
         self.seed = seed
         self.adaptation = adaptation
         self._collections: list[Collection] = []
+        self._tested: Model | Segmenter | None = None
         self._about: dict[str, Any] = {}
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -132,8 +132,7 @@ class InteractiveEvaluation(Evaluation):
                 raise TypeError(msg)
             self.network_changes.enter_context(restored(model))
             model.adapt(self.adaptation)
-        if isinstance(model, nn.Module):  # convolutions then need not rearrange their maps
-            model.to(memory_format=torch.channels_last)
+        self._tested = prepared(model, pl_module.device) if isinstance(model, Segmenter) else model
         self._about = provenance(trainer, pl_module, self._options(self.adaptation))
         if trainer.is_global_zero:
             log_tested(self._about)
@@ -154,7 +153,7 @@ class InteractiveEvaluation(Evaluation):
                 continue
             collection.add(
                 run_objects(
-                    _network(trainer),
+                    self._tested or _network(trainer),
                     batch,
                     collection.protocol,
                     seed=self.seed,
@@ -181,6 +180,7 @@ class InteractiveEvaluation(Evaluation):
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a test, write its report and print its tables."""
         self.network_changes.close()
+        self._tested = None
         several = len(self.test_protocols) > 1
         for collection in self._collections:
             protocol = collection.protocol

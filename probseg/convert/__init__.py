@@ -34,12 +34,17 @@ WRITERS: dict[str, Writer] = {
     "coco": coco_files.writer(coco_files.compressed),
     "coco-uncompressed": coco_files.writer(coco_files.uncompressed),
     "coco-polygons": coco_files.writer(coco_files.outlines),
+    "coco-results": coco_files.write_results,
     "yolo": yolo_texts.write,
     "label-studio": label_studio.write,
     "labelme": labelme.writer(labelme.mask),
     "labelme-polygons": labelme.writer(labelme.outlines),
 }
-"""Formats by name. All of COCO are read as `coco`, and those of labelme as `labelme`."""
+"""Formats by name. All of COCO are read as `coco`, and those of labelme as `labelme`; results are
+not read, as they name no images."""
+
+SCORED = ("coco", "labelme")
+"""Beginnings of the names of formats that have scores."""
 
 FOLDERS = ("png", "index", "yolo", "labelme", "labelme-polygons")
 """Formats that are a folder; the others are one file."""
@@ -78,7 +83,8 @@ def convert(
     ledger = Ledger()
     with _whole(target, writer in FOLDERS) as draft:
         images = READERS[reader](source, request, ledger)
-        WRITERS[writer](draft, _checked(images, ledger, progress), request, ledger)
+        counted = _checked(images, ledger, progress, writer.startswith(SCORED))
+        WRITERS[writer](draft, counted, request, ledger)
         if not ledger.found[IMAGES]:
             msg = f"{source}: has no image in the format {reader}; check --from and the file"
             raise DataError(msg)
@@ -93,7 +99,10 @@ def _is_free(target: Path, writer: str) -> bool:
 
 
 def _checked(
-    images: Iterable[AnnotatedImage], ledger: Ledger, progress: Callable[[int], None]
+    images: Iterable[AnnotatedImage],
+    ledger: Ledger,
+    progress: Callable[[int], None],
+    keeps_scores: bool,
 ) -> Iterator[AnnotatedImage]:
     """Pass images on, without objects that have no pixel.
 
@@ -111,12 +120,15 @@ def _checked(
             raise DataError(msg)
         seen.add(path)
         progress(number)
-        yield image._replace(objects=_drawn(image.objects, ledger))
+        yield image._replace(objects=_drawn(image.objects, ledger, keeps_scores))
 
 
-def _drawn(objects: Iterable[LabelledRegion], ledger: Ledger) -> Iterator[LabelledRegion]:
+def _drawn(
+    objects: Iterable[LabelledRegion], ledger: Ledger, keeps_scores: bool
+) -> Iterator[LabelledRegion]:
     for one in objects:
         if one.region.area:
+            ledger.change("scores of objects", one.score is not None and not keeps_scores)
             yield one
         else:
             ledger.lose("without a pixel inside of their image", objects=1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import ijson
 import numpy as np
 
 from probseg.convert.ledger import Ledger
@@ -21,10 +23,12 @@ from probseg.convert.parts import (
     Writer,
     outlined,
 )
+from probseg.data.json_files import entries
 from probseg.data.sets.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.data.sets.annotation_index import AnnotationIndex
 from probseg.errors import DataError
 from probseg.formats import coco, polygons, run_lengths
+from probseg.paths import replacing
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
@@ -72,7 +76,9 @@ def _objects(
         kind = int(index.kinds[number])
         if kind < 0:
             ledger.change(f"annotations without a listed category, which become {NO_NAME!r}")
-        yield LabelledRegion(region, names[kind] if kind >= 0 else NO_NAME)
+        score = float(index.scores[number])
+        label = names[kind] if kind >= 0 else NO_NAME
+        yield LabelledRegion(region, label, None if math.isnan(score) else score)
 
 
 def writer(segmentation: Callable[[LabelledRegion, Request, Ledger], Any]) -> Writer:
@@ -107,12 +113,86 @@ def writer(segmentation: Callable[[LabelledRegion, Request, Ledger], Any]) -> Wr
                         "category_id": category,
                         "segmentation": outline,
                         **coco.measures(run_lengths.encode(one.region)),
+                        **({} if one.score is None else {"score": one.score}),
                     }
                     ledger.write(objects=1)
 
         coco.write(place, listed, annotations(), categories)
 
     return write
+
+
+def write_results(
+    place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
+) -> None:
+    """Write a list of predictions, as `pycocotools.coco.COCO.loadRes` reads it.
+
+    Images and categories have the ids of the COCO file `request.ids_of`, where their names are the
+    same. Objects have no `bbox`: loadRes would take its area as that of the mask.
+
+    Raises:
+        DataError: If there is no such file, or it cannot be read.
+    """
+    if request.ids_of is None:
+        msg = (
+            f"{place}: results have ids of images and categories; give the COCO file of the "
+            "ground truth as --ids-of"
+        )
+        raise DataError(msg)
+    image_ids, categories = _ids(request.ids_of)
+
+    def results() -> Iterator[coco.Entry]:
+        for image in images:
+            key = image_ids.get(PurePosixPath(image.file).as_posix())
+            written = 0
+            for one in image.objects:
+                category = categories.get(one.label)
+                if key is None:
+                    ledger.lose("of images that the file of --ids-of does not list", objects=1)
+                elif category is None:
+                    ledger.lose("of classes that the file of --ids-of does not list", objects=1)
+                else:
+                    if one.score is None:
+                        ledger.change("objects without a score, which get 1")
+                    yield {
+                        "image_id": key,
+                        "category_id": category,
+                        "segmentation": run_lengths.encode(one.region),
+                        "score": 1.0 if one.score is None else one.score,
+                    }
+                    written += 1
+            ledger.write(images=bool(written), objects=written)
+            if not written:
+                ledger.lose("without objects in the results, which do not list them", images=1)
+
+    with replacing(place) as draft, draft.open("w", encoding="utf-8") as file:
+        coco.write_list(file, results())
+
+
+def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the ids of the images and categories of a file by their names.
+
+    Raises:
+        DataError: If it cannot be read, or has no image.
+    """
+    try:
+        images = {
+            PurePosixPath(_file(entry)).as_posix(): coco.whole(entry, "id")
+            for entry in entries(path, "images")
+        }
+        categories = {
+            coco.text(entry, "name"): coco.whole(entry, "id")
+            for entry in entries(path, "categories")
+        }
+        if not images:
+            msg = "it has no image"
+            raise ValueError(msg)
+    except DataError:  # which names the file
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, ijson.JSONError) as error:
+        msg = f"{path}: cannot be read as annotations of COCO ({error!r}); see --ids-of"
+        raise DataError(msg) from error
+    return images, categories
 
 
 def compressed(one: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from probseg.convert.parts import (
 )
 from probseg.errors import DataError
 from probseg.formats import polygons
-from probseg.formats.coco import text, whole
+from probseg.formats.coco import score_of, text, whole
 from probseg.formats.regions import Region, union
 from probseg.paths import write_text
 
@@ -78,7 +78,8 @@ def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
 
 def _object(shapes: list[Shape], size: tuple[int, int]) -> LabelledRegion:
     regions = [_drawn(shape, size) for shape in shapes]
-    return LabelledRegion(union(regions), text(shapes[0], "label"))
+    scores = [score for score in map(score_of, shapes) if score is not None]
+    return LabelledRegion(union(regions), text(shapes[0], "label"), max(scores, default=None))
 
 
 def _drawn(shape: Shape, size: tuple[int, int]) -> Region:
@@ -112,7 +113,10 @@ def writer(shapes_of: Callable[[LabelledRegion, Request, Ledger], list[Shape]]) 
             for number, one in enumerate(image.objects, start=1):
                 parts = shapes_of(one, request, ledger)
                 group = number if len(parts) > 1 else None
-                shapes += [{"label": one.label, "group_id": group, **part} for part in parts]
+                common: Shape = {"label": one.label, "group_id": group}
+                if one.score is not None:  # a key of X-AnyLabeling
+                    common["score"] = one.score
+                shapes += [{**common, **part} for part in parts]
                 ledger.write(objects=bool(parts))
             content: Shape = {
                 "version": VERSION,

@@ -26,10 +26,12 @@ class LabelledRegion(NamedTuple):
     Args:
         region: Its pixels.
         label: Name of its class.
+        score: Of a prediction, higher is surer; None where there is none.
     """
 
     region: Region
     label: str = NO_NAME
+    score: float | None = None
 
 
 class AnnotatedImage(NamedTuple):
@@ -53,11 +55,13 @@ class Request(NamedTuple):
         images: Folder of the photographs, for formats that have neither their names nor sizes.
         tolerance: Of outlines, in pixels; see `probseg.formats.polygons.trace`.
         storage: Folder of the photographs inside the document root of Label Studio.
+        ids_of: COCO file whose ids of images and categories results take.
     """
 
     images: Path | None = None
     tolerance: float = 1.0
     storage: PurePosixPath | None = None
+    ids_of: Path | None = None
 
 
 Reader = Callable[[Path, Request, Ledger], Iterator[AnnotatedImage]]

@@ -56,6 +56,12 @@ def add_verb(verbs: Verbs) -> None:
         help="folder of the photographs inside the document root of Label Studio, to write "
         "label-studio; to read it, the folder that names leave out",
     )
+    verb.add_argument(
+        "--ids-of",
+        type=Path,
+        metavar="FILE",
+        help="COCO file of the ground truth, to write coco-results with its ids",
+    )
     verb.set_defaults(action=_convert)
 
 
@@ -66,7 +72,7 @@ def _convert(options: argparse.Namespace) -> None:
         msg = f"{source}: {fault}; --from says {options.reader}"
         raise UsageError(msg)
     check_writable("B", target)
-    request = Request(options.images, options.tolerance, options.storage)
+    request = Request(options.images, options.tolerance, options.storage, options.ids_of)
     formats = options.reader, options.writer
     with bars() as progress:
         ledger = convert(

@@ -20,6 +20,8 @@ from probseg.errors import UnknownNameError, UsageError
 from probseg.export.graphs import trace
 from probseg.export.parity import Parity, measure
 from probseg.export.targets import TARGETS
+from probseg.interact.photograph import LEVELS, SHOWN
+from probseg.interact.zoom import CUT, RECOMMENDED_ZOOM, SMALLEST_SIDE, ZOOMS
 from probseg.models import Segmenter
 from probseg.transfer import digest
 from probseg.zoo.trained import weights_digest
@@ -135,6 +137,8 @@ def _description(model: Segmenter, name: str, needed: Sequence[str]) -> dict[str
         "std": model.std.flatten().tolist(),
         "temperature": model.temperature,
         "crop_margin": [CROP_PADDING, MIN_PADDING],
+        "zoom": {**asdict(ZOOMS[RECOMMENDED_ZOOM]), "smallest_side": SMALLEST_SIDE, "cut": CUT},
+        "large": {"copies": LEVELS, "shown": SHOWN},
     }
 
 

@@ -62,26 +62,33 @@ class TorchRunner(Runner):
 def measure(model: Segmenter, runner: Runner) -> Parity:
     """Compare the answers to clicks and boxes on images of odd sizes, and on a photograph.
 
+    Masks are compared without a zoom and with the recommended one, logits without: a zoom chooses
+    among several.
+
     Args:
         model: In evaluation mode, without refinement; it pads as the graphs do.
-        runner: Of the exported graphs.
+        runner: Of the exported graphs; its zoom is left as it is.
     """
-    predictor = Predictor(model, zoom=None)
+    own = runner.zoom
     expected: list[Tensor] = []
 
     def remember(*hooked: Any) -> None:  # noqa: ANN401
         expected.append(hooked[-1][0, 0])
 
     hook = model.head.register_forward_hook(remember)
-    pairs = [pair for image in _images() for pair in _compared(predictor, runner, image)]
+    runner.zoom, predictor = None, Predictor(model, zoom=None)
+    plain = [pair for image in _images() for pair in _compared(predictor, runner, image)]
     hook.remove()
-    logits = [(one.numpy(), pair.logits) for one, pair in zip(expected, pairs, strict=True)]
+    runner.zoom, predictor = runner.about["zoom"], Predictor(model)
+    zoomed = [pair for image in _images() for pair in _compared(predictor, runner, image)]
+    runner.zoom = own
+    logits = [(one.numpy(), pair.logits) for one, pair in zip(expected, plain, strict=True)]
     return Parity(
-        answers=len(pairs),
+        answers=len(plain + zoomed),
         largest_logit=max(float(np.abs(one).max()) for one, _ in logits),
         logit_difference=max(float(np.abs(one - other).max()) for one, other in logits),
-        pixels=sum(pair.pixels for pair in pairs),
-        differing_pixels=sum(pair.differing for pair in pairs),
+        pixels=sum(pair.pixels for pair in plain + zoomed),
+        differing_pixels=sum(pair.differing for pair in plain + zoomed),
     )
 
 
@@ -106,7 +113,8 @@ def _compared(
             drawn = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
         mask = predictor.predict([Click(*click) for click in asked], drawn).binary
         other = runner.predict(asked, drawn) > 0.5
-        yield _Pair(runner.logits, mask.size, int((mask != other).sum()))
+        assert runner.answer is not None, "just given"
+        yield _Pair(runner.answer.logits, mask.size, int((mask != other).sum()))
 
 
 def _images() -> Iterator[npt.NDArray[np.uint8]]:

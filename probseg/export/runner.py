@@ -1,7 +1,7 @@
 """Segmentation by clicks with an exported network; needs NumPy and ONNX Runtime alone.
 
-Copy this file into a project of yours. It answers as `probseg.Predictor(model, zoom=None)` does for
-a network that pads all images to the same square.
+Copy this file into a project of yours. It answers as `probseg.Predictor(model)` does for a network
+that pads all images to the same square, with the same zoom.
 
     runner = Runner("exported")
     runner.set_image(image)
@@ -15,14 +15,61 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Box = tuple[int, int, int, int]
+Size = tuple[int, int]
 Graph = Callable[[Mapping[str, Array]], Sequence[Array]]
+
+
+class View(NamedTuple):
+    """What the network sees: a box of the image, resized to `(h, w)`."""
+
+    box: Box
+    size: Size
+
+
+class Answer(NamedTuple):
+    """An answer of the network.
+
+    Args:
+        values: Probabilities of the object, float32, shape `(h, w, 1)`: at all pixels of the box of
+            the view, or at fewer positions, spread evenly from its first to its last pixel.
+        view: What the network saw; outside of its box nothing is object.
+        window: Box that the zoom chose; None for the whole image, or the surroundings of a box.
+        feed: What the graph was given.
+        logits: What it returned, for the padded image.
+    """
+
+    values: Array
+    view: View
+    window: Box | None
+    feed: dict[str, Array]
+    logits: Array
+
+    def part(self, box: Box, size: Size) -> Array:
+        """Return the probabilities in a box of the image, resized, float32, shape `(h, w, 1)`."""
+        x0, y0, x1, y1 = self.view.box
+        rows, columns = self.values.shape[:2]
+        return sampled(
+            self.values,
+            (positions(box[1], box[3], size[0]) - y0) * ((rows - 1) / max(1, y1 - y0 - 1)),
+            (positions(box[0], box[2], size[1]) - x0) * ((columns - 1) / max(1, x1 - x0 - 1)),
+        )
+
+    def object_box(self, threshold: float) -> Box | None:
+        """Return the smallest box around all above a threshold; None for nothing."""
+        above = self.values[..., 0] > threshold
+        if not above.any():
+            return None
+        x0, y0, x1, y1 = self.view.box
+        left, right = _ends(above.any(axis=0), x0, x1)
+        top, bottom = _ends(above.any(axis=1), y0, y1)
+        return left, top, right, bottom
 
 
 class Runner:
@@ -31,14 +78,17 @@ class Runner:
     Args:
         folder: Written by `probseg export --to onnx`.
         threads: Threads of ONNX Runtime; 0 lets it choose.
+        zoom: Whether to zoom in, or else show the whole image or the surroundings of the box.
 
     Attributes:
-        feed: What the graph of the last answer was given; what the next one needs is read-only.
-        logits: What it returned, for the padded image.
+        zoom: The settings of the zoom; None for none.
+        answer: The last answer, which the next one depends on; None before the first. What is
+            needed of it is read-only.
     """
 
-    def __init__(self, folder: Path | str, threads: int = 0) -> None:
+    def __init__(self, folder: Path | str, threads: int = 0, zoom: bool = True) -> None:
         self.about = json.loads((Path(folder) / "export.json").read_text(encoding="utf-8"))
+        self.zoom: dict[str, Any] | None = self.about["zoom"] if zoom else None
         self.graphs = self.load(Path(folder), threads)
 
     def load(self, folder: Path, threads: int) -> dict[str, Graph]:
@@ -63,15 +113,21 @@ class Runner:
             )
             raise ValueError(msg)
         self.image = image.copy()
-        self.crop: Box | None = None
-        self.encoded: dict[str, Array] = {}
+        self.size: Size = image.shape[0], image.shape[1]
+        self.copies: list[Array] = []  # reduced, the finest first; none of a small image
+        if max(self.size) > self.about["large"]["copies"][0]:
+            copy = self.image
+            for longest in self.about["large"]["copies"]:
+                copy = averaged(copy, _reduced(self.size, longest))
+                self.copies.append(copy)
+        self._known: dict[View, tuple[Size, dict[str, Array]]] = {}
         self.reset()
 
     def reset(self) -> None:
         """Forget box and clicks; the image stays."""
         self.clicks: list[tuple[float, float, bool]] = []
         self.box: Box | None = None
-        self.previous = np.zeros((*self.image.shape[:2], 1), np.float32)
+        self.answer: Answer | None = None
 
     def predict(
         self,
@@ -84,7 +140,7 @@ class Runner:
             clicks: `(x, y, positive)` each, in pixels of the image, x to the right.
             box: Half-open `(x0, y0, x1, y1)` around the object; replaces an earlier one.
         """
-        height, width = self.image.shape[:2]
+        height, width = self.size
         for x, y, _ in clicks:
             if not (0 <= x < width and 0 <= y < height):
                 msg = (
@@ -104,25 +160,99 @@ class Runner:
         if not self.clicks and self.box is None:
             msg = "`clicks` must have at least one click where there is no `box`, got none"
             raise ValueError(msg)
-        x0, y0, x1, y1 = crop = self._crop()
-        if crop != self.crop:
-            self._encode(crop)
-        feed = {**self.encoded, **self._prompts(crop)}
-        last = list(self.about["graphs"])[-1]
-        wanted = [one["name"] for one in self.about["graphs"][last]["inputs"]]
-        self.feed = {name: feed[name] for name in wanted}
-        self.logits = self.graphs[last](self.feed)[0][0, 0]
-        h, w = self.working_size
-        logits = resized(self.logits[:h, :w, None], (y1 - y0, x1 - x0))
-        self.previous = np.zeros((height, width, 1), np.float32)
-        self.previous[y0:y1, x0:x1] = sigmoid(logits)
-        probability = np.zeros((height, width), np.float32)
-        probability[y0:y1, x0:x1] = sigmoid(logits[..., 0] / self.about["temperature"])
+        tried = [self._ask(window) for window in self._windows()]
+        self.answer = answer = tried[0] if len(tried) == 1 else max(tried, key=self._surety)
+        kept = answer.view, self._view(None)  # which the next object begins with
+        self._known = {view: known for view, known in self._known.items() if view in kept}
+        probability = np.zeros(self.size, np.float32)
+        x0, y0, x1, y1 = seen = answer.view.box
+        probability[y0:y1, x0:x1] = answer.part(seen, box_size(seen))[..., 0]
         return probability
 
+    def _ask(self, window: Box | None) -> Answer:
+        """Return the answer from a window; None shows the whole image, or a box's surroundings."""
+        view = self._view(window)
+        if view not in self._known:
+            self._known[view] = self._encode(view)
+        size, encoded = self._known[view]
+        feed = {**encoded, **self._prompts(view, size)}
+        last = list(self.about["graphs"])[-1]
+        feed = {one["name"]: feed[one["name"]] for one in self.about["graphs"][last]["inputs"]}
+        padded = self.graphs[last](feed)[0][0, 0]
+        logits = resized(padded[: size[0], : size[1], None], view.size)
+        values = sigmoid(logits / np.float32(self.about["temperature"]))
+        if not self.copies:  # one for each pixel
+            height, width = box_size(view.box)
+            rows, columns = values.shape[:2]
+            values = sampled(values, positions(0, rows, height), positions(0, columns, width))
+        return Answer(values, view, window, feed, padded)
+
+    def _view(self, window: Box | None) -> View:
+        if window is not None and self.zoom is not None:
+            return View(window, _scaled(box_size(window), self.zoom["target"]))
+        seen, longest = self._crop(), self.about["large"]["shown"]
+        return View(seen, _reduced(box_size(seen), longest if self.copies else None))
+
+    def _windows(self) -> list[Box | None]:
+        """Return the windows among whose answers the surest is chosen."""
+        zoom = self.zoom
+        if zoom is None:
+            return [None]
+        alone = len(self.clicks) == 1 and self.clicks[0][2] and self.box is None
+        if alone and (self.answer is None or not self.answer.values.any()):
+            return self._first_windows(zoom)
+        found = None if self.answer is None else self.answer.object_box(zoom["threshold"])
+        if len(self.clicks) <= zoom["skip_clicks"] or found is None:
+            return [None]
+        positive = [(int(x), int(y)) for x, y, label in self.clicks if label]
+        xs = [found[0], found[2] - 1, *(x for x, _ in positive)]
+        ys = [found[1], found[3] - 1, *(y for _, y in positive)]
+        left, right = _widened(min(xs), max(xs), zoom, self.size[1])
+        top, bottom = _widened(min(ys), max(ys), zoom, self.size[0])
+        new = left, top, right, bottom
+        old = None if self.answer is None else self.answer.window
+        if old is None:
+            return [new]
+        x0, y0, x1, y1 = old
+        inside = all(x0 <= x < x1 - 1 and y0 <= y < y1 - 1 for x, y in positive)
+        overlap = _interval_iou(old[0::2], new[0::2]) * _interval_iou(old[1::2], new[1::2])
+        return [old if inside and overlap >= zoom["keep_above"] else new]
+
+    def _first_windows(self, zoom: Mapping[str, Any]) -> list[Box | None]:
+        """Return squares of several sizes around the first click, None for the whole image."""
+        (x, y, _), (rows, columns) = self.clicks[0], self.size
+        windows: list[Box | None] = []
+        for scale in zoom["first"]:
+            side = max(zoom["smallest_side"], round(scale * max(self.size)))
+            height, width = min(rows, side), min(columns, side)
+            left = min(max(int(x) - width // 2, 0), columns - width)
+            top = min(max(int(y) - height // 2, 0), rows - height)
+            window = left, top, left + width, top + height
+            windows.append(None if (height, width) == self.size else window)
+        return list(dict.fromkeys(windows))
+
+    def _surety(self, answer: Answer) -> float:
+        """Return the IoU that an answer expects of itself, less where its window cuts the mask."""
+        assert self.zoom is not None, "several answers"
+        probability = answer.values[..., 0]
+        inside = probability > 0.5
+        area = int(inside.sum())
+        if not area:
+            return 0.0
+        hit = float(probability[inside].sum())
+        expected = hit / (area + float(probability.sum()) - hit)
+        (x0, y0, x1, y1), (height, width) = answer.view.box, self.size
+        cut = (
+            (x0 > 0 and inside[:, 0].any())
+            or (x1 < width and inside[:, -1].any())
+            or (y0 > 0 and inside[0].any())
+            or (y1 < height and inside[-1].any())
+        )
+        return expected * self.zoom["cut"] if cut else expected
+
     def _crop(self) -> Box:
-        """Return the part of the image that the network sees: all, or the surroundings of a box."""
-        height, width = self.image.shape[:2]
+        """Return what the network sees without a zoom: all, or the surroundings of a box."""
+        height, width = self.size
         if self.box is None:
             return 0, 0, width, height
         crop = self._surroundings(self.box)
@@ -136,48 +266,56 @@ class Runner:
         return self._surroundings((min([x0, *xs]), min([y0, *ys]), right, bottom))
 
     def _surroundings(self, box: Box) -> Box:
-        height, width = self.image.shape[:2]
+        height, width = self.size
         x0, y0, x1, y1 = box
         share, pixels = self.about["crop_margin"]
         margin = max(pixels, math.ceil(share * max(x1 - x0, y1 - y0)))
         left, top = max(0, x0 - margin), max(0, y0 - margin)
         return left, top, min(width, x1 + margin), min(height, y1 + margin)
 
-    def _encode(self, crop: Box) -> None:
-        """Encode the crop, which is needed once for all clicks in it."""
-        x0, y0, x1, y1 = crop
-        size = (y1 - y0, x1 - x0)
-        longest = self.about["working_size"]
-        if max(size) > longest:
-            factor = longest / max(size)
-            size = max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
-        pixels = resized(self.image[y0:y1, x0:x1].astype(np.float32) / 255, size)
-        pixels = (pixels - np.array(self.about["mean"], np.float32)) / np.array(
-            self.about["std"], np.float32
-        )
-        self.crop, self.working_size = crop, size
-        self.encoded = {"image": self._padded(pixels)}
+    def _shown(self, view: View) -> Array:
+        """Return the pixels of a view, in [0, 1], from the smallest copy that has enough."""
+        (x0, y0, x1, y1), (h, w) = view
+        height, width = self.size
+        for copy in reversed(self.copies):
+            scale_y, scale_x = copy.shape[0] / height, copy.shape[1] / width
+            if (y1 - y0) * scale_y >= h and (x1 - x0) * scale_x >= w:
+                rows = ((positions(y0, y1, h) + 0.5) * scale_y - 0.5).clip(0, copy.shape[0] - 1)
+                columns = ((positions(x0, x1, w) + 0.5) * scale_x - 0.5).clip(0, copy.shape[1] - 1)
+                return sampled(copy, rows, columns) / np.float32(255)
+        part = self.image[y0:y1, x0:x1]
+        return sampled(part, positions(0, y1 - y0, h), positions(0, x1 - x0, w)) / np.float32(255)
+
+    def _encode(self, view: View) -> tuple[Size, dict[str, Array]]:
+        """Return the size at which the network works, and what all prompts on a view need."""
+        size = _reduced(view.size, self.about["working_size"])
+        mean, std = (np.array(self.about[name], np.float32) for name in ("mean", "std"))
+        encoded = {"image": self._padded((resized(self._shown(view), size) - mean) / std)}
         if "encode" in self.graphs:
             names = [one["name"] for one in self.about["graphs"]["encode"]["outputs"]]
-            self.encoded.update(zip(names, self.graphs["encode"](self.encoded), strict=True))
-        for array in self.encoded.values():  # of `feed`, too, but needed for the next answer
+            encoded.update(zip(names, self.graphs["encode"](encoded), strict=True))
+        for array in encoded.values():  # of `feed`, too, but needed for the next answer
             array.flags.writeable = False
+        return size, encoded
 
-    def _prompts(self, crop: Box) -> dict[str, Array]:
+    def _prompts(self, view: View, size: Size) -> dict[str, Array]:
         """Return the prompts as the network takes them, in pixels of what it sees."""
-        x0, y0, x1, y1 = crop
-        h, w = self.working_size
-        corner, scale = (x0, y0), np.array([w / (x1 - x0), h / (y1 - y0)], np.float32)
-        clicked = np.array([click[:2] for click in self.clicks]).reshape(-1, 2) - corner
+        (x0, y0, x1, y1), (h, w) = view
+        corner, shown = (x0, y0), np.array([w / (x1 - x0), h / (y1 - y0)])
+        scale = np.array([size[1] / w, size[0] / h], np.float32)
+        clicked = (np.array([click[:2] for click in self.clicks]).reshape(-1, 2) - corner) * shown
         labels = [int(positive) for _, _, positive in self.clicks]
         box = np.full(4, np.nan) if self.box is None else np.subtract(self.box, corner * 2)
         points = (clicked.astype(np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
-        previous = resized(self.previous[y0:y1, x0:x1], self.working_size)
+        previous = np.zeros((*size, 1), np.float32)
+        if self.answer is not None:
+            before = uncalibrated(self.answer.part(*view), self.about["temperature"])
+            previous = resized(before, size)
         # The graphs take two rows at least; those of label -1 are no clicks.
         return {
             "points": np.concatenate([points, np.zeros((2, 2), np.float32)])[None],
             "labels": np.array([[*labels, -1, -1]], np.int64),
-            "box": (box.astype(np.float32) * np.tile(scale, 2))[None],
+            "box": ((box * np.tile(shown, 2)).astype(np.float32) * np.tile(scale, 2))[None],
             "previous": self._padded(previous),
         }
 
@@ -188,7 +326,30 @@ class Runner:
         return np.ascontiguousarray(padded.transpose(2, 0, 1)[None], np.float32)
 
 
-def resized(maps: Array, size: tuple[int, int]) -> Array:
+def box_size(box: Box) -> Size:
+    """Return `(H, W)` of a box."""
+    return box[3] - box[1], box[2] - box[0]
+
+
+def positions(first: int, end: int, count: int) -> Array:
+    """Return the places of samples from the first pixel of an interval to the last one."""
+    return np.linspace(first, end - 1, count) if count > 1 else np.array([float(first)])
+
+
+def sampled(maps: Array, rows: Array, columns: Array) -> Array:
+    """Interpolate maps `(H, W, C)` on a grid, in pixels; outside of the maps is 0."""
+    for axis, at in ((1, columns), (0, rows)):
+        length = maps.shape[axis]
+        if len(at) == length and np.array_equal(at, np.arange(length)):
+            continue
+        first = np.floor(at).astype(int)
+        taps = first[:, None] + np.arange(2)
+        weights = np.stack([1 - (at - first), at - first], axis=1)
+        maps = _weighted(maps, axis, taps, weights)
+    return maps
+
+
+def resized(maps: Array, size: Size) -> Array:
     """Resize maps `(H, W, C)` linearly, with a wider filter where they become smaller."""
     for axis, new in enumerate(size):
         old = maps.shape[axis]
@@ -200,15 +361,79 @@ def resized(maps: Array, size: tuple[int, int]) -> Array:
         weights = np.clip(1 - np.abs(taps + 0.5 - centre) / reach, 0, None)
         weights *= (taps >= 0) & (taps < old)
         weights /= weights.sum(axis=1, keepdims=True)
-        lines = np.moveaxis(maps, axis, 0)
-        taps = taps.clip(0, old - 1)
-        total = np.zeros((new, *lines.shape[1:]), np.float32)
-        for tap, weight in zip(taps.T, weights.T, strict=True):
-            total += weight[:, None, None].astype(np.float32) * lines[tap]
-        maps = np.moveaxis(total, 0, axis)
+        maps = _weighted(maps, axis, taps, weights)
     return maps
+
+
+def averaged(image: npt.NDArray[np.uint8], size: Size) -> npt.NDArray[np.uint8]:
+    """Reduce an image `(H, W, 3)`: each pixel is the mean of the area that it covers."""
+    maps: Array = image
+    for axis, new in enumerate(size):
+        ratio = maps.shape[axis] / new
+        first = np.arange(new)[:, None] * ratio
+        taps = np.floor(first).astype(int) + np.arange(math.ceil(ratio) + 1)
+        covered = np.minimum(taps + 1, first + ratio) - np.maximum(taps, first)
+        maps = _weighted(maps, axis, taps, covered.clip(0) / ratio)
+    return (maps + np.float32(0.5)).astype(np.uint8)
+
+
+def _weighted(maps: Array, axis: int, taps: Array, weights: Array) -> Array:
+    """Return sums of lines of maps along an axis, float32; lines outside of the maps are 0.
+
+    Args:
+        maps: Shape `(H, W, C)`.
+        axis: 0 or 1.
+        taps: Numbers of the lines of each sum, shape `(n, k)`.
+        weights: Their factors, shape `(n, k)`.
+    """
+    lines = np.moveaxis(maps, axis, 0)
+    weights = (weights * ((taps >= 0) & (taps < len(lines)))).astype(np.float32)
+    total = np.zeros((len(taps), *lines.shape[1:]), np.float32)
+    for tap, weight in zip(taps.clip(0, len(lines) - 1).T, weights.T, strict=True):
+        total += weight[:, None, None] * lines[tap]
+    return np.ascontiguousarray(np.moveaxis(total, 0, axis))
 
 
 def sigmoid(logits: Array) -> npt.NDArray[np.float32]:
     """Return probabilities, float32."""
     return (0.5 * (1 + np.tanh(0.5 * logits))).astype(np.float32)
+
+
+def uncalibrated(probability: Array, temperature: float) -> Array:
+    """Return the sigmoid of the logits before they were divided by the temperature."""
+    with np.errstate(divide="ignore"):  # the logits of 0 and 1 are infinite
+        logits = np.log(probability) - np.log1p(-probability)
+    return probability if temperature == 1 else sigmoid(np.float32(temperature) * logits)
+
+
+def _reduced(size: Size, longest: int | None) -> Size:
+    """Return the size that fits into the longest side."""
+    if longest is None or max(size) <= longest:
+        return size
+    return _scaled(size, longest)
+
+
+def _scaled(size: Size, longest: int) -> Size:
+    """Return the size whose longer side is this."""
+    factor = longest / max(size)
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def _ends(above: Array, first: int, end: int) -> tuple[int, int]:
+    """Return the pixels of an interval, half-open, on which the outermost true samples lie."""
+    found, steps = np.flatnonzero(above), max(1, len(above) - 1)
+    left, right = (round(int(place) * (end - first - 1) / steps) for place in found[[0, -1]])
+    return first + left, first + right + 1
+
+
+def _widened(first: int, last: int, zoom: Mapping[str, Any], length: int) -> tuple[int, int]:
+    """Widen an interval about its centre, and cut it at the border of the image; half-open."""
+    centre = 0.5 * (first + last)
+    side = max(zoom["expansion"] * (last - first + 1), zoom["min_side"])
+    return max(0, round(centre - 0.5 * side)), min(length - 1, round(centre + 0.5 * side)) + 1
+
+
+def _interval_iou(a: Sequence[int], b: Sequence[int]) -> float:
+    """Return the IoU of two half-open intervals of pixels."""
+    inside = max(0, min(a[1], b[1]) - max(a[0], b[0]))
+    return inside / max(1e-6, max(a[1], b[1]) - min(a[0], b[0]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from probseg.family.log_product import log_product
+from probseg.family.composed import FactoredEdges
 from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.checks import check_units
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, log_softmax, widened
@@ -45,7 +45,7 @@ class BasesEdges(EdgePosterior):
         """See `EdgePosterior`: the E step and the masses of the bases."""
         of_bases = SoftmaxEdges(self.tokens, self.bases, self.log_prior, self.scale)
         log_z = of_bases.log_probability(slice(None))  # (B, G, N, K)
-        return _PreparedBases(self, log_z, log_softmax(log_z.mT))
+        return FactoredEdges(self, log_z, log_softmax(log_z.mT))
 
     def expect(self, values: Tensor) -> Tensor:
         """See `EdgePosterior`."""
@@ -61,31 +61,3 @@ class BasesEdges(EdgePosterior):
     def log_probability(self, rows: slice) -> Tensor:
         """See `EdgePosterior`."""
         return self.prepared().log_probability(rows)
-
-
-@dataclass(frozen=True, eq=False)
-class _PreparedBases(EdgePosterior):
-    """`BasesEdges` with both factors of their probabilities.
-
-    Args:
-        edges: The same posterior.
-        log_z: `log z_ik`, `(B, G, N, K)`.
-        log_shares: `log (z_jk / sum_n z_nk)`, `(B, G, K, N)`.
-    """
-
-    edges: BasesEdges
-    log_z: Tensor
-    log_shares: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """See `EdgePosterior`."""
-        return self.edges.shape
-
-    def expect(self, values: Tensor) -> Tensor:
-        """See `EdgePosterior`."""
-        return self.edges.expect(values)
-
-    def log_probability(self, rows: slice) -> Tensor:
-        """See `EdgePosterior`."""
-        return log_product(self.log_z[:, :, rows], self.log_shares)

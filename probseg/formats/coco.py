@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -58,6 +59,21 @@ def is_crowd(entry: Mapping[str, Any]) -> bool:
     """
     value = entry.get("iscrowd")
     return bool(value) if value is None or isinstance(value, bool) else whole(entry, "iscrowd") > 0
+
+
+def score_of(entry: Mapping[str, Any]) -> float | None:
+    """Return the score of a prediction; None where it has none.
+
+    Raises:
+        ValueError: If it is no finite number.
+    """
+    value = entry.get("score")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        msg = f"its 'score' must be a finite number, got {value!r}"
+        raise ValueError(msg)
+    return float(value)
 
 
 def crowds_left_out(crowds: int, annotations: int) -> str:

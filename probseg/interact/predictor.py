@@ -43,7 +43,8 @@ class Predictor:
 
     Args:
         model: The network; it is moved to the device, laid out with channels last and put into
-            evaluation mode. Change its settings through `adapt`: what was encoded with others is
+            evaluation mode. A copy answers where it has batch normalisations, which are folded into
+            convolutions there. Change its settings through `adapt`: what was encoded with others is
             not recognised as out of date.
         device: Where to compute.
         zoom: A name in `probseg.interact.ZOOMS`. With "scales", the first click is answered from

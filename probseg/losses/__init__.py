@@ -7,6 +7,7 @@ from probseg.losses.binary import (
     SoftIoULoss,
     WeightedSum,
 )
+from probseg.losses.clicked import clicked_loss
 from probseg.losses.quality import iou_cross_entropy
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "NormalizedFocalLoss",
     "SoftIoULoss",
     "WeightedSum",
+    "clicked_loss",
     "iou_cross_entropy",
 ]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from probseg.attention import Adaptation, restored
@@ -14,6 +13,7 @@ from probseg.descriptions import build_described, class_name, is_description
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation.simulation import run_objects
 from probseg.evaluation.summary import summarise_records
+from probseg.interact.session import prepared
 from probseg.kinds import Offers
 from probseg.models import Network, Segmenter
 from probseg.release.evaluations import Evaluation, Tolerance
@@ -63,14 +63,14 @@ def _by_clicks(
     model: Segmenter, loaders: list[DataLoader[Any]], settings: Mapping[str, Any], device: str
 ) -> Measured:
     protocol = protocol_of(settings["protocol"])
-    model.to(memory_format=torch.channels_last)  # as tests have it
     with _adapted(model, settings["adaptation"] or {}):
+        tested = prepared(model, device)  # as tests have it
         records = [
             record
             for loader in loaders
             for samples in loader
             for record in run_objects(
-                model, samples, protocol, seed=settings["seed"], device=device
+                tested, samples, protocol, seed=settings["seed"], device=device
             )
         ]
     (summary,) = summarise_records(records, protocol).values()

@@ -6,7 +6,8 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -16,17 +17,28 @@ from torch import Tensor, nn
 from probseg.backbones import layer_numbers, recompute_activations, rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks
-from probseg.clicks.rounds import AskNetwork
+from probseg.clicks.rounds import AskNetwork, drawn_rounds
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
-from probseg.losses import BinaryCrossEntropy, MaskLoss, iou_cross_entropy
+from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross_entropy
 from probseg.models.encoded import Encoded
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws
 from probseg.tasks.base import NetworkTask, trial_optimizer
 from probseg.tasks.schedule import PolynomialThenConstant
 from probseg.types import IGNORE, Prompts
+
+
+class TrainedAnswer(NamedTuple):
+    """An answer that is trained, the masks that it is for, and its prompts.
+
+    Masks are uint8, shape `(R, H, W)`; rows that had no prompt yet are ignored.
+    """
+
+    logits: Logits
+    masks: Tensor
+    prompts: Prompts
 
 
 class InteractiveSegmentation(NetworkTask):
@@ -54,6 +66,11 @@ class InteractiveSegmentation(NetworkTask):
         every_round: Whether the answer of every round of clicks is trained, in training mode, or
             that of the last one alone, as published. Where prompts enter at the head, all rounds
             share one pass through the backbone.
+        trained_answers: With `every_round`, how many answers at the beginning and at the end of the
+            rounds of a batch are trained. The answers between are those at test time, without
+            gradients: late corrections are learnt at little more than their forward cost. None
+            trains all answers.
+        clicked_weight: Weight of `clicked_loss`, the cross-entropy of the clicked pixels.
         annotators: Simulated annotators that click on each object of a batch, each in a way of
             their own; they share what does not depend on prompts, too.
         frozen: Shell patterns of weights of the network that stay what they are, such as
@@ -66,8 +83,9 @@ class InteractiveSegmentation(NetworkTask):
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
-        ValueError: If `corner_noise`, `auxiliary_weight`, `backbone_rate`, `layer_decay` or
-            `annotators` is out of range, a pattern of `frozen` matches no weight, or the backbone
+        ValueError: If `corner_noise`, `auxiliary_weight`, `backbone_rate`, `layer_decay`,
+            `annotators`, `trained_answers` or `clicked_weight` is out of range, `trained_answers`
+            is given without `every_round`, a pattern of `frozen` matches no weight, or the backbone
             has no layers to decay over or to compute again.
     """
 
@@ -88,6 +106,8 @@ class InteractiveSegmentation(NetworkTask):
         fixed_statistics: bool = False,
         layer_decay: float = 1.0,
         gradient_checkpointing: bool = False,
+        trained_answers: tuple[int, int] | None = None,
+        clicked_weight: float = 0.0,
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
@@ -111,6 +131,17 @@ class InteractiveSegmentation(NetworkTask):
         if annotators < 1:
             msg = f"`annotators` must be at least 1, got {annotators}"
             raise ValueError(msg)
+        if trained_answers is not None and (
+            not every_round or trained_answers[0] < 1 or trained_answers[1] < 1
+        ):
+            msg = (
+                "`trained_answers` must be two numbers of at least 1, with `every_round: true`, "
+                f"got {trained_answers} with `every_round: {str(every_round).lower()}`"
+            )
+            raise ValueError(msg)
+        if not 0 <= clicked_weight < float("inf"):
+            msg = f"`clicked_weight` must be finite and at least 0, got {clicked_weight}"
+            raise ValueError(msg)
         super().__init__(model, optimizer, lr_scheduler)
         lr_scheduler(trial_optimizer(optimizer))
         self.model: Segmenter
@@ -123,6 +154,8 @@ class InteractiveSegmentation(NetworkTask):
         self.backbone_rate = backbone_rate
         self.layer_decay = layer_decay
         self.every_round = every_round
+        self.trained_answers = trained_answers
+        self.clicked_weight = clicked_weight
         self.annotators = annotators
         self.fixed_statistics = fixed_statistics
         _freeze(model, frozen)
@@ -169,21 +202,27 @@ class InteractiveSegmentation(NetworkTask):
         else:
             prompts = self.draw_prompts(images, masks, seeds, **when)
             encoded = self.model.encode(images).repeated(self.annotators)
-            answers = [(self.model.raw_logits(encoded, prompts), masks)]
-        loss = torch.stack([self.loss(logits.main, truth) for logits, truth in answers]).mean()
+            answers = [TrainedAnswer(self.model.raw_logits(encoded, prompts), masks, prompts)]
+        losses = [self.loss(logits.main, truth) for logits, truth, _ in answers]
+        loss = torch.stack(losses).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
         auxiliary = [
             self.auxiliary_loss(logits.auxiliary, truth)
-            for logits, truth in answers
+            for logits, truth, _ in answers
             if logits.auxiliary is not None
         ]
         if auxiliary:
             auxiliary_loss = torch.stack(auxiliary).mean()
             self.log("train/auxiliary_loss", auxiliary_loss, batch_size=len(images))
             loss = loss + self.auxiliary_weight * auxiliary_loss
+        if self.clicked_weight > 0:
+            clicked = [clicked_loss(logits.main, given) for logits, _, given in answers]
+            clicked_loss_mean = torch.stack(clicked).mean()
+            self.log("train/clicked_loss", clicked_loss_mean, batch_size=len(images))
+            loss = loss + self.clicked_weight * clicked_loss_mean
         qualities = [
             iou_cross_entropy(logits.quality, logits.main, truth)
-            for logits, truth in answers
+            for logits, truth, _ in answers
             if logits.quality is not None
         ]
         if qualities:
@@ -193,7 +232,7 @@ class InteractiveSegmentation(NetworkTask):
             loss = loss + quality_loss
         return {
             "loss": loss,
-            "logits": answers[-1][0].main.detach()[rows],
+            "logits": answers[-1].logits.main.detach()[rows],
             "prompts": prompts.at(rows),
         }
 
@@ -206,8 +245,8 @@ class InteractiveSegmentation(NetworkTask):
 
     def answers(
         self, encoded: Encoded, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
-    ) -> tuple[list[tuple[Logits, Tensor]], Prompts]:
-        """Answer all rounds of clicks in training mode.
+    ) -> tuple[list[TrainedAnswer], Prompts]:
+        """Answer all rounds of clicks, in training mode where the answer is trained.
 
         Args:
             encoded: Of the images of `R` rows.
@@ -217,14 +256,21 @@ class InteractiveSegmentation(NetworkTask):
             batch_seed: In [0, 2**63); the number of rounds after the first answer depends on it.
 
         Returns:
-            The logits of each round and the masks that they are for, in which rows that had no
-            prompt yet are ignored; and the prompts of the last round.
+            The trained answers, and the prompts of the last round.
         """
-        answers: list[tuple[Logits, Tensor]] = []
+        answers: list[TrainedAnswer] = []
+        rounds = drawn_rounds(self.curriculum.rounds, batch_seed)
+        first, last = self.trained_answers or (rounds + 1, 0)
+        asked = count()
 
         def answer(prompts: Prompts) -> Tensor:
-            logits = self.model.raw_logits(encoded, self._readable(prompts))
-            answers.append((logits, masks.masked_fill(~prompts.given[:, None, None], IGNORE)))
+            readable = self._readable(prompts)
+            if first <= next(asked) <= rounds - last:
+                with self._as_at_test_time():
+                    return self.model.raw_logits(encoded, readable).main
+            logits = self.model.raw_logits(encoded, readable)
+            seen = masks.masked_fill(~prompts.given[:, None, None], IGNORE)
+            answers.append(TrainedAnswer(logits, seen, readable))
             return logits.main.detach()
 
         prompts = self._drawn(masks, seeds, answer, epoch, batch_seed)

@@ -21,7 +21,7 @@ from probseg.formats.regions import Region, as_region
 from probseg.images import read_image
 from probseg.interact import InteractionState, Mask, begin
 from probseg.interact.photograph import Photograph, as_photograph
-from probseg.interact.session import build_loop
+from probseg.interact.session import build_loop, prepared
 from probseg.interact.states import fitted_box, with_crop
 from probseg.models import Network, Segmenter
 
@@ -181,8 +181,9 @@ class ObjectPrediction(Prediction):
     """
 
     def __init__(self, model: Segmenter, batch_size: int) -> None:
-        super().__init__(model, batch_size)
-        self._loop = build_loop(model, batch_size=batch_size)
+        answering = prepared(model, model.mean.device)
+        super().__init__(answering, batch_size)
+        self._loop = build_loop(answering, batch_size=batch_size)
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Answer the prompts of some photographs, so many objects at a time."""

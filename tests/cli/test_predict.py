@@ -11,9 +11,11 @@ import pytest
 import torch
 from PIL import Image
 from pycocotools import mask as coco_mask
+from pycocotools.coco import COCO
 
 import probseg
 from probseg.annotate.photographs import list_photographs
+from probseg.convert import Request, convert
 from probseg.formats import png
 from probseg.interact.probability import ProbabilityMap
 from probseg.masks import read_labels
@@ -157,6 +159,13 @@ def test_boxes_of_coco(here, tmp_path):
         assert [e[key] for e in made["annotations"]] == [e[key] for e in wanted]
     assert made["categories"] == content["categories"]
     assert made["images"] == content["images"]
+    request = Request(ids_of=tmp_path / "a.json")
+    source, results = tmp_path / "out" / "annotations.json", tmp_path / "results.json"
+    convert(source, results, ("coco", "coco-results"), request)
+    found = COCO(tmp_path / "a.json").loadRes(str(results))
+    assert [one["score"] for one in found.anns.values()] == [
+        e["score"] for e in made["annotations"]
+    ]
 
 
 def test_failures_are_listed_and_the_rest_is_done(here, capsys):

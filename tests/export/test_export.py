@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from probseg.errors import UsageError
 from probseg.export import Runner, export_model, folder
 from probseg.export.parity import TorchRunner, measure
 from probseg.export.targets import TARGETS
+from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.models import build
 from probseg.transfer import digest
 from probseg.zoo.store import save
@@ -28,7 +30,7 @@ needs_onnx = pytest.mark.skipif(
 )
 
 CLICKS = [[(20, 31, True)], [(50, 60, False)], [(90.5, 12.25, True), (1, 2, False)]]
-"""Asked one after the other, on an image of twice the working size."""
+"""Asked one after the other."""
 
 ALONE = """
 import sys
@@ -51,23 +53,24 @@ def network(name, **changes):
     return model
 
 
-def square():
-    """An image that a network sees without padding."""
-    return draw_scene(2 * SIDE, 2 * SIDE, seed=3)[0]
+def picture():
+    """An image larger than the working size and the windows of the zoom."""
+    return draw_scene(3 * SIDE, 4 * SIDE, seed=3)[0]
 
 
 class Shifted:
     """Answers as a network does whose logits are larger by a number."""
 
     def __init__(self, model, more):
-        self.predictor = probseg.Predictor(copy.deepcopy(model), zoom=None)
-        self.predictor.model.head.register_forward_hook(self.note)
-        self.more = more
+        self.model = copy.deepcopy(model)
+        self.model.head.register_forward_hook(self.note)
+        self.about, self.zoom, self.more = {"zoom": RECOMMENDED_ZOOM}, None, more
 
     def note(self, *hooked):
-        self.logits = (hooked[-1][0, 0] + self.more).numpy()
+        self.answer = SimpleNamespace(logits=(hooked[-1][0, 0] + self.more).numpy())
 
     def set_image(self, image):
+        self.predictor = probseg.Predictor(self.model, zoom=self.zoom)
         self.predictor.set_image(image)
 
     def predict(self, clicks, box):
@@ -83,8 +86,10 @@ def test_logits_may_be_neither_larger_nor_smaller(more):
 
 
 def predicted(model, image, asked):
-    """Probabilities that the network itself gives."""
-    predictor = probseg.Predictor(copy.deepcopy(model), zoom=None)
+    """Probabilities that the network itself gives, padding as the graphs do."""
+    model = copy.deepcopy(model)
+    model.cell *= -(-SIDE // model.cell)
+    predictor = probseg.Predictor(model)
     predictor.set_image(image)
     return [
         predictor.predict([probseg.Click(*click) for click in clicks]).probability
@@ -111,10 +116,10 @@ def exported(request, tmp_path_factory):
 @needs_onnx
 def test_graphs_answer_as_the_network_does_without_torch(exported, tmp_path):
     model, path, _ = exported
-    np.save(tmp_path / "image.npy", square())
+    np.save(tmp_path / "image.npy", picture())
     program = [sys.executable, "-c", ALONE, path, tmp_path / "image.npy", tmp_path / "answers.npy"]
     subprocess.run(program, check=True, cwd=tmp_path)
-    expected = predicted(model, square(), CLICKS)
+    expected = predicted(model, picture(), CLICKS)
     np.testing.assert_allclose(np.load(tmp_path / "answers.npy"), expected, atol=1e-4)
     assert np.ptp(expected[-1]) > 1e-3
 
@@ -124,13 +129,14 @@ def test_writing_into_what_was_handed_out_changes_no_later_answer(exported):
     _, path, _ = exported
     answers = []
     for spoilt in (False, True):
-        runner, image = Runner(path), square()
+        runner, image = Runner(path), picture()
         runner.set_image(image)
         for clicks in CLICKS:
             if spoilt:
                 image[...] = 0
             answers.append(runner.predict(clicks).copy())
-            handed = [*runner.feed.values(), runner.logits] if spoilt else []
+            answer = runner.answer
+            handed = [*answer.feed.values(), answer.logits, answer.values] if spoilt else []
             for array in handed:
                 if array.flags.writeable:
                     array[...] = 0
@@ -153,7 +159,8 @@ def test_description(exported):
     assert inputs["image"] == [1, 3, SIDE, SIDE]
     assert inputs["points"] == [1, "clicks", 2]
     assert ("previous" in inputs) == model.previous_mask
-    assert parity.answers == 18
+    assert parity.answers == 36
+    assert parity.differing_pixels <= parity.pixels * 1e-4
     assert parity.logit_difference < 1e-3 * max(1, parity.largest_logit)
 
 
@@ -163,11 +170,11 @@ def test_wrong_questions(exported):
     runner = Runner(path)
     with pytest.raises(ValueError, match="image"):
         runner.set_image(np.zeros((8, 8), np.uint8))
-    runner.set_image(square())
+    runner.set_image(picture())
     with pytest.raises(ValueError, match="clicks"):
         runner.predict()
     with pytest.raises(ValueError, match="click"):
-        runner.predict([(2 * SIDE, 0, True)])
+        runner.predict([(4 * SIDE, 0, True)])
     with pytest.raises(ValueError, match="box"):
         runner.predict(box=(5, 5, 5, 9))
     first = runner.predict([(9, 9, True)])
@@ -182,9 +189,9 @@ def test_programs_of_torch(tmp_path):
     parity = export_model(model, tmp_path / "graphs", to="torch")
     assert parity.differing_pixels <= parity.pixels * 1e-4
     runner = TorchRunner(tmp_path / "graphs")
-    runner.set_image(square())
+    runner.set_image(picture())
     answers = [runner.predict(clicks) for clicks in CLICKS]
-    np.testing.assert_allclose(answers, predicted(model, square(), CLICKS), atol=1e-4)
+    np.testing.assert_allclose(answers, predicted(model, picture(), CLICKS), atol=1e-4)
 
 
 def test_graphs_of_another_network_are_not_left(tmp_path, monkeypatch):
@@ -219,7 +226,7 @@ def test_command(tmp_path, capsys):
     about = json.loads((tmp_path / "graphs" / "export.json").read_text(encoding="utf-8"))
     assert (about["working_size"], about["settings"]["click_iterations"]) == (40, 1)
     printed = capsys.readouterr()
-    assert "18 answers compared" in printed.out
+    assert "36 answers compared" in printed.out
     steps = [step.split()[0] for step in printed.err.splitlines()]
     assert steps == ["writing", "tracing", "writing", "comparing"]
     assert "output" in usage_error(capsys, *arguments)

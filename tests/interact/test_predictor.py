@@ -289,11 +289,11 @@ def test_a_network_that_cannot_adapt_says_so():
 def counted():
     """A predictor whose prompts enter at the head, and the sizes that its backbone has seen."""
     torch.manual_seed(0)
-    model, seen = micro_model("micro_csa", **FAST), []
-    model.backbone.register_forward_pre_hook(
+    predictor, seen = Predictor(micro_model("micro_csa", **FAST), zoom=None), []
+    predictor.model.backbone.register_forward_pre_hook(
         lambda module, inputs: seen.append(tuple(inputs[0].shape[-2:]))
     )
-    return Predictor(model, zoom=None), seen
+    return predictor, seen
 
 
 def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):

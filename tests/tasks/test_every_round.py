@@ -11,7 +11,7 @@ from probseg.clicks import Curriculum, IteratedClicks
 from probseg.clicks.rounds import without_clicks
 from probseg.data import InteractiveDataModule
 from probseg.data.datamodule import TrainBatch
-from probseg.losses import NormalizedFocalLoss
+from probseg.losses import NormalizedFocalLoss, clicked_loss
 from probseg.models import Segmenter
 from probseg.tasks import InteractiveSegmentation
 from probseg.types import Prompts
@@ -128,6 +128,54 @@ def test_images_are_encoded_once_for_all_rounds_and_annotators(encoded):
     assert encoded == [3]
     micro_task(annotators=2).training_step(crops(), 0)
     assert encoded == [3, 3, 3], "once to click and once to learn"
+
+
+# --- answers between ---
+
+
+@pytest.mark.parametrize("prompts", ["stem", "head"])
+def test_answers_between_the_first_and_the_last_are_those_at_test_time(prompts, monkeypatch):
+    calls = []
+    raw_logits = Segmenter.raw_logits
+
+    def spied(model, encoded, given, refine=True):
+        result = raw_logits(model, encoded, given, refine)
+        calls.append((model.training, given, result.main))
+        return result
+
+    monkeypatch.setattr(Segmenter, "raw_logits", spied)
+    clicks = IteratedClicks(most_clicks=4, fewest_rounds=5, most_rounds=5)
+    loss = NormalizedFocalLoss()
+    task = micro_task(
+        clicks, prompts, loss=loss, every_round=True, trained_answers=(2, 1), clicked_weight=0.5
+    )
+    data = crops(4)
+    result = task.training_step(data, 0)
+    assert [training for training, _, _ in calls] == [True, True, False, False, False, True]
+    assert [logits.requires_grad for _, _, logits in calls] == [training for training, *_ in calls]
+    for (_, _, logits), (_, given, _) in pairwise(calls):
+        torch.testing.assert_close(given.previous, logits.sigmoid())
+    learnt = [(given, logits) for training, given, logits in calls if training]
+    of_masks = torch.stack([loss(logits, data.masks) for _, logits in learnt]).mean()
+    of_clicks = torch.stack([clicked_loss(logits, given) for given, logits in learnt]).mean()
+    torch.testing.assert_close(result["loss"], of_masks + 0.5 * of_clicks)
+    result["loss"].backward()
+    assert all(module.training for module in task.model.modules())
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"trained_answers": (1, 1)}, "`every_round: true`, got .* `every_round: false`"),
+        ({"trained_answers": (0, 2), "every_round": True}, "trained_answers.* of at least 1"),
+        ({"trained_answers": (2, 0), "every_round": True}, "trained_answers.* of at least 1"),
+        ({"clicked_weight": -1.0}, "clicked_weight.* at least 0, got -1"),
+        ({"clicked_weight": math.nan}, "clicked_weight.* finite"),
+    ],
+)
+def test_numbers_of_answers_out_of_range_are_refused(options, named):
+    with pytest.raises(ValueError, match=named):
+        micro_task(**options)
 
 
 # --- annotators ---------------------------------------------------------------------------------

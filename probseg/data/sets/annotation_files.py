@@ -19,7 +19,7 @@ from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
 from probseg.data.sets.annotation_index import AnnotationIndex, exact
 from probseg.errors import DataError
-from probseg.formats.coco import is_crowd, whole
+from probseg.formats.coco import is_crowd, score_of, whole
 from probseg.formats.polygons import signed_area
 from probseg.formats.run_lengths import check_runs, parse_runs
 
@@ -39,7 +39,7 @@ TOO_SHORT = "whose outlines have fewer than three corners"
 
 KEYS = {
     "annotations": {
-        "id", "image_id", "category_id", "segmentation", "area", "bbox", "iscrowd",
+        "id", "image_id", "category_id", "segmentation", "area", "bbox", "iscrowd", "score",
     },
     "images": {"id", "file_name", "height", "width"},
     "categories": {"id", "name"},
@@ -101,6 +101,7 @@ class _Reader:
         self.kinds = array("q")
         self.areas = array("d")
         self.crowds = array("b")
+        self.scores = array("d")
         self.coordinates = _Coordinates()
         self.polygons = array("q", [0])
         self.objects = array("q", [0])
@@ -162,6 +163,7 @@ class _Reader:
             for polygon in polygons:
                 self.coordinates.extend(polygon)
                 self.polygons.append(len(self.coordinates))
+        score = score_of(entry)
         self.objects.append(len(self.polygons) - 1)
         self.ids.append(whole(entry, "id"))
         self.image_ids.append(whole(entry, "image_id"))
@@ -169,6 +171,7 @@ class _Reader:
         self.kinds.append(whole(entry, "category_id") if has_kind else -1)
         self.areas.append(area)
         self.crowds.append(is_crowd(entry))
+        self.scores.append(math.nan if score is None else score)
 
     def _runs(self, outline: Entry) -> int:
         """Take run lengths and return the number of pixels."""
@@ -232,6 +235,7 @@ class _Reader:
             kinds=_found(np.asarray(self.kinds), categories),
             areas=np.asarray(self.areas),
             crowds=np.asarray(self.crowds).astype(bool),
+            scores=np.asarray(self.scores),
             coordinates=self.coordinates.finished(),
             polygons=np.asarray(self.polygons),
             objects=np.asarray(self.objects),

@@ -26,6 +26,7 @@ class AnnotationIndex(NamedTuple):
         kinds: int32, shape `(N,)`: place of its category in the list of categories, or -1.
         areas: Pixels, float64, shape `(N,)`.
         crowds: bool, shape `(N,)`.
+        scores: Of predictions, float64, shape `(N,)`; NaN where there is none.
         coordinates: x, y, x, y, ... of all polygons. float32 if they have two decimals at most, see
             `exact`, or else float64.
         polygons: Starts of the polygons in `coordinates`, int64.
@@ -50,6 +51,7 @@ class AnnotationIndex(NamedTuple):
     kinds: npt.NDArray[np.int32]
     areas: npt.NDArray[np.float64]
     crowds: npt.NDArray[np.bool_]
+    scores: npt.NDArray[np.float64]
     coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64]
     polygons: npt.NDArray[np.int64]
     objects: npt.NDArray[np.int64]

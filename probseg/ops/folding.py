@@ -1,0 +1,113 @@
+"""Networks for inference, whose batch normalisations are part of their convolutions."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.overrides import TorchFunctionMode
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def folded(network: Net, run: Callable[[Net], object]) -> Net:
+    """Return a copy of a network for inference, with batch normalisations in its convolutions.
+
+    In evaluation mode a normalisation is a factor and a summand for each channel: of the weights of
+    the convolution in front of it just as well as of its map, which is then read and written once
+    less. Answers are equal up to rounding. The copy is not for training, and its weights are none
+    to publish.
+
+    Args:
+        network: In evaluation mode; it is left as it is.
+        run: Calls the network with a small input, which shows where the map of each convolution
+            goes. One that goes anywhere else too, or is the result, keeps its normalisation, and so
+            does a convolution or normalisation that is called twice, or has a hook.
+
+    Returns:
+        The network itself where it has no batch normalisation.
+    """
+    modules = dict(network.named_modules())
+    if not any(isinstance(module, nn.BatchNorm2d) for module in modules.values()):
+        return network
+    flow = _Flow()
+    with torch.enable_grad(), flow:  # without gradients, `ConvSequential` does not call its parts
+        flow.uses.update(_ids(run(network)))
+    convolutions = {
+        id(module.weight): name
+        for name, module in modules.items()
+        if isinstance(module, nn.Conv2d) and not _hooked(module)
+    }
+    copied = copy.deepcopy(network)
+    for name, norm in modules.items():
+        if not isinstance(norm, nn.BatchNorm2d) or norm.training or _hooked(norm):
+            continue
+        before = convolutions.get(flow.weight_before(norm))
+        if before is None:
+            continue
+        convolution, own = copied.get_submodule(before), copied.get_submodule(name)
+        assert isinstance(convolution, nn.Conv2d), "a copy of one"
+        assert isinstance(own, nn.BatchNorm2d), "a copy of one"
+        _replace(copied, before, fuse_conv_bn_eval(convolution, own))
+        # timm's normalisations have these two behind them.
+        rest = [getattr(own, part) for part in ("drop", "act") if hasattr(own, part)]
+        _replace(copied, name, nn.Sequential(*rest))
+    return copied
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _ids(given: object) -> list[int]:
+    return [id(one) for one in (given if isinstance(given, tuple | list) else [given])]
+
+
+def _replace(network: nn.Module, name: str, by: nn.Module) -> None:
+    parent, _, own = name.rpartition(".")
+    setattr(network.get_submodule(parent), own, by)
+
+
+class _Flow(TorchFunctionMode):
+    """Notes from which convolution each batch normalisation gets its map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weight_of: dict[int, int] = {}  # ids of weights by those of the maps made with them
+        self._map_of: dict[int, int] = {}  # ids of normalised maps by those of the running means
+        self.uses: Counter[int] = Counter()  # of each tensor, by its id
+        self._kept: list[object] = []  # so that no id is given twice
+
+    def weight_before(self, norm: nn.BatchNorm2d) -> int | None:
+        """Return the id of the weights in front of a normalisation; None where it cannot fold."""
+        mean = id(norm.running_mean)
+        normalised = self._map_of.get(mean, 0)
+        weight = self._weight_of.get(normalised)
+        used = {self.uses[number] for number in (mean, normalised, weight or 0)}
+        return weight if used == {1} else None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Call a function of PyTorch."""
+        result = func(*args, **(kwargs or {}))
+        self._kept.append((args, kwargs, result))
+        results = result if isinstance(result, tuple | list) else [result]
+        if result is None or any(isinstance(one, Tensor) for one in results):  # no mere size
+            for given in (*args, *(kwargs or {}).values()):
+                self.uses.update(_ids(given))
+        if func is torch.conv2d or func is F.conv2d:
+            self._weight_of[id(result)] = id(args[1])
+        if func is F.batch_norm:
+            self._map_of[id(args[1])] = id(args[0])
+        return result

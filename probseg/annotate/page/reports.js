@@ -8,6 +8,7 @@ const NAMES = {
   coco: "COCO: annotations.json",
   "coco-uncompressed": "COCO, plain run lengths",
   "coco-polygons": "COCO, polygons",
+  "coco-results": "COCO results, with scores",
   png: "PNG, one for each object",
   index: "PNG, one for each photograph",
   yolo: "YOLO, polygons",

@@ -9,8 +9,9 @@ takes is not counted. A row of `benchmarks/results/annotator.csv` each:
 - `by clicks`: each object from its first click, `Enter` after it, `D` after the last one,
 - `Enter and D`: the same, had `D` not finished the last object,
 - `numbers`: the key of the label finishes the object (`--numbers`),
-- `copies`: of frames that follow one another, `V` copies the objects of the last one, and where a
-  copy has an IoU below 0.4, `Escape` leaves it (`--copy`).
+- `in a row`: frames that follow one another, about a second apart (`--in-a-row`),
+- `copies`: of these, `V` copies the objects of the last frame, and where a copy has an IoU below
+  0.4 with all that is left, `Escape` leaves it (`--in-a-row --copy`).
 """
 
 from __future__ import annotations
@@ -135,10 +136,11 @@ def main() -> None:
     parser.add_argument("--photographs", type=int, default=20)
     parser.add_argument("--enough", type=float, default=0.85)
     parser.add_argument("--clicks", type=int, default=10, help="most of an object")
-    parser.add_argument("--copy", action="store_true", help="frames in a row, objects copied")
+    parser.add_argument("--in-a-row", action="store_true", help="frames that follow one another")
+    parser.add_argument("--copy", action="store_true", help="with --in-a-row: objects are copied")
     parser.add_argument("--numbers", action="store_true", help="keys of labels finish objects")
     options = parser.parse_args()
-    frames = list(_frames(options.photographs, in_a_row=options.copy))
+    frames = list(_frames(options.photographs, in_a_row=options.in_a_row))
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         for number, frame in enumerate(frames):
             Image.fromarray(frame.image).save(Path(place) / f"{number:03d}.png")
@@ -155,6 +157,8 @@ def main() -> None:
     ways = {"by clicks": 0, "Enter and D": count}
     if options.copy or options.numbers:
         ways = {"copies" if options.copy else "numbers": 0}
+    elif options.in_a_row:
+        ways = {"in a row": 0}
     for way, more in ways.items():
         acts = annotator.clicks + annotator.keys + more
         row: dict[str, Any] = {"way": way, "model": options.model, "photographs": count}

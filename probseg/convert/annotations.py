@@ -29,4 +29,5 @@ def write(name: str, annotations: Path, target: Path, storage: PurePosixPath) ->
     Raises:
         DataError: If it cannot hold the objects at all.
     """
-    return convert(annotations, target, ("coco", name), Request(storage=storage)).lines()
+    request = Request(storage=storage, ids_of=annotations)
+    return convert(annotations, target, ("coco", name), request).lines()

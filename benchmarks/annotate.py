@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def main() -> None:
             image = cv2.resize(photos[number % len(photos)].image, SIZE)
             Image.fromarray(image).save(folder / f"{number:03d}.jpg", quality=92)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with _served(folder, options.model) as address:
+        with served(folder, options.model) as address:
             page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
             _load(page, address)  # the server loads the model
             page.wait_for_timeout(5000)
@@ -67,9 +67,10 @@ def main() -> None:
 
 
 @contextmanager
-def _served(folder: Path, model: str) -> Iterator[str]:
+def served(folder: Path, model: str, more: Sequence[str] = ()) -> Iterator[str]:
+    """Run `probseg annotate` with more options; yields the address that it prints."""
     verb = [sys.executable, "-c", "from probseg.cli import main; main()", "annotate", str(folder)]
-    options = ["--model", model, "--no-browser", "--port", "0"]
+    options = ["--model", model, "--no-browser", "--port", "0", *more]
     with subprocess.Popen([*verb, *options], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

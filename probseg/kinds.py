@@ -41,6 +41,10 @@ KINDS: dict[str, dict[str, str]] = {
     "data_verb": {
         "convert": "probseg.convert.verb.add_verb",
     },
+    "annotation_export": {
+        "file_names": "probseg.convert.annotations.FILE_NAMES",
+        "write": "probseg.convert.annotations.write",
+    },
     "data_comparison": {
         "against": "probseg.lab.leakage_check.compare",
     },
@@ -95,6 +99,7 @@ KINDS: dict[str, dict[str, str]] = {
 |:--|:--|
 | `attention` | `probseg.attention.ATTENTIONS` |
 | `verb`, `data_verb`, `zoo_verb`, `data_comparison` | the command line |
+| `annotation_export` | the wing `annotate` |
 | `class` | the command line, for configurations that name them |
 | `part` | `probseg.models.build`, for parts of networks |
 | `data_module`, `reevaluation`, `semantic_dataset` | the command line, and the wing `release` |

@@ -11,7 +11,7 @@ import io
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,36 +31,41 @@ LABELS = ("cat", "cup", "saucer", "spoon", "vehicle")
 
 
 def main() -> None:
-    photos = SamplePhotos()
-    samples = {sample.name: sample for sample in map(photos.__getitem__, range(len(photos)))}
+    samples = photographs()
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
-        folder = Path(place) / "photos"
-        folder.mkdir()
-        for sample in samples.values():
-            Image.fromarray(sample.image).save(folder / f"{sample.photo}.png")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with _served(folder) as address:
-            page = _opened(browser, address)
-            _show(page, "cat")
+        with served(Path(place), samples) as address:
+            page = opened(browser, address)
+            show(page, "cat")
             _segment(page, samples["cat"], clicks=3)
             page.keyboard.press("1")
             page.keyboard.press("Enter")
             page.keyboard.press("d")
-            _show(page, "coffee")
+            show(page, "coffee")
             for key, name in (("4", "spoon"), ("2", "cup")):
                 _segment(page, samples[f"coffee/{name}"], clicks=8)
                 page.keyboard.press(key)
                 page.keyboard.press("Enter")
-                _settle(page)
+                settle(page)
             page.keyboard.press("3")
             _segment(page, samples["coffee/saucer"], clicks=6)
             _save(page)
         browser.close()
 
 
+def photographs() -> dict[str, Sample]:
+    """Return the objects of the photographs that come with scikit-image, by name."""
+    photos = SamplePhotos()
+    return {sample.name: sample for sample in map(photos.__getitem__, range(len(photos)))}
+
+
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
-    """Run `probseg annotate`; yields the address that it prints."""
+def served(place: Path, samples: Mapping[str, Sample]) -> Iterator[str]:
+    """Run `probseg annotate` on photographs; yields the address that it prints."""
+    folder = place / "photos"
+    folder.mkdir(exist_ok=True)
+    for sample in samples.values():
+        Image.fromarray(sample.image).save(folder / f"{sample.photo}.png")
     verb = [sys.executable, "-c", "from probseg.cli import main; main()", "annotate", str(folder)]
     options = ["--no-browser", "--port", "0", "--labels", ",".join(LABELS)]
     with subprocess.Popen([*verb, *options], stdout=subprocess.PIPE, text=True) as server:
@@ -71,30 +76,37 @@ def _served(folder: Path) -> Iterator[str]:
             server.terminate()
 
 
-def _opened(browser: Browser, address: str) -> Page:
+def opened(browser: Browser, address: str) -> Page:
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     page.goto(address)
     page.wait_for_selector("body[data-ready]")
     return page
 
 
-def _show(page: Page, photo: str) -> None:
+def show(page: Page, photo: str) -> None:
     """Open a photograph by its name."""
     page.evaluate(
         "name => probsegPage.open(probsegPage.session.photographs.findIndex("
         "photo => photo.name === name))",
         f"{photo}.png",
     )
-    _settle(page)
+    settle(page)
 
 
 def _segment(page: Page, sample: Sample, clicks: int) -> None:
     """Click on the centre of the largest error, again and again."""
+    for x, y, positive in next_clicks(page, sample, clicks):
+        page.mouse.click(x, y, button="left" if positive else "right")
+        settle(page)
+
+
+def next_clicks(page: Page, sample: Sample, most: int) -> Iterator[tuple[float, float, bool]]:
+    """Yield where in the window to click next, and whether on the object, until it is marked."""
     given: list[Click] = []
-    for _ in range(clicks):
-        mask = _mask(page, sample.mask.shape)
-        click = largest_error_click(mask, sample.mask, given)
-        if click is None or iou(mask, sample.mask) > ENOUGH:
+    for _ in range(most):
+        shown = mask(page, sample.mask.shape)
+        click = largest_error_click(shown, sample.mask, given)
+        if click is None or iou(shown, sample.mask) > ENOUGH:
             return
         given.append(click)
         view = page.evaluate("probsegPage.clicker.view")
@@ -102,13 +114,12 @@ def _segment(page: Page, sample: Sample, clicks: int) -> None:
         assert stage is not None
         x = stage["x"] + view["x"] + (click.x + 0.5) * view["scale"]
         y = stage["y"] + view["y"] + (click.y + 0.5) * view["scale"]
-        page.mouse.click(x, y, button="left" if click.positive else "right")
-        _settle(page)
+        yield x, y, click.positive
 
 
-def _mask(page: Page, shape: tuple[int, ...]) -> BoolMap:
+def mask(page: Page, shape: tuple[int, ...]) -> BoolMap:
     """Return the mask that the page shows."""
-    mask = np.zeros(shape, np.bool_)
+    whole = np.zeros(shape, np.bool_)
     region = page.evaluate(
         "(shown => shown && [shown.region.x, shown.region.y, shown.region.width,"
         " shown.region.height, Array.from(shown.region.bytes).join('')])(probsegPage.clicker.mask)"
@@ -116,11 +127,11 @@ def _mask(page: Page, shape: tuple[int, ...]) -> BoolMap:
     if region is not None:
         x, y, width, height, bits = region
         inside = np.frombuffer(bits.encode(), np.uint8).reshape(height, width) == ord("1")
-        mask[y : y + height, x : x + width] = inside
-    return mask
+        whole[y : y + height, x : x + width] = inside
+    return whole
 
 
-def _settle(page: Page) -> None:
+def settle(page: Page) -> None:
     """Wait until all that was sent is answered and painted."""
     while page.evaluate("probsegPage.clicker.pending.length"):
         page.wait_for_timeout(20)

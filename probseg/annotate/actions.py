@@ -7,23 +7,31 @@ finished objects changed. An error undoes what it has stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from probseg.annotate import output
 from probseg.annotate.errors import MissingError, RequestError
 from probseg.annotate.photographs import Photograph
-from probseg.annotate.steps import CHECKS, StoredStep, as_step, check_step, stored_patch
+from probseg.annotate.steps import (
+    CHECKS,
+    StoredStep,
+    as_step,
+    check_polygons,
+    check_step,
+    stored_patch,
+)
 from probseg.annotate.store import State, StoredObject
 from probseg.errors import DataError
-from probseg.formats import png
-from probseg.interact.steps import fill_holes, remove_islands
+from probseg.formats import png, polygons
+from probseg.interact.steps import Patch, fill_holes, islands, remove_islands
 
 if TYPE_CHECKING:
     from probseg.annotate.sessions import Sessions
 
-STATES: tuple[State, ...] = ("open", "done", "review")
+STATES: tuple[State, ...] = get_args(State)
 
 NO_OBJECT = "no object is open; click on one first"
 NO_PIXEL = "the object has no pixel; click on it, or clear it"
@@ -58,13 +66,57 @@ def edit(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     return False
 
 
+def reshape(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Give the open object what an outline gained, and take away what it lost, as steps.
+
+    Where the outline is as it was the mask stays as it is, however much the outline is simplified.
+    """
+    one = _open_object(sessions, photograph, NO_OBJECT)
+    size = _readable_size(photograph)
+    try:
+        before = polygons.fill(check_polygons(action, "before", size), size)
+        after = polygons.fill(check_polygons(action, "after", size), size)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    for patch in (Patch(after & ~before), Patch(before & ~after, positive=False)):
+        if patch.pixels.any():
+            _add(sessions, photograph, one, stored_patch(patch))
+            one = _open_object(sessions, photograph, NO_OBJECT)
+    return False
+
+
+def split(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Make each part of a finished object one object; the largest part keeps what was done."""
+    one = _finished_object(sessions, photograph, action.get("object"))
+    mask = _finished_mask(one)
+    parts = islands(mask)
+    largest = next(parts)
+    if np.array_equal(largest, mask):
+        msg = "the object has one part"
+        raise RequestError(msg)
+    _patch_finished(sessions, photograph, one, Patch(mask & ~largest, positive=False))
+    for part in parts:
+        mask_file = output.finished(part.astype(np.uint8))
+        sessions.store.add_finished(photograph.name, mask_file, one.label)
+    return True
+
+
+def merge(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Make two finished objects one, with the label of the first."""
+    one = _finished_object(sessions, photograph, action.get("object"))
+    other = _finished_object(sessions, photograph, action.get("other"))
+    if one.id == other.id:
+        msg = "`other` must be another object than `object`"
+        raise RequestError(msg)
+    sessions.store.delete(other.id)
+    _patch_finished(sessions, photograph, one, Patch(_finished_mask(other)))
+    return True
+
+
 def copy(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Begin an object with the mask and the label of a finished one of another photograph."""
     source = sessions.photograph(str(action.get("photo")))
-    one = find_object(sessions, source, action.get("object"))
-    if one.mask is None:
-        msg = f"object {one.id} of {source.name} is not finished"
-        raise RequestError(msg)
+    one = _finished_object(sessions, source, action.get("object"))
     if source.size != photograph.size:
         msg = (
             f"{source.name} has the size {source.size}, {photograph.name} {photograph.size}; "
@@ -117,9 +169,11 @@ def set_state(sessions: Sessions, photograph: Photograph, action: Request) -> bo
     if state not in STATES:
         msg = f"`state` must be one of {list(STATES)}, got {state!r}"
         raise RequestError(msg)
-    closed = state == "done" and _close_object(sessions, photograph, action)
+    closes = state not in ("open", "review", "returned")
+    closed = closes and _close_object(sessions, photograph, action)
+    before = sessions.store.photograph(photograph.name).state
     sessions.store.set_state(photograph.name, state)
-    return closed
+    return closed or "rejected" in {before} ^ {state}
 
 
 def reopen(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
@@ -148,6 +202,9 @@ ACTIONS: dict[str, Callable[[Sessions, Photograph, Request], bool]] = {
     **dict.fromkeys(CHECKS, add_step),
     "fill_holes": edit,
     "remove_islands": edit,
+    "reshape": reshape,
+    "split": split,
+    "merge": merge,
     "copy": copy,
     "undo": undo,
     "redo": redo,
@@ -179,10 +236,8 @@ def carry_out(sessions: Sessions, photograph: Photograph, action: Request) -> bo
 
 def checked_step(action: Request, photograph: Photograph) -> StoredStep:
     """Validate a step on a photograph; see `check_step`."""
-    if photograph.size is None:
-        raise DataError(photograph.error)
     try:
-        return check_step(action, photograph.size)
+        return check_step(action, _readable_size(photograph))
     except (TypeError, ValueError) as error:
         raise RequestError(str(error)) from error
 
@@ -210,6 +265,38 @@ def find_object(sessions: Sessions, photograph: Photograph, number: object) -> S
     raise MissingError(str(number))
 
 
+def _readable_size(photograph: Photograph) -> tuple[int, int]:
+    if photograph.size is None:
+        raise DataError(photograph.error)
+    return photograph.size
+
+
+def _finished_object(sessions: Sessions, photograph: Photograph, number: object) -> StoredObject:
+    """Return a finished object by its number."""
+    one = find_object(sessions, photograph, number)
+    if one.mask is None or one.open:
+        msg = f"object {one.id} of {photograph.name} is not finished"
+        raise RequestError(msg)
+    return one
+
+
+def _finished_mask(one: StoredObject) -> npt.NDArray[np.bool_]:
+    assert one.mask is not None, "it is finished"
+    mask: npt.NDArray[np.bool_] = png.decode(one.mask) == 1
+    return mask
+
+
+def _patch_finished(
+    sessions: Sessions, photograph: Photograph, one: StoredObject, patch: Patch
+) -> None:
+    """Open a finished object, give it a patch, and finish it."""
+    _close_object(sessions, photograph, {})
+    sessions.answers.drop_finished(photograph)  # this one is not among them meanwhile
+    sessions.store.reopen(one.id)
+    _add(sessions, photograph, _open_object(sessions, photograph, NO_OBJECT), stored_patch(patch))
+    _finish(sessions, photograph, _open_object(sessions, photograph, NO_OBJECT), one.label)
+
+
 def _open_object(sessions: Sessions, photograph: Photograph, otherwise: str) -> StoredObject:
     one = sessions.store.open_object(photograph.name)
     if one is None:
@@ -233,8 +320,9 @@ def _move(
     """Move in the history of a photograph; an error says `otherwise` where it ends."""
 
     def finished() -> list[tuple[object, ...]]:
-        objects = sessions.store.objects(photograph.name)
-        return [(one.id, one.open, one.label, one.mask) for one in objects if one.mask is not None]
+        rejected = sessions.store.photograph(photograph.name).state == "rejected"
+        objects = [one for one in sessions.store.objects(photograph.name) if one.mask is not None]
+        return [(rejected,), *((one.id, one.open, one.label, one.mask) for one in objects)]
 
     before = finished()
     if not move(photograph.name):

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from probseg.annotate.errors import MissingError, RequestError
 from probseg.annotate.photographs import shown, thumbnail
-from probseg.annotate.security import Guard
+from probseg.annotate.security import READER, Guard
 from probseg.annotate.sessions import Sessions
 from probseg.annotate.store import StaleRevisionError
 from probseg.errors import USER_ERRORS, DataError
@@ -27,7 +27,7 @@ from probseg.page import SHARED
 PAGE = Path(__file__).parent / "page"
 
 FILES = {
-    "annotate.js": (PAGE, "text/javascript"),
+    **{path.name: (PAGE, "text/javascript") for path in sorted(PAGE.glob("*.js"))},
     "canvas.js": (SHARED, "text/javascript"),
     "page.css": (SHARED, "text/css"),
     "icon.svg": (SHARED, "image/svg+xml"),
@@ -37,21 +37,28 @@ FILES = {
 FRAME = "application/octet-stream"
 
 THUMBNAILS = 2000
-"""Thumbnails that are kept in memory, a few kilobytes each."""
+"""Thumbnails that are kept in memory, about 15 kilobytes each."""
 
 
-def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
+def create_app(
+    sessions: Sessions, hosts: frozenset[str], token: str, reader: str | None = None
+) -> Guard:
     """Return the ASGI application that serves the page and its data.
 
     Args:
         sessions: The folder that is annotated.
         hosts: See `Guard`, as for the other.
         token: Of the printed address.
+        reader: Of the address with which nothing can be changed; None without.
     """
 
     @lru_cache(THUMBNAILS)
     def small(name: str) -> bytes:
         return thumbnail(sessions.photograph(name))
+
+    async def session(request: Request) -> Response:
+        reads = request.scope[READER]
+        return await _answered(lambda: {**sessions.session(), "reader": reads})
 
     def model(body: dict[str, Any]) -> dict[str, Any]:
         sessions.choose_model(body.get("name"))
@@ -65,12 +72,6 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
         content, media = shown(sessions.photograph(name))
         return Response(content, media_type=media)
 
-    def export(body: dict[str, Any]) -> dict[str, Any]:
-        if body.get("format") != "coco":
-            msg = f"`format` must be 'coco', got {body.get('format')!r:.200}"
-            raise RequestError(msg)
-        return sessions.export()
-
     def frame(content: bytes) -> Response:
         return Response(content, media_type=FRAME)
 
@@ -81,10 +82,16 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
             Route(f"/static/{name}", _file(folder / name, media))
             for name, (folder, media) in FILES.items()
         ),
-        _get("/api/session", sessions.session),
+        Route("/api/session", session),
+        _get("/api/report", sessions.report),
         _get("/api/photos/{name}", lambda name: sessions.describe(photo(name))),
         _post("/api/photos/{name}/open", lambda name, body: sessions.open(photo(name))),
         _get("/api/photos/{name}/image", image),
+        _get("/api/photos/{name}/masks", lambda name: frame(sessions.small_masks(photo(name)))),
+        _get(
+            "/api/photos/{name}/outline/{tolerance:float}",
+            lambda name, tolerance: sessions.outline(photo(name), tolerance),
+        ),
         _get(
             "/api/photos/{name}/thumbnail",
             lambda name: Response(small(name), media_type="image/jpeg"),
@@ -106,10 +113,10 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
         _post("/api/settings", lambda body: {"settings": sessions.change_settings(body)}),
         _post("/api/model", model),
         _post("/api/labels", lambda body: {"labels": sessions.set_labels(body.get("labels"))}),
-        _post("/api/export", export),
+        _post("/api/export", lambda body: sessions.export(body.get("format"))),
     ]
     handlers = {HTTPException: _http_error}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token)
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token, reader=reader)
 
 
 def _file(path: Path, media: str) -> Callable[[Request], Response]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from probseg.annotate import output
 from probseg.annotate.photographs import Photograph
-from probseg.annotate.store import StoredObject, StoredPhotograph
+from probseg.annotate.store import Overview, StoredObject, StoredPhotograph
 
 MANY_OBJECTS = 40
 """With fewer objects, trainings take small batches, so that an epoch has several steps."""
@@ -80,16 +80,16 @@ def describe_finished(
 
 
 def describe_overview(
-    photograph: Photograph, stored: tuple[str, dict[str, int]] | None, files: int
+    photograph: Photograph, stored: Overview | None, files: int
 ) -> dict[str, Any]:
     """Describe a photograph in the list of all.
 
     Args:
         photograph: The file.
-        stored: Its state and its number of finished objects by label; None if it was never opened.
+        stored: What is stored of it; None if it was never opened.
         files: Number of its mask files, the objects of photographs that were never opened.
     """
-    state, labels = stored or ("open", {"": files} if files else {})
+    state, labels, quality = stored or Overview("open", {"": files} if files else {}, None)
     height, width = photograph.size or (None, None)
     return {
         "id": photograph.id,
@@ -99,6 +99,7 @@ def describe_overview(
         "state": state,
         "objects": sum(labels.values()),
         "labels": labels,
+        "quality": quality,
         "error": photograph.error,
     }
 

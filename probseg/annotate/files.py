@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from probseg.annotate import output
 from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Store
 from probseg.data.layout import unread_folders
-from probseg.errors import UsageError
+from probseg.errors import DataError, UsageError
 from probseg.formats.mask_names import MaskNames
 
 DATABASE = Path(".probseg") / "annotations.sqlite"
@@ -36,7 +37,8 @@ class Files:
         out: Where masks and `annotations.json` go.
         photographs: All photographs.
         store: Their objects.
-        lock: Held by callers of all methods but `refused`, `counts` and `write_coco`.
+        lock: Held by callers of all methods but `refused`, `counts`, `write_coco`
+            and `take`.
     """
 
     def __init__(
@@ -81,14 +83,16 @@ class Files:
         masks = output.existing_masks(paths, photograph)
         with self._store.change(name, None):
             for source, labels in masks:
-                self._store.add_finished(name, source, output.finished(labels))
+                self._store.add_finished(name, output.finished(labels), source=source)
             self._store.keep_written(name)
 
     def write(self, name: str) -> None:
         """Write the mask files of a photograph now, and the COCO file soon."""
         photograph = next((p for p in self._photographs if p.name == name), None)
         if photograph is not None:
-            output.write_masks(self.out, photograph, self._store.objects(name), self._names)
+            rejected = self._store.photograph(name).state == "rejected"
+            objects = [] if rejected else self._store.objects(name)
+            output.write_masks(self.out, photograph, objects, self._names)
         self._store.set_written(name)
         self._timer.cancel()
         self._timer = threading.Timer(DELAY, self.write_coco)
@@ -104,6 +108,25 @@ class Files:
                     output.keep_annotations(self.out)
                     self._store.set_setting("annotations", True)
                 output.write_coco(path, self._photographs, self._store)
+        return path
+
+    def take(self, name: str) -> Path:
+        """Return the path of a file or folder that is exported anew; its last version is removed.
+
+        Raises:
+            DataError: If there is something of the name that was never exported.
+        """
+        path = self.out / name
+        with self._lock:
+            exported = self._store.setting("exports") or []
+            if path.exists() and name not in exported:
+                msg = f"{path}: exists, and is no export of this page; rename or remove it"
+                raise DataError(msg)
+            self._store.set_setting("exports", sorted({*exported, name}))
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
         return path
 
     def close(self) -> None:

@@ -155,9 +155,10 @@ def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> N
     Besides COCO's own keys, annotations have `prompts` (the clicks, boxes and strokes that the
     mask is the answer to, in order; see `probseg.annotate.steps`), `seconds`, `model` and `score`
     (`Mask.quality`; not of masks that were read). Objects without a label are of the category
-    `object`.
+    `object`. Photographs that were rejected are left out.
     """
-    known = {photograph.name: photograph for photograph in photographs if photograph.size}
+    rejected = {name for name, one in store.overview().items() if one.state == "rejected"}
+    known = {p.name: p for p in photographs if p.size and p.name not in rejected}
     numbers = {name: n for n, name in enumerate(known, start=1)}
     images = [
         {"id": numbers[name], "file_name": name, "height": p.size[0], "width": p.size[1]}

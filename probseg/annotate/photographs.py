@@ -7,16 +7,18 @@ import io
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from probseg.errors import DataError
+from probseg.formats import png
 from probseg.formats.mask_names import too_long
 from probseg.images import image_size, opened, read_image
 from probseg.picture_formats import (
@@ -29,7 +31,7 @@ from probseg.picture_formats import (
     unread_files,
 )
 
-THUMBNAIL = 160
+THUMBNAIL = 320
 """Longer side of a thumbnail in pixels."""
 
 REASONS = 5
@@ -168,6 +170,26 @@ def thumbnail(photograph: Photograph) -> bytes:
         picture = Image.fromarray(read_readable(photograph))
         picture.thumbnail((THUMBNAIL, THUMBNAIL), reducing_gap=2)
     return _encoded(np.asarray(picture), "JPEG")
+
+
+def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.uint8]:
+    """Draw masks over one another at the size of the thumbnail.
+
+    Args:
+        masks: At most 255 as PNG, the object 1 (see `probseg.formats.png.decode`).
+        photograph: Their photograph, which can be read.
+
+    Returns:
+        Place of the mask of each pixel from 1 on, 0 outside of all; uint8, shape `(h, w)`.
+    """
+    height, width = photograph.size or (1, 1)
+    scale = min(1.0, THUMBNAIL / max(height, width))
+    small = max(1, round(width * scale)), max(1, round(height * scale))
+    places = np.zeros(small[::-1], np.uint8)
+    for place, content in enumerate(masks, start=1):
+        inside = (png.decode(content) == 1).astype(np.uint8)
+        places[cv2.resize(255 * inside, small, interpolation=cv2.INTER_AREA) > 127] = place
+    return places
 
 
 def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:

@@ -16,6 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 MAX_BODY = 1 << 20
 """Most bytes of a request's body from the page."""
 
+READER = "probseg.reader"
+"""Whether a request under `/api` came with the reader's token, in the scope."""
+
 HEADERS = {
     b"content-security-policy": b"default-src 'self'; img-src 'self' blob:; "
     b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -36,6 +39,7 @@ class Guard:
         token: Value that the header `X-Probseg-Token` must have under `/api`.
         max_body: Most bytes of a request's body.
         way_out: What to do where `Host` is refused.
+        reader: Another value of the token, with which nothing can be changed; None without.
     """
 
     def __init__(
@@ -45,8 +49,9 @@ class Guard:
         token: str,
         max_body: int = MAX_BODY,
         way_out: str = "use the address that it printed",
+        reader: str | None = None,
     ) -> None:
-        self.app, self.hosts, self.token = app, hosts, token
+        self.app, self.hosts, self.token, self.reader = app, hosts, token, reader
         self.max_body, self.way_out = max_body, way_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +96,11 @@ class Guard:
             return 403, "requests from other sites are refused"
         if scope["path"].startswith("/api"):
             given = headers.get(b"x-probseg-token", b"")
-            if not hmac.compare_digest(given, self.token.encode()):
+            reads = self.reader is not None and hmac.compare_digest(given, self.reader.encode())
+            scope[READER] = reads
+            if reads and scope["method"] not in ("GET", "HEAD"):
+                return 403, "this address only shows the annotations"
+            if not reads and not hmac.compare_digest(given, self.token.encode()):
                 return 401, "the token is missing or wrong; open the address that was printed"
         if scope["method"] == "POST":
             media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()

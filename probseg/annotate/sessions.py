@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,16 @@ from probseg.annotate.described import (
     train_command,
 )
 from probseg.annotate.errors import MissingError, RequestError
+from probseg.annotate.exports import COCO, file_names, write_export
 from probseg.annotate.files import DATABASE, Files, check_links
 from probseg.annotate.frames import pack
+from probseg.annotate.keys import read_keys
 from probseg.annotate.models import Answerer
-from probseg.annotate.photographs import Photograph, list_photographs, read_readable
-from probseg.annotate.steps import as_step, next_click
-from probseg.annotate.store import Store
+from probseg.annotate.photographs import Photograph, list_photographs, read_readable, small_map
+from probseg.annotate.steps import MAX_RADIUS, as_step, next_click
+from probseg.annotate.store import State, Store
 from probseg.errors import DataError, UsageError
-from probseg.formats import png
+from probseg.formats import png, polygons
 
 
 class Sessions:
@@ -62,6 +64,7 @@ class Sessions:
         self.photographs = list_photographs(folder)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
         check_links(self.out)
+        read_keys(self.out)
         self._lock = threading.RLock()
         self.store = Store(self.out / DATABASE)
         self.files = Files(folder, self.out, self.photographs, self.store, self._lock)
@@ -114,6 +117,8 @@ class Sessions:
             "settings": self.settings(),
             "photographs": rows,
             "train_command": train_command(self.folder, self.out, objects),
+            "formats": [*file_names()],
+            "keys": read_keys(self.out),
             "folder": self.folder.name,
         }
 
@@ -158,6 +163,34 @@ class Sessions:
             msg = f"object {number} is not finished"
             raise RequestError(msg)
         return pack({}, png.decode(one.mask) == 1)
+
+    def small_masks(self, photograph: Photograph) -> bytes:
+        """Return the frame of all finished objects at the size of the thumbnail.
+
+        The map has the place of each pixel's object in `objects` of the header, from 1 on; of more
+        than 255 objects only the first have one.
+        """
+        with self._lock:
+            self.files.read(photograph)
+            objects = self.store.objects(photograph.name)
+        finished = [one for one in objects if one.mask is not None and not one.open][:255]
+        small = small_map([one.mask for one in finished if one.mask is not None], photograph)
+        return pack({"objects": [one.id for one in finished]}, small)
+
+    def outline(self, photograph: Photograph, tolerance: float) -> dict[str, Any]:
+        """Return the outline of the open object, simplified to a tolerance in pixels.
+
+        Raises:
+            RequestError: If the tolerance is above `MAX_RADIUS`.
+        """
+        if not tolerance <= MAX_RADIUS:
+            msg = f"`tolerance` must be at most {MAX_RADIUS} pixels, got {tolerance}"
+            raise RequestError(msg)
+        with self._lock:
+            mask = self.answers.mask(photograph)
+        parts = [] if mask is None else polygons.trace(mask, tolerance)
+        rings = [[part.outer.tolist(), *(hole.tolist() for hole in part.holes)] for part in parts]
+        return {"polygons": rings}
 
     def current_mask(self, photograph: Photograph) -> bytes:
         """Return the frame of the open object."""
@@ -212,12 +245,12 @@ class Sessions:
             try:
                 with self.store.change(name, revision) as before:
                     files_change = carry_out(self, photograph, action)
-                    if before.state == "done":
-                        self._reconsider(name)
+                    self._reconsider(name, before.state, files_change)
                     if not files_change:
                         self.store.keep_written(name)
             except BaseException:
                 self.answers.drop(photograph)  # its steps were not stored
+                self.answers.drop_finished(photograph)
                 raise
             if files_change:
                 self.answers.drop_finished(photograph)
@@ -270,20 +303,49 @@ class Sessions:
             self.store.set_setting("labels", self.labels)
             return [*self.labels]
 
-    def export(self) -> dict[str, Any]:
-        """Write `annotations.json` now; return its path and the photographs with open objects."""
-        path = self.files.write_coco()
+    def export(self, name: object) -> dict[str, Any]:
+        """Write the finished objects in a format of `file_names`, or the report of the work.
+
+        Returns:
+            The path, the photographs with open objects, and what the format cannot hold.
+
+        Raises:
+            RequestError: If the format is unknown.
+            DataError: If it cannot hold the objects, or would take the place of other files.
+        """
+        names = file_names()
+        if not isinstance(name, str) or name not in names:
+            msg = f"`format` must be one of {list(names)}, got {name!r:.200}"
+            raise RequestError(msg)
+        path, lost = self.files.write_coco(), []
         with self._lock:
-            unfinished = self.store.with_open_objects()
-        return {"path": str(path), "unfinished": unfinished}
+            unfinished, efforts = self.store.with_open_objects(), self.store.efforts()
+        if name != COCO:
+            annotations, path = path, self.files.take(names[name])
+            lost = write_export(name, annotations, path, self._storage(), efforts)
+        return {"path": str(path), "unfinished": unfinished, "lost": lost}
+
+    def _storage(self) -> PurePosixPath:
+        """Return the folder of the photographs, from the one that the project is in."""
+        project = self.folder.resolve()
+        return PurePosixPath(project.name, "images" if (project / "images").is_dir() else "")
+
+    def report(self) -> dict[str, Any]:
+        """Return the work on finished objects by label."""
+        with self._lock:
+            return {"labels": [one._asdict() for one in self.store.efforts()]}
 
     # Inside the lock
 
-    def _reconsider(self, name: str) -> None:
-        """Set a photograph that is done to open if it has an open object by now."""
-        done = self.store.photograph(name).state == "done"
-        if done and self.store.open_object(name) is not None:
+    def _reconsider(self, name: str, before: State, files_change: bool) -> None:
+        """Open a photograph that is done again where an object is open, or accepted and changed."""
+        state = self.store.photograph(name).state
+        if state != before or state not in ("done", "accepted"):
+            return
+        if self.store.open_object(name) is not None:
             self.store.set_state(name, "open")
+        elif files_change and state == "accepted":
+            self.store.set_state(name, "done")
 
     def _begin_again(self) -> None:
         """Remember model and settings, and forget what was encoded with others."""

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 
 from probseg.formats import run_lengths
+from probseg.formats.polygons import Polygon
 from probseg.interact.mask import Mask
 from probseg.interact.steps import BoxStep, Patch, Step, Stroke
 from probseg.types import Click
@@ -44,6 +45,28 @@ def check_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
         msg = f"`type` must be 'click', 'box' or 'brush', got {kind!r:.200}"
         raise ValueError(msg)
     return {"type": kind, **check(sent, *size)}
+
+
+def check_polygons(sent: Mapping[str, Any], name: str, size: tuple[int, int]) -> list[Polygon]:
+    """Validate the polygons of an outline: `[[ring, hole, ...], ...]`, each ring `[[x, y], ...]`.
+
+    Args:
+        sent: What clients send.
+        name: Of the argument that has the polygons.
+        size: `(H, W)` of the photograph.
+
+    Raises:
+        ValueError: If they have another form, too many points, or lie outside of the photograph.
+    """
+    groups = sent.get(name)
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        msg = f"`{name}` must be a list of polygons, each a list of rings, got {groups!r:.200}"
+        raise ValueError(msg)
+    drawn = [[np.array(_points(ring, name, *size)) for ring in group] for group in groups]
+    if sum(len(ring) for group in drawn for ring in group) > MAX_POINTS:
+        msg = f"`{name}` must have at most {MAX_POINTS} points"
+        raise ValueError(msg)
+    return [Polygon(group[0], tuple(group[1:])) for group in drawn if group]
 
 
 def as_step(stored: StoredStep) -> Step:
@@ -104,24 +127,29 @@ def _box(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
 
 
 def _stroke(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
-    radius, points = _number(sent.get("radius"), "radius"), sent.get("points")
+    radius = _number(sent.get("radius"), "radius")
     if not 0 < radius <= MAX_RADIUS:
         msg = f"`radius` must be above 0 and at most {MAX_RADIUS}, got {radius}"
         raise ValueError(msg)
+    pairs = _points(sent.get("points"), "points", height, width)
+    return {"radius": radius, "points": pairs, "positive": _sign(sent)}
+
+
+def _points(points: object, name: str, height: int, width: int) -> list[list[float]]:
     if not isinstance(points, list) or not 0 < len(points) <= MAX_POINTS:
-        msg = f"`points` must be a list of 1 to {MAX_POINTS} pairs, got {points!r:.200}"
+        msg = f"`{name}` must have lists of 1 to {MAX_POINTS} pairs, got {points!r:.200}"
         raise ValueError(msg)
     pairs = []
     for point in points:
         if not isinstance(point, list) or len(point) != 2:
-            msg = f"`points` must be pairs [x, y], got {point!r:.200}"
+            msg = f"`{name}` must be pairs [x, y], got {point!r:.200}"
             raise ValueError(msg)
-        x, y = (_number(value, "points") for value in point)
+        x, y = (_number(value, name) for value in point)
         if not (-width <= x <= 2 * width and -height <= y <= 2 * height):
-            msg = f"`points` must be near the photograph, got [{x}, {y}]"
+            msg = f"`{name}` must be near the photograph, got [{x}, {y}]"
             raise ValueError(msg)
         pairs.append([x, y])
-    return {"radius": radius, "points": pairs, "positive": _sign(sent)}
+    return pairs
 
 
 CHECKS: dict[str, Callable[[Mapping[str, Any], int, int], StoredStep]] = {

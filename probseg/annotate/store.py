@@ -20,9 +20,11 @@ from probseg.annotate.schema import CHANGES
 from probseg.errors import UsageError
 
 LONGEST_PAUSE = 30.0
-"""Longer times in seconds between two steps of an object count as this much."""
+"""Longer times in seconds between two steps count as this much."""
 
-State = Literal["open", "done", "review"]
+State = Literal["open", "done", "review", "accepted", "rejected", "returned"]
+"""The annotator is at work, has finished, or is unsure; the reviewer is content, leaves the
+photograph out of all files, or sends it back."""
 
 
 class Finished(NamedTuple):
@@ -55,6 +57,36 @@ class StoredPhotograph(NamedTuple):
     redo: bool
 
 
+class Overview(NamedTuple):
+    """What the list of photographs says of one of them.
+
+    Args:
+        state: Whether it is done.
+        labels: Number of finished objects by label, which is empty for those without.
+        quality: The lowest `Mask.quality` of its finished objects; None where none has one.
+    """
+
+    state: State
+    labels: dict[str, int]
+    quality: float | None
+
+
+class Effort(NamedTuple):
+    """Work on the finished objects of a label.
+
+    Args:
+        label: Empty for objects without.
+        objects: Their number; masks that were read from files count once somebody opened them.
+        seconds: Spent on all of them.
+        clicks: On all of them.
+    """
+
+    label: str
+    objects: int
+    seconds: float
+    clicks: int
+
+
 class StaleRevisionError(RuntimeError):
     """The photograph was changed by another client since this one read it."""
 
@@ -76,7 +108,8 @@ class StoredObject:
         base: PNG of the mask before the first step, which was read from a file or copied from
             another photograph; None without.
         model: Name of the model that answered last; None for masks that were read.
-        seconds: Time spent on it, pauses cut to `LONGEST_PAUSE`.
+        seconds: Time spent on it, from the last step on another object to its end, pauses cut to
+            `LONGEST_PAUSE`.
         quality: `Mask.quality` of the finished mask; None for masks that were read.
     """
 
@@ -110,6 +143,7 @@ class Store:
         except OSError as error:
             msg = f"{path.parent}: cannot be made ({error}); choose another --out"
             raise UsageError(msg) from error
+        self._last: float | None = None  # time of the last step on any object
         # Requests are answered by several threads, one at a time: see `Sessions`.
         try:
             self._db = sqlite3.connect(
@@ -207,20 +241,31 @@ class Store:
             self._db.execute(inverse)
         return True
 
-    def overview(self) -> dict[str, tuple[State, dict[str, int]]]:
-        """Return the state of each known photograph, and its number of finished objects by label.
-
-        The label of objects without one is empty.
-        """
-        rows = self._db.execute("SELECT name, state FROM photographs")
-        known: dict[str, tuple[State, dict[str, int]]] = {name: (state, {}) for name, state in rows}
+    def overview(self) -> dict[str, Overview]:
+        """Return what the list of photographs says of each known one, by name."""
+        sql = (
+            "SELECT name, state, (SELECT MIN(quality) FROM objects WHERE photo = name AND open = 0)"
+            " FROM photographs"
+        )
+        rows = self._db.execute(sql)
+        known = {name: Overview(state, {}, quality) for name, state, quality in rows}
         sql = (
             "SELECT photo, COALESCE(label, ''), COUNT(*) FROM objects WHERE open = 0 "
             "GROUP BY photo, label ORDER BY label"
         )
         for name, label, count in self._db.execute(sql):
-            known[name][1][label] = count
+            known[name].labels[label] = count
         return known
+
+    def efforts(self) -> list[Effort]:
+        """Return the work on finished objects, by label."""
+        sql = (
+            "SELECT COALESCE(label, ''), COUNT(*), SUM(seconds), SUM((SELECT COUNT(*) FROM steps "
+            "WHERE object = id AND json_extract(body, '$.type') = 'click')) FROM objects "
+            "WHERE open = 0 AND (source IS NULL OR touched IS NOT NULL) "
+            "GROUP BY label ORDER BY label"
+        )
+        return [Effort(*row) for row in self._db.execute(sql)]
 
     def set_state(self, photo: str, state: State) -> None:
         """Note whether a photograph is done; inside `change`."""
@@ -257,16 +302,30 @@ class Store:
             label: Its class.
             base: PNG of the mask to begin with.
         """
-        sql = "INSERT INTO objects (photo, open, touched, label, base) VALUES (?, 1, ?, ?, ?)"
-        number = self._db.execute(sql, (photo, time.time(), label, base)).lastrowid
+        sql = (
+            "INSERT INTO objects (photo, open, touched, label, base, seconds) "
+            "VALUES (?, 1, ?, ?, ?, ?)"
+        )
+        now = time.time()
+        seconds = 0.0 if self._last is None else _counted(now - self._last)
+        number = self._db.execute(sql, (photo, now, label, base, seconds)).lastrowid
         assert number is not None, "a row was inserted"
         return number
 
-    def add_finished(self, photo: str, source: str, mask: Finished) -> None:
-        """Add an object that was read from a mask file; inside `change`."""
-        columns = "photo, open, source, base, mask, counts, area"
-        sql = f"INSERT INTO objects ({columns}) VALUES (?, 0, ?, ?, ?, ?, ?)"
-        self._db.execute(sql, (photo, source, mask.png, *mask))
+    def add_finished(
+        self, photo: str, mask: Finished, label: str | None = None, source: str | None = None
+    ) -> None:
+        """Add an object that is finished; inside `change`.
+
+        Args:
+            photo: Name of the photograph.
+            mask: The mask to begin with where it is opened.
+            label: Its class.
+            source: The mask file that it was read from, if it was.
+        """
+        columns = "photo, open, label, source, base, mask, counts, area"
+        sql = f"INSERT INTO objects ({columns}) VALUES (?, 0, ?, ?, ?, ?, ?, ?)"
+        self._db.execute(sql, (photo, label, source, mask.png, *mask))
 
     def add_step(self, number: int, step: dict[str, Any]) -> None:
         """Add a step to an object; inside `change`."""
@@ -275,12 +334,16 @@ class Store:
             "WHERE object = ?"
         )
         self._db.execute(sql, (number, json.dumps(step), number))
-        sql = (
-            "UPDATE objects SET seconds = seconds + MIN(MAX(? - touched, 0), ?), touched = ? "
-            "WHERE id = ?"
-        )
-        now = time.time()
-        self._db.execute(sql, (now, LONGEST_PAUSE, now, number))
+        self._count_time(number)
+
+    def _count_time(self, number: int) -> None:
+        """Add the time since the last step of an object to its seconds."""
+        (touched,) = self._db.execute(
+            "SELECT touched FROM objects WHERE id = ?", (number,)
+        ).fetchone()
+        self._last = now = time.time()
+        sql = "UPDATE objects SET seconds = seconds + ?, touched = ? WHERE id = ?"
+        self._db.execute(sql, (_counted(now - (touched or now)), now, number))
 
     def clear(self, number: int) -> None:
         """Delete the steps of an object; inside `change`."""
@@ -294,6 +357,7 @@ class Store:
             "kept = (SELECT COUNT(*) FROM steps WHERE object = id) WHERE id = ?"
         )
         self._db.execute(sql, (*mask, model, quality, number))
+        self._count_time(number)
 
     def reopen(self, number: int) -> None:
         """Open a finished object; inside `change`."""
@@ -351,3 +415,8 @@ class Store:
     def names(self) -> list[str]:
         """Return the names of all photographs with objects or a state."""
         return [name for (name,) in self._db.execute("SELECT name FROM photographs ORDER BY name")]
+
+
+def _counted(pause: float) -> float:
+    """Return how many seconds of a pause count; a clock that was set back gives none."""
+    return min(max(pause, 0.0), LONGEST_PAUSE)

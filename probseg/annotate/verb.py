@@ -52,13 +52,14 @@ def run(arguments: Sequence[str]) -> None:
     listening = listen(options.host, options.port)
     answerer = Answerer(options.model, options.runs, options.device)
     sessions = Sessions(options.folder, options.out, answerer, options.labels)
-    token = secrets.token_urlsafe(24)
-    app = create_app(sessions, listening.hosts, token)
+    token, reader = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+    app = create_app(sessions, listening.hosts, token, reader)
     address = f"{listening.address}/#{token}"
     lines = [
         f"{len(sessions.photographs)} photographs",
         *refusals(sessions.files.refused()),
         address,
+        f"to look without changing anything: {listening.address}/#{reader}",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.write("Ctrl-C ends it; nothing is lost.\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -132,7 +132,24 @@ def remove_islands(mask: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> Patc
         mask: The object, bool, shape `(H, W)`, with at least one pixel.
         clicks: On the object and on the background.
     """
-    _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
-    clicked = {int(parts[click.y, click.x]) for click in clicks if click.positive} - {0}
-    largest = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
+    parts, areas = _parts(mask)
+    clicked = {int(parts[int(click.y), int(click.x)]) for click in clicks if click.positive} - {0}
+    largest = 1 + int(areas.argmax())
     return Patch(mask & ~np.isin(parts, list(clicked or {largest})), positive=False)
+
+
+def islands(mask: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yield the parts of a mask, the largest first, each bool of shape `(H, W)`.
+
+    Args:
+        mask: The object, bool, shape `(H, W)`.
+    """
+    parts, areas = _parts(mask)
+    for number in np.argsort(-areas, kind="stable"):
+        yield parts == 1 + number
+
+
+def _parts(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return the number of each pixel's part, from 1 on, and the parts' areas; corners connect."""
+    _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
+    return parts, stats[1:, cv2.CC_STAT_AREA]

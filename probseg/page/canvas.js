@@ -19,19 +19,46 @@ const SLOWEST_PREVIEW = 80; // milliseconds; above it the preview switches itsel
 const LARGEST_LAYER = 8e6; // pixels of the layer of finished objects, scaled down above
 const MAX_SCALE = 40;
 
+/** Keys of each action as `KeyboardEvent.key` names them; of letters, both cases where free. */
+export const KEYS = {
+  object: ["a"],
+  background: ["s"],
+  box: ["x"],
+  brush: ["b"],
+  eraser: ["e"],
+  thinner: ["["],
+  thicker: ["]"],
+  undo: ["z"],
+  redo: ["Z"],
+  clear: ["Backspace"],
+  cancel: ["Escape"],
+  finish: ["Enter"],
+  delete: ["Delete"],
+  hide: ["h"],
+  zoom_in: ["+", "="],
+  zoom_out: ["-"],
+  fit: ["0"],
+};
+
+/** Return how a key is written for people. */
+export function keyName(key) {
+  if (key.length > 1) return key;
+  return key !== key.toLowerCase() ? `shift-${key}` : key.toUpperCase();
+}
+
 const TOOLS = [
-  { name: "object", text: "Object", hint: "Mark the object (left click, or A at the crosshair)" },
-  { name: "background", text: "Background", hint: "Mark the background (right click, or S)" },
-  { name: "box", text: "Box", hint: "Draw a box around the object (shift-drag)" },
-  { name: "brush", text: "Brush", hint: "Add pixels by hand (B; [ and ] change its size)" },
-  { name: "eraser", text: "Eraser", hint: "Take pixels away by hand (E)" },
+  { name: "object", text: "Object", hint: "Mark the object (left click, or $ at the crosshair)" },
+  { name: "background", text: "Background", hint: "Mark the background (right click, or $)" },
+  { name: "box", text: "Box", hint: "Draw a box around the object (shift-drag, $)" },
+  { name: "brush", text: "Brush", hint: "Add pixels by hand ($)" },
+  { name: "eraser", text: "Eraser", hint: "Take pixels away by hand ($)" },
 ];
 const COMMANDS = [
-  { name: "undo", text: "Undo", hint: "Undo (Z)" },
-  { name: "redo", text: "Redo", hint: "Redo (shift-Z)" },
-  { name: "clear", text: "Start over", hint: "Remove all marks of this object (Backspace)" },
-  { name: "fit", text: "Fit", hint: "Show the whole photograph (0)" },
-  { name: "finish", text: "Finish object", hint: "Finish the object (Enter)" },
+  { name: "undo", text: "Undo", hint: "Undo ($)" },
+  { name: "redo", text: "Redo", hint: "Redo ($)" },
+  { name: "clear", text: "Start over", hint: "Remove all marks of this object ($)" },
+  { name: "fit", text: "Fit", hint: "Show the whole photograph ($)" },
+  { name: "finish", text: "Finish object", hint: "Finish the object ($)" },
 ];
 const ICONS = {
   object: "M10 2.5a7.5 7.5 0 1 0 0 15a7.5 7.5 0 0 0 0-15zM10 6.5v7M6.5 10h7",
@@ -171,10 +198,21 @@ const NOTHING = { object: null, clicks: [], box: null, label: null };
  * an Error), `select` (another finished object, or none, is selected). `label` is given to the object
  * that is finished next. With `edits`, a click on a finished object selects it, to delete it or to go
  * on with it, and Escape cancels the open object; without, the transport knows no such actions.
+ *
+ * `extra` draws over the photograph and takes pointers first, where it is set: `draw(context, view)` in
+ * CSS pixels, and `grip(point, event, scale)`, which returns `{move(point), drop()}` or null.
  */
 export class Clicker extends EventTarget {
-  constructor(root, transport, { tools = TOOLS.map((tool) => tool.name), edits = false } = {}) {
+  constructor(
+    root,
+    transport,
+    { tools = TOOLS.map((tool) => tool.name), edits = false, keys = KEYS } = {},
+  ) {
     super();
+    this.keys = keys;
+    this.bound = new Map();
+    for (const action of Object.keys(KEYS)) for (const key of keys[action]) this.bound.set(key, action);
+    this.extra = null;
     this.transport = transport;
     this.edits = edits;
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
@@ -377,7 +415,8 @@ export class Clicker extends EventTarget {
     if (event.altKey) return false;
     if (event.ctrlKey || event.metaKey) {
       if (event.key.toLowerCase() !== "z") return false;
-      return this._press(event.shiftKey ? "Z" : "z", event);
+      this._command(event.shiftKey ? "redo" : "undo");
+      return true;
     }
     return this._press(event.key, event);
   }
@@ -495,7 +534,8 @@ export class Clicker extends EventTarget {
       tabIndex: 0,
       role: "application",
       "aria-label":
-        "Photograph. Arrow keys move a crosshair, A marks the object there, S the background.",
+        `Photograph. Arrow keys move a crosshair, ${keyName(this.keys.object[0])} marks the object there, ` +
+        `${keyName(this.keys.background[0])} the background.`,
     });
     this.readout = element("output", { className: "clicker-status" });
     this.live = element("div", { className: "clicker-hidden", role: "status" });
@@ -510,7 +550,7 @@ export class Clicker extends EventTarget {
       const caption = element("span", { textContent: text });
       const made = element(
         "button",
-        { type: "button", title: hint, "aria-label": text, "data-tool": name, onclick: press },
+        { type: "button", title: hint.replace("$", keyName(this.keys[name][0])), "aria-label": text, "data-tool": name, onclick: press },
         icon(ICONS[name]),
         caption,
       );
@@ -562,29 +602,36 @@ export class Clicker extends EventTarget {
     ] ?? [0, 0];
     if (x || y) this._moveCrosshair(x * step, y * step);
     else if (key === " ") this._space(true);
-    else if (key === "Escape") this._escape();
-    else if (key === "Delete" && this.selected !== null) this._change("delete");
-    else if (key === "Enter") this.selected === null ? this.finish() : this._change("reopen");
-    else if (key === "Backspace") this._command("clear");
-    else if (key === "0") this.fit();
-    else if (key === "+" || key === "=") this._zoomKey(1.25);
-    else if (key === "-") this._zoomKey(0.8);
-    else if (key === "[" || key === "]") this._resizeBrush(key === "[" ? 0.8 : 1.25);
-    else if (key === "z") this.undo();
-    else if (key === "Z") this.redo();
     else {
-      const named = {
-        a: () => this._clickCrosshair(true),
-        s: () => this._clickCrosshair(false),
-        b: () => this.choose(this.tool === "brush" ? "object" : "brush"),
-        e: () => this.choose(this.tool === "eraser" ? "object" : "eraser"),
-        x: () => this.choose(this.tool === "box" ? "object" : "box"),
-        h: () => this._toggleMasks(),
-      }[key.toLowerCase()];
-      if (!named) return false;
-      named();
+      const action = this.bound.get(key) ?? this.bound.get(key.toLowerCase());
+      if (!action || (action === "delete" && this.selected === null)) return false;
+      this._acts[action]();
     }
     return true;
+  }
+
+  /** What each action of `KEYS` does. */
+  get _acts() {
+    const toggle = (tool) => this.choose(this.tool === tool ? "object" : tool);
+    return {
+      object: () => this._clickCrosshair(true),
+      background: () => this._clickCrosshair(false),
+      box: () => toggle("box"),
+      brush: () => toggle("brush"),
+      eraser: () => toggle("eraser"),
+      thinner: () => this._resizeBrush(0.8),
+      thicker: () => this._resizeBrush(1.25),
+      undo: () => this.undo(),
+      redo: () => this.redo(),
+      clear: () => this._command("clear"),
+      cancel: () => this._escape(),
+      finish: () => (this.selected === null ? this.finish() : this._change("reopen")),
+      delete: () => this._change("delete"),
+      hide: () => this._toggleMasks(),
+      zoom_in: () => this._zoomKey(1.25),
+      zoom_out: () => this._zoomKey(0.8),
+      fit: () => this.fit(),
+    };
   }
 
   /** Delete the selected object, or open it again. */
@@ -694,7 +741,10 @@ export class Clicker extends EventTarget {
     const secondary = event.button === 2 || event.button === 5 || event.ctrlKey;
     const photo = this._toPhoto(at.x, at.y);
     const painting = this.tool === "brush" || this.tool === "eraser";
-    if (event.button === 1 || this.space) {
+    const grip = this.space ? null : this.extra?.grip(photo, event, this.view.scale);
+    if (grip) {
+      this.gesture = { kind: "grip", grip };
+    } else if (event.button === 1 || this.space) {
       this.gesture = { kind: "pan", from: at, view: this.view };
     } else if (event.shiftKey || (this.tool === "box" && !secondary)) {
       this.gesture = { kind: "box", from: photo, to: photo };
@@ -723,6 +773,7 @@ export class Clicker extends EventTarget {
     }
     const photo = this._toPhoto(at.x, at.y);
     if (gesture.kind === "pinch") this._pinched();
+    else if (gesture.kind === "grip") gesture.grip.move(photo);
     else if (gesture.kind === "box") gesture.to = photo;
     else if (gesture.kind === "stroke") {
       for (const part of event.getCoalescedEvents?.() ?? [event]) {
@@ -753,7 +804,8 @@ export class Clicker extends EventTarget {
     if (gesture.kind === "click") {
       const { x, y } = this._toPhoto(at.x, at.y);
       this.click(x, y, gesture.positive, since);
-    } else if (gesture.kind === "box") this._drawnBox(gesture, since);
+    } else if (gesture.kind === "grip") gesture.grip.drop();
+    else if (gesture.kind === "box") this._drawnBox(gesture, since);
     else if (gesture.kind === "stroke") {
       const { positive, radius, points } = gesture;
       this.act({ type: "brush", positive, radius, points }, since);
@@ -788,6 +840,11 @@ export class Clicker extends EventTarget {
   _wheel(event) {
     event.preventDefault();
     if (!this.image) return;
+    const painting = this.tool === "brush" || this.tool === "eraser";
+    if (painting && event.shiftKey) {
+      this._resizeBrush(event.deltaY + event.deltaX < 0 ? 1.25 : 0.8); // some browsers turn the wheel
+      return;
+    }
     const lines = event.deltaMode === 1 ? 16 : 1;
     const speed = event.ctrlKey ? 0.01 : 0.0015; // with ctrl: pinching on a trackpad
     const { x, y } = this._at(event);
@@ -945,6 +1002,7 @@ export class Clicker extends EventTarget {
     this._drawBoxes(context);
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     if (this.layers.marks) this._drawMarks(context);
+    this.extra?.draw(context, this.view);
     this._drawCursor(context);
   }
 
@@ -1079,7 +1137,7 @@ export class Clicker extends EventTarget {
     if (this.timings.length) parts.push(`${Math.round(this.timings.at(-1))} ms per click`);
     if (this.image) parts.push(`${Math.round(100 * this.view.scale)} %`);
     if (this.ghost) parts.push("dashed: before the change");
-    if (!this.layers.mask) parts.push("masks hidden (H)");
+    if (!this.layers.mask) parts.push(`masks hidden (${keyName(this.keys.hide[0])})`);
     if (this.pending.length > 1) parts.push(`${this.pending.length} clicks on their way`);
     this.readout.textContent = parts.join("  ·  ");
     this.readout.hidden = !parts.length;

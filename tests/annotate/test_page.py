@@ -252,7 +252,12 @@ def test_box_brush_and_eraser(page):
     page.press("b")
     page.drag((10, 5), (60, 5))
     assert page.mask()[5, 10:60].all()
-    page.press("e")
+    size = page.run("clicker.brush")
+    page.tab.keyboard.down("Shift")
+    page.tab.mouse.wheel(0, -100)
+    page.tab.keyboard.up("Shift")
+    page.until(f"clicker.brush === {size} * 1.25")
+    page.press("[", "e")
     page.drag((30, 5), (31, 5))
     assert not page.mask()[5, 30]
     assert page.mask()[5, 50]

@@ -42,6 +42,13 @@ def test_axe_finds_no_serious_fault(theme, tmp_path):
         faults += serious(page)  # with a selected one, a message and a photograph to review
         page.press("?")
         faults += serious(page)
+        page.press("Escape", "o")
+        page.until("document.querySelector('.tile canvas[width]')")
+        faults += serious(page)
+        page.press("Enter")
+        page.tab.get_by_role("button", name="Time and clicks").click()
+        page.until("document.querySelector('#report').open")
+        faults += serious(page)
         page.press("Escape", "n", "n")
         assert page.tab.locator("#unreadable").is_visible()
         faults += serious(page)

@@ -136,6 +136,20 @@ def test_holes_stray_parts_and_copies_by_one_keystroke(page):
     assert page.run(OBJECTS) == ["dog", "cat"]
 
 
+def test_a_number_finishes_the_object_if_wanted(page):
+    page.click(40, 50)
+    page.press("2")
+    assert page.run(f"[{OPEN}, {OBJECTS}]") == [True, []]
+    page.tab.get_by_label("Number keys finish the object").check()
+    page.press("1")
+    assert page.run(f"[{OPEN}, {OBJECTS}]") == [False, ["cat"]]
+    page.press("2")  # for the object that is begun next
+    page.open()
+    page.click(100, 50)
+    page.press("2")
+    assert page.run(f"[{OPEN}, {OBJECTS}]") == [False, ["cat", "dog"]]
+
+
 def listed(page):
     names = "probsegPage.session.photographs"
     return page.run(f"probsegPage.strip.keys.map(key => {names}[probsegPage.byId.get(key)].name)")

@@ -234,13 +234,6 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     assert np.array_equal(kept, labels)
 
 
-def refused(client, action, n=0, status=400):
-    body = {"revision": client.get(client.path(n))["revision"], "action": action}
-    answer = client.http.post(f"{client.path(n)}/actions", json=body)
-    assert answer.status_code == status
-    return answer.json()["error"]
-
-
 def test_one_history_of_all_that_was_done_to_a_photograph(client):
     """Undo leads back through each state, redo forth again, also by a new server."""
     folder = client.sessions.folder
@@ -288,22 +281,22 @@ def test_one_history_of_all_that_was_done_to_a_photograph(client):
     client.act({"type": "undo"})
     header, _ = client.act({"type": "label", "object": number + 1, "label": "new"})
     assert not header["redo"], "a new change takes the place of those that were undone"
-    assert "nothing to redo" in refused(client, {"type": "redo"})
+    assert "nothing to redo" in client.refused({"type": "redo"})
     client.sessions.close()
 
 
 def test_holes_and_stray_parts_are_edited_by_steps_that_undo_takes_back(client):
-    assert "no object is open" in refused(client, {"type": "fill_holes"})
+    assert "no object is open" in client.refused({"type": "fill_holes"})
     client.act({"type": "brush", "radius": 20, "points": [[64, 48]], "positive": True})
     _, whole = client.click(64, 48)
     client.act({"type": "brush", "radius": 4, "points": [[64, 48]], "positive": False})
     _, ragged = client.act({"type": "brush", "radius": 3, "points": [[5, 90]], "positive": True})
     _, filled = client.act({"type": "fill_holes"})
     assert filled[48, 64]
-    assert "no hole" in refused(client, {"type": "fill_holes"})
+    assert "no hole" in client.refused({"type": "fill_holes"})
     _, clean = client.act({"type": "remove_islands"})
     assert not clean[90, 5]
-    assert "no stray part" in refused(client, {"type": "remove_islands"})
+    assert "no stray part" in client.refused({"type": "remove_islands"})
     client = again(client)
     assert np.array_equal(client.mask(), clean)
     assert np.array_equal(client.click(5, 90)[1][90, 5], False), "edits hold over later clicks"
@@ -328,10 +321,10 @@ def test_an_object_is_copied_to_the_next_photograph(client):
     header, _ = client.act({"type": "finish", "label": "disk"}, 1)
     assert [one["area"] for one in header["objects"]] == [drawn.sum(), copied.sum()]
     for wrong in ({"photo": []}, {"object": 99}):
-        refused(client, {"type": "copy", **source, **wrong}, 2, 404)
+        client.refused({"type": "copy", **source, **wrong}, 2, 404)
     Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(client.sessions.folder / "small.png")
     client = again(client)
-    assert "photographs of one size" in refused(client, {"type": "copy", **source}, 3)
+    assert "photographs of one size" in client.refused({"type": "copy", **source}, 3)
     client.sessions.close()
 
 
@@ -339,7 +332,7 @@ def test_a_new_object_that_is_cancelled_is_gone_until_undo(client):
     _, drawn = client.click(*CLICKS[0])
     header, mask = client.act({"type": "cancel"})
     assert (header["current"], mask) == (None, None)
-    assert "nothing to cancel" in refused(client, {"type": "cancel"})
+    assert "nothing to cancel" in client.refused({"type": "cancel"})
     assert np.array_equal(client.act({"type": "undo"})[1], drawn)
 
 
@@ -370,8 +363,8 @@ def test_a_photograph_that_is_done_has_no_open_object(client):
     assert [(one["label"], one["area"]) for one in header["objects"]] == [("disk", drawn.sum())]
     header, _ = client.act(NO_PIXEL)
     assert header["state"] == "open"
-    assert "no pixel" in refused(client, DONE), "these prompts would be lost"
-    assert "no pixel" in refused(client, {"type": "reopen", "object": number})
+    assert "no pixel" in client.refused(DONE), "these prompts would be lost"
+    assert "no pixel" in client.refused({"type": "reopen", "object": number})
     assert now() == ("open", True, 1)
     client.act({"type": "undo"})
     client.act(DONE)

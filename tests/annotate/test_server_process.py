@@ -70,9 +70,30 @@ class Server:
         return self.output.read_text()
 
 
+def _edits():
+    """Return actions on objects and on the state that are possible one after the other."""
+    strokes = [
+        {"type": "brush", "radius": 4.0, "points": [[x, 20.0], [x + 9, 20.0]], "positive": True}
+        for x in (20.0, 70.0, 40.0)
+    ]
+    before = [[[[40.0, 16.0], [49.0, 16.0], [49.0, 24.0]]]]
+    after = [[[[40.0, 16.0], [60.0, 16.0], [49.0, 40.0]]]]
+    return [
+        *strokes[:2],
+        {"type": "finish", "label": "bolt"},
+        {"type": "split", "object": 1},
+        {"type": "merge", "object": 1, "other": 2},
+        strokes[2],
+        {"type": "reshape", "before": before, "after": after},
+        {"type": "state", "state": "rejected"},
+        {"type": "state", "state": "returned"},
+    ]
+
+
 def _script(random_numbers, count):
-    """Return actions that are possible one after the other."""
-    steps, cursor, actions = 0, 0, []
+    """Return `_edits` and then random actions, all possible one after the other."""
+    actions = _edits()
+    steps = cursor = len(actions)
     for _ in range(count):
         kinds = ["click", "click", "brush"] + ["undo"] * (cursor > 0) + ["redo"] * (cursor < steps)
         kind = random_numbers.choice(kinds)
@@ -93,7 +114,7 @@ def _kill_and_look(place, seed):
     """Kill a server in the middle of a script, and compare with what it had acknowledged."""
     folder = draw_photographs(place / "photos", 1, SIZE)
     numbers = random.Random(seed)
-    actions = _script(numbers, 12)
+    actions = _script(numbers, 8)
     server = Server(folder, place)
     revision = server.photograph()["revision"]
     last, acknowledged = None, 0
@@ -117,6 +138,8 @@ def _kill_and_look(place, seed):
     if done == acknowledged and last is not None:
         header, mask = last
         assert now["current"] == header["current"]
+        for key in ("objects", "state"):
+            assert now[key] == header.get(key, now[key])
         assert (now["undo"], now["redo"]) == (header["undo"], header["redo"])
         back = server.mask()
         assert (back is None and mask is None) or np.array_equal(back, mask)
@@ -164,6 +187,9 @@ KINDS = st.sampled_from(
         "cancel",
         "fill_holes",
         "remove_islands",
+        "reshape",
+        "split",
+        "merge",
         "copy",
         "finish",
         "reopen",
@@ -174,6 +200,7 @@ KINDS = st.sampled_from(
     ]
 )
 NAMES = ["x", "y", "positive", "box", "radius", "points", "object", "photo", "label", "state"]
+NAMES += ["other", "before", "after"]
 ACTIONS = st.fixed_dictionaries(
     {"type": KINDS}, optional={name: JSON | st.floats(-10, 200) for name in NAMES}
 )
@@ -193,6 +220,10 @@ PATHS = st.sampled_from(
         "/api/photos/ID/preview",
         "/api/photos/ID/mask",
         "/api/photos/ID/uncertainty",
+        "/api/photos/ID/masks",
+        "/api/photos/ID/outline/2.0",
+        "/api/photos/ID/outline/9" + 400 * "9",
+        "/api/report",
         "/api/photos/ID/objects/1/mask",
         "/api/photos/ID/objects/99999999999999999999/mask",
         "/api/photos/../../etc/passwd/image",

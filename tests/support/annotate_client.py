@@ -66,6 +66,13 @@ class Client:
         assert header["revision"] == revision + 1
         return header, mask
 
+    def refused(self, action: dict, n: int = 0, status: int = 400) -> str:
+        """Return why an action is refused."""
+        body = {"revision": self.get(self.path(n))["revision"], "action": action}
+        answer = self.http.post(f"{self.path(n)}/actions", json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json()["error"]
+
     def click(self, x: float, y: float, positive: bool = True, n: int = 0):
         return self.act({"type": "click", "x": x, "y": y, "positive": positive}, n)
 

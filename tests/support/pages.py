@@ -26,6 +26,7 @@ from probseg.types import Prompts
 
 CHROMIUM = Path("/usr/bin/chromium")
 TOKEN = "0123456789abcdef"
+READER = "fedcba9876543210"
 
 
 class Disks:
@@ -88,7 +89,7 @@ def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[st
     sessions = Sessions(folder, None, answerer, labels=["cat", "dog"])
     listening = socket.create_server(("127.0.0.1", 0))
     host = f"127.0.0.1:{listening.getsockname()[1]}"
-    app = create_app(sessions, frozenset({host}), TOKEN)
+    app = create_app(sessions, frozenset({host}), TOKEN, READER)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

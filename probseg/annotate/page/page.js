@@ -1,0 +1,291 @@
+// The page around the clicker: which photograph is open, and what is done to it.
+
+import { Clicker, element, icon, keyName } from "./canvas.js";
+import { Grid } from "./grid.js";
+import { allKeys, buildHelp, listen } from "./keys.js";
+import { finished } from "./objects.js";
+import { Outline } from "./outline.js";
+import { drawKnobs, drawLabels, drawPreviewSwitch } from "./panel.js";
+import { bitmaps, smallMasks } from "./pictures.js";
+import { buildExports } from "./reports.js";
+import { $, banner, json, token } from "./requests.js";
+import { listing } from "./strip.js";
+import { PhotoTransport } from "./transport.js";
+
+const SUN = "M10 6.5a3.5 3.5 0 1 0 0 7a3.5 3.5 0 0 0 0-7zM10 1.5v2M10 16.5v2M1.5 10h2M16.5 10h2M4 4l1.4 1.4M14.6 14.6l1.4 1.4M16 4l-1.4 1.4M5.4 14.6l-1.4 1.4";
+
+/** Say what an error means to the person. */
+export function report(error) {
+  if (error.status === 409) {
+    const reload = element("button", { type: "button", textContent: "Reload", onclick: () => page.open(page.index) });
+    banner.show("stale", "This photograph was changed in another tab.", reload);
+  } else if (error.status === 401) {
+    banner.show("fatal", "The server was restarted with another address: open the one that it printed last.");
+  } else if (error.message) banner.show("note", error.message);
+}
+
+export const page = {
+  index: -1, // of the photograph in session.photographs
+  session: null,
+  transports: new Map(),
+  objects: new Map(), // finished ones by number
+
+  ...listing,
+  ...finished,
+
+  get photo() {
+    return this.session?.photographs[this.index];
+  },
+
+  async start() {
+    buildTheme();
+    if (!token) {
+      banner.show("fatal", "Open the address that `probseg annotate` printed, including everything after the #.");
+      return;
+    }
+    try {
+      const session = await json("session");
+      this.keys = allKeys(session.keys);
+      this.build(session);
+    } catch (error) {
+      if (error.status === 401) report(error);
+      else banner.show("fatal", error.message);
+      return;
+    }
+    const kept = sessionStorage.getItem(`photo ${this.session.folder}`);
+    const photographs = this.session.photographs;
+    const at = photographs.findIndex(({ id }) => String(id) === kept);
+    const open = photographs.findIndex(({ state, error }) => ["open", "returned"].includes(state) && !error);
+    if (photographs.length) await this.open(at >= 0 ? at : Math.max(0, open));
+    else banner.show("fatal", `There are no photographs in ${this.session.folder}.`);
+    document.body.dataset.ready = "true";
+  },
+
+  build(session) {
+    this.clicker = new Clicker($("clicker"), {
+      send: (action, sequence) => this.transport.send(action, sequence),
+      fetchImage: () => this.transport.fetchImage(),
+    }, { edits: true, keys: this.keys });
+    this.clicker.addEventListener("answer", ({ detail }) => this.answered(detail));
+    this.clicker.addEventListener("problem", ({ detail }) => report(detail));
+    this.clicker.addEventListener("status", () => drawPreviewSwitch());
+    this.clicker.addEventListener("select", () => this.showSelected());
+    this.buildStrip();
+    this.buildObjects();
+    this.grid = new Grid($("grid"));
+    this.outline = new Outline(this.clicker);
+    document.body.dataset.reader = String(session.reader);
+    if (session.reader) this.clicker.setPreview(false);
+    buildHelp(this.keys);
+    buildExports(session.formats);
+    this.take(session);
+    listen();
+  },
+
+  /** Return the focus to the photograph or to the grid, to which keys belong. */
+  focus() {
+    (this.grid.shown ? $("grid") : this.clicker.over).focus({ preventScroll: true });
+  },
+
+  transportOf(photo) {
+    if (!this.transports.has(photo.id)) {
+      const transport = new PhotoTransport(photo, (of, answer) => this.note(of, answer), this.session.reader);
+      this.transports.set(photo.id, transport);
+    }
+    return this.transports.get(photo.id);
+  },
+
+  take(session) {
+    this.session = session;
+    this.byId = new Map(session.photographs.map((photo, index) => [photo.id, index]));
+    document.title = `${session.folder.split(/[\\/]/).filter(Boolean).at(-1) ?? ""} – probseg annotate`;
+    $("model").replaceChildren(
+      ...session.models.map((name) => new Option(name, name, false, name === session.model.name)),
+    );
+    $("train").hidden = !session.train_command;
+    $("train").firstChild.textContent = session.train_command ?? "";
+    this.countLabels();
+    this.filter();
+    drawKnobs();
+    drawLabels();
+    this.progress();
+  },
+
+  progress() {
+    const photographs = this.session.photographs;
+    const count = (...states) => photographs.filter(({ state }) => states.includes(state)).length;
+    const done = count("done", "accepted", "rejected");
+    const [review, returned] = [count("review"), count("returned")];
+    $("progress").max = Math.max(1, photographs.length);
+    $("progress").value = done;
+    const parts = [`${this.index + 1} of ${photographs.length}`, `${done} done`];
+    if (review) parts.push(`${review} to review`);
+    if (returned) parts.push(`${returned} sent back`);
+    $("progress-text").textContent = parts.join(" · ");
+    $("review").setAttribute("aria-pressed", String(this.photo?.state === "review"));
+    $("done").textContent = this.finished() ? "Next" : "Done, next";
+  },
+
+  /** Whether the key of a label also finishes the open object; kept in this browser. */
+  get labelFinishes() {
+    return localStorage.getItem("probseg label finishes") === "true";
+  },
+
+  set labelFinishes(on) {
+    localStorage.setItem("probseg label finishes", String(on));
+  },
+
+  /** Whether nothing is left to do on the photograph for the annotator. */
+  finished() {
+    return ["done", "accepted", "rejected"].includes(this.photo?.state);
+  },
+
+  async open(index) {
+    const photo = this.session.photographs[index];
+    if (!photo) return;
+    const before = this.photo;
+    this.rememberObjects();
+    this.outline.hide();
+    this.merging = null;
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    this.index = index;
+    bitmaps.shown = photo.id;
+    this.clicker.locked = true;
+    sessionStorage.setItem(`photo ${this.session.folder}`, photo.id);
+    banner.clear("stale");
+    banner.clear("note");
+    if (before) this.strip.redraw(before.id);
+    this.strip.redraw(photo.id);
+    this.strip.reveal(photo.id);
+    $("strip").setAttribute("aria-activedescendant", `photo-${photo.id}`);
+    $("name").textContent = photo.name;
+    this.progress();
+    this.unreadable(photo.error);
+    this.grid.hide();
+    this.arriving = !photo.error; // until the photograph can be clicked, or an error is shown
+    if (photo.error) return;
+    const since = performance.now();
+    const transport = this.transportOf(photo);
+    this.transport = transport;
+    bitmaps.get(photo.id).catch(() => null); // on its way while the server opens the photograph
+    try {
+      const known = await transport.open();
+      if (turn !== this.turn) return;
+      this.note(photo, known);
+      this.setLabel(known.current?.label ?? (sessionStorage.getItem(`label ${this.session.folder}`) || null));
+      this.clicker.hidden.clear();
+      const opening = this.clicker.open(known);
+      this.showObjects(known.objects);
+      this.listed = photo;
+      await opening;
+      if (turn !== this.turn) return;
+      this.opening = performance.now() - since;
+      $("clicker").dataset.photo = photo.id;
+      const next = this.neighbour(1);
+      if (next) bitmaps.get(next.id).catch(() => null);
+    } catch (error) {
+      if (turn !== this.turn) return;
+      if ([401, 403, 409].includes(error.status)) report(error);
+      else this.unreadable(error.message);
+    } finally {
+      if (turn === this.turn) this.arriving = false;
+    }
+  },
+
+  unreadable(reason) {
+    $("clicker").hidden = Boolean(reason);
+    $("unreadable").hidden = !reason;
+    if (!reason) return;
+    this.showObjects([]);
+    $("unreadable").replaceChildren(
+      element("strong", { textContent: "This photograph cannot be read." }),
+      element("span", { textContent: reason }),
+      element("span", { textContent: `The file is not changed; ${keyName(this.keys.next[0])} opens the next one.` }),
+    );
+  },
+
+  go(step) {
+    const photo = this.neighbour(step);
+    if (photo) this.open(this.byId.get(photo.id));
+    else banner.show("note", step > 0 ? "This is the last photograph of the list." : "This is the first photograph of the list.");
+  },
+
+  /** Take over what an answer says of a photograph. */
+  note(photo, { state, objects }) {
+    const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality]);
+    const before = shown();
+    if (state) photo.state = state;
+    if (objects) {
+      photo.objects = objects.length;
+      photo.labels = {};
+      const qualities = objects.map(({ quality }) => quality).filter((quality) => quality != null);
+      photo.quality = qualities.length ? Math.min(...qualities) : null;
+      smallMasks.forget(photo.id);
+      for (const { label } of objects) photo.labels[label ?? ""] = (photo.labels[label ?? ""] ?? 0) + 1;
+    }
+    if (before === shown()) return;
+    this.strip.redraw(photo.id);
+    this.grid.redraw(photo.id);
+    this.countLabels();
+    this.progress();
+  },
+
+  answered(answer) {
+    banner.clear("note");
+    if (answer.objects) {
+      this.showObjects(answer.objects);
+      drawLabels(); // the selected object may have another label
+    }
+    if (answer.current?.object != null && answer.current.label) this.setLabel(answer.current.label);
+    if (this.doubting) this.clicker.askUncertainty();
+  },
+
+  async setState(state) {
+    const photo = this.photo;
+    const answer = await this.clicker.act({ type: "state", state, label: this.clicker.label });
+    if (!answer) return false;
+    photo.state = answer.state ?? state;
+    this.strip.redraw(photo.id);
+    this.progress();
+    return true;
+  },
+
+  async done() {
+    const marked = this.clicker.current.object !== null || this.clicker.pending.length > 0;
+    if (!this.photo || this.photo.error || (this.finished() && !marked)) return this.go(1);
+    const next = this.neighbour(1);
+    if (!(await this.setState("done"))) return;
+    if (next) this.open(this.byId.get(next.id));
+    else banner.show("note", "That was the last photograph of the list.");
+  },
+
+  setLabel(label) {
+    this.clicker.label = label;
+    sessionStorage.setItem(`label ${this.session.folder}`, label ?? "");
+    drawLabels();
+  },
+
+  /** Take the label for the selected object, or else for the one that is finished next. */
+  chooseLabel(label) {
+    const { selected } = this.clicker;
+    if (selected === null) this.setLabel(label);
+    else this.clicker.act({ type: "label", object: selected, label });
+  },
+};
+
+function buildTheme() {
+  const button = $("theme");
+  button.append(icon(SUN));
+  const apply = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    localStorage.setItem("probseg theme", theme);
+  };
+  const kept = localStorage.getItem("probseg theme");
+  if (kept) apply(kept);
+  button.onclick = () => {
+    const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
+    const system = matchMedia("(prefers-color-scheme: dark)").matches;
+    const now = document.documentElement.dataset.theme ? dark : system;
+    apply(now ? "light" : "dark");
+  };
+}

@@ -1,0 +1,191 @@
+// The panel: labels, the knobs of the model, and what it is unsure of.
+
+import { element } from "./canvas.js";
+import { page, report } from "./page.js";
+import { $, banner, json } from "./requests.js";
+
+const KNOBS = [
+  { name: "key", text: "Adapt to the photograph", hint: "groups the colours and textures of this photograph", technical: "keys" },
+  { name: "value", text: "Spread clicks to similar areas", hint: "what you clicked on counts for areas that look alike", technical: "values" },
+  { name: "click", text: "Learn from the clicks", hint: "learns what object and background look like here", technical: "classifier", positive: true },
+];
+const PRIORS = [0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
+
+export function drawLabels() {
+  const { labels } = page.session;
+  const { selected, label } = page.clicker;
+  $("labels-title").textContent = selected === null ? "Label of this object" : "Label of the selected object";
+  const now = selected === null ? label : page.objects.get(selected)?.label;
+  const chips = labels.map((name, index) => {
+    const chosen = now === name;
+    const chip = element("button", {
+      type: "button",
+      className: "chip",
+      "aria-pressed": String(chosen),
+      onclick: () => page.chooseLabel(chosen ? null : name),
+    });
+    if (index < 9) chip.append(element("kbd", { textContent: index + 1 }));
+    chip.append(name);
+    return chip;
+  });
+  const input = element("input", { placeholder: "new label", "aria-label": "New label", size: 9, maxLength: 60 });
+  input.addEventListener("keydown", async (event) => {
+    const name = input.value.trim();
+    if (event.key !== "Enter" || !name) return;
+    try {
+      const wanted = labels.includes(name) ? labels : [...labels, name];
+      page.session.labels = (await json("labels", { body: { labels: wanted } })).labels;
+      page.chooseLabel(name);
+      drawLabels();
+      page.countLabels();
+      page.list.redraw();
+      page.clicker.over.focus();
+    } catch (error) {
+      report(error);
+    }
+  });
+  $("labels").replaceChildren(...chips, input);
+}
+
+let settingsTimer = 0;
+function changeSettings(changes) {
+  Object.assign(page.session.settings, changes);
+  clearTimeout(settingsTimer);
+  changeSettings.waiting = { ...changeSettings.waiting, ...changes };
+  settingsTimer = setTimeout(async () => {
+    const body = changeSettings.waiting;
+    changeSettings.waiting = {};
+    try {
+      page.session.settings = (await json("settings", { body })).settings;
+      await page.clicker.refresh({ ghost: true });
+      if (page.doubting) page.clicker.askUncertainty();
+    } catch (error) {
+      report(error);
+    }
+  }, 60);
+}
+
+/** Return a slider of a setting over the values of a scale. */
+function slider(name, text, hint, scale) {
+  const value = page.session.settings[name];
+  const output = element("output", { textContent: value });
+  const input = element("input", { type: "range", min: 0, max: scale.length - 1, step: 1, "data-knob": name });
+  input.value = scale.indexOf(value);
+  const told = () => input.setAttribute("aria-valuetext", output.textContent);
+  input.oninput = () => {
+    const chosen = scale[Number(input.value)];
+    output.textContent = chosen;
+    told();
+    changeSettings({ [name]: chosen });
+  };
+  told();
+  return element("label", { className: "knob", title: hint }, element("span", { textContent: text }), input, output);
+}
+
+/** Return the two sliders of one way in which the model adapts. */
+function knob({ name, text, hint, technical, positive }) {
+  const prior = page.session.settings[`${name}_prior`];
+  const priors = [...new Set([...PRIORS.slice(positive ? 1 : 0), prior])].sort((a, b) => a - b);
+  const rounds = Array.from({ length: 11 }, (_, count) => count);
+  const legend = element("legend", { textContent: text });
+  const made = element(
+    "fieldset",
+    { className: "knobs" },
+    legend,
+    slider(`${name}_iterations`, "Rounds", `More rounds change more; 0 is off (EM iterations of the ${technical})`, rounds),
+  );
+  made.title = `The model ${hint}`;
+  if (prior != null) made.append(slider(`${name}_prior`, "Caution", `More caution changes less (prior precision of the ${technical})`, priors));
+  return made;
+}
+
+function checkbox(text, checked, onchange, hint = "") {
+  const input = element("input", { type: "checkbox", checked });
+  input.onchange = () => onchange(input.checked);
+  return element("label", { className: "switch", title: hint }, input, element("span", { textContent: text }));
+}
+
+export function drawKnobs() {
+  const { settings } = page.session;
+  const present = KNOBS.filter(({ name }) => settings[`${name}_iterations`] != null);
+  $("knobs").replaceChildren(...present.map(knob));
+  $("no-knobs").hidden = present.length > 0;
+  $("without").hidden = !present.length;
+  const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Dashed outline: the mask that a click at the pointer would give");
+  preview.id = "preview";
+  const switches = [preview];
+  if (settings.avoid_finished != null) {
+    switches.push(checkbox("Do not overlap finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "Pixels of finished objects are left out of this one"));
+  }
+  const closer = (on) => changeSettings({ zoom: on ? "scales" : null });
+  switches.push(checkbox("Enlarge the object for the model", settings.zoom != null, closer, "More exact, but slower: the first click is answered at three scales, later ones from an enlarged window around the object"));
+  const finishes = checkbox("Number keys finish the object", page.labelFinishes, (on) => (page.labelFinishes = on), "1 to 9 give the open object its label and finish it at once");
+  switches.push(finishes);
+  $("switches").replaceChildren(...switches);
+}
+
+export function drawPreviewSwitch() {
+  const row = $("preview");
+  if (!row) return;
+  const { wanted, slow } = page.clicker.preview;
+  row.firstChild.checked = wanted && !slow;
+  row.lastChild.textContent = slow ? "Preview (off: it took too long)" : "Preview under the pointer";
+}
+
+export function toggleUncertainty() {
+  page.doubting = !page.doubting;
+  $("uncertainty").setAttribute("aria-pressed", String(page.doubting));
+  if (page.doubting) page.clicker.askUncertainty();
+  else page.clicker.forgetUncertainty();
+}
+
+export async function suggest() {
+  const { clicker } = page;
+  const answer = await clicker.askUncertainty();
+  if (!answer) return;
+  if (!page.doubting) {
+    clicker.uncertainty = null;
+    clicker.draw();
+  }
+  if (answer.suggestion) clicker.placeCrosshair(answer.suggestion.x, answer.suggestion.y);
+  else banner.show("note", "The model is sure everywhere: no click to suggest.");
+}
+
+/** Show the mask without adapting while a key or button is held; the settings come back at once. */
+export async function showWithout() {
+  if (page.without || $("without").hidden) return;
+  page.without = true;
+  const { clicker, transport } = page;
+  const kept = page.session.settings;
+  const off = {};
+  for (const name of ["key_iterations", "value_iterations", "click_iterations"]) if (kept[name] != null) off[name] = 0;
+  try {
+    await json("settings", { body: off });
+    const answer = await transport.send({ type: "mask" }, clicker.sequence);
+    if (page.without && transport === page.transport) clicker.compare(answer);
+  } catch (error) {
+    report(error);
+  } finally {
+    const on = Object.fromEntries(Object.keys(off).map((name) => [name, kept[name]]));
+    json("settings", { body: on }).catch(report);
+  }
+}
+
+export function showWith() {
+  if (!page.without) return;
+  page.without = false;
+  page.clicker.compare(null);
+}
+
+export async function changeModel(name) {
+  banner.show("wait", `Loading ${name} …`);
+  try {
+    page.take(await json("model", { body: { name } }));
+    page.clicker.setPreview(true);
+    await page.open(page.index);
+    banner.clear("wait");
+  } catch (error) {
+    $("model").value = page.session.model.name;
+    report(error);
+  }
+}

@@ -1,0 +1,83 @@
+// Photographs as bitmaps, and their thumbnails.
+
+import { frame, get, once } from "./requests.js";
+
+/** Photographs as bitmaps: the ones that were asked for last. */
+export const bitmaps = {
+  kept: new Map(),
+  shown: null, // the one on the canvas, which stays
+
+  get(id) {
+    const known = this.kept.get(id);
+    this.kept.delete(id);
+    const made = known ?? this._fetch(id);
+    this.kept.set(id, made);
+    for (const old of [...this.kept.keys()].slice(0, -4)) {
+      this.kept.get(old).then((bitmap) => old !== this.shown && bitmap.close?.(), () => null);
+      this.kept.delete(old);
+    }
+    return made;
+  },
+
+  async _fetch(id) {
+    try {
+      const blob = await (await get(`photos/${id}/image`)).blob();
+      return await createImageBitmap(blob);
+    } catch (error) {
+      this.kept.delete(id);
+      throw error;
+    }
+  },
+};
+
+/** What is fetched for pictures of photographs in view: a few at a time, the latest wish first. */
+class Wishes {
+  /**
+   * `fetch(id)` returns a promise of what a picture needs, of which `most` are kept; `drop(made)` is
+   * called for what is not.
+   */
+  constructor(fetch, most, drop = () => null) {
+    Object.assign(this, { fetch, most, drop, kept: new Map(), wishes: [], running: 0 });
+  }
+
+  /** Call `show` with what belongs to a photograph once it is there, if `node` still is. */
+  wish(id, node, show) {
+    if (this.kept.has(id)) show(this.kept.get(id));
+    else {
+      this.wishes.push({ id, node, show });
+      this._run();
+    }
+  }
+
+  forget(id) {
+    if (this.kept.has(id)) this.drop(this.kept.get(id));
+    this.kept.delete(id);
+  }
+
+  async _run() {
+    if (this.running >= 3) return;
+    this.running++;
+    for (let wish = this.wishes.pop(); wish; wish = this.wishes.pop()) {
+      const { id, node, show } = wish;
+      if (!node.isConnected) continue; // scrolled away
+      try {
+        if (!this.kept.has(id)) this.kept.set(id, await this.fetch(id));
+        show(this.kept.get(id));
+      } catch {
+        // it stays grey; opening the photograph says why
+      }
+    }
+    this.running--;
+    for (const id of [...this.kept.keys()].slice(0, -this.most)) this.forget(id);
+  }
+}
+
+/** Addresses of thumbnails. */
+export const thumbnails = new Wishes(
+  async (id) => URL.createObjectURL(await (await once(`photos/${id}/thumbnail`)).blob()),
+  400,
+  (address) => URL.revokeObjectURL(address),
+);
+
+/** Maps of the finished objects at the size of the thumbnails. */
+export const smallMasks = new Wishes(async (id) => frame(await once(`photos/${id}/masks`)), 400);

@@ -1,0 +1,225 @@
+"""The annotation page for reviews: the grid, split, merge and outline, keys, report, exports."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.fakes import draw_scene
+from support.pages import READER, TOKEN, Disks, Page, browser, serving
+
+STATES = "probsegPage.session.photographs.map(photo => photo.state)"
+LABELS = "clicker.objects.map(object => object.label)"
+STORED = "clicker.objects.every(({ id }) => clicker.finished.get(id)?.stamp)"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(5):
+        Image.fromarray(draw_scene(96, 128, seed=number)[0]).save(tmp_path / f"{number:02d}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def address(folder):
+    with serving(folder, Disks()) as address:
+        yield address
+
+
+@pytest.fixture
+def page(chromium, address):
+    page = Page(chromium, address).open()
+    yield page
+    page.close()
+
+
+def finish(page, *clicks, label="1"):
+    """Finish an object of clicks, and wait until its mask is there."""
+    for x, y in clicks:
+        page.click(x, y)
+    page.press(label, "Enter")
+    page.until(STORED)
+
+
+def finished(page):
+    """Return the masks of the finished objects as the page has them."""
+    page.until(STORED)
+    ids = page.run("clicker.objects.map(({ id }) => id)")
+    return [page.mask(f"clicker.finished.get({number})") for number in ids]
+
+
+def test_the_grid_shows_all_masks_and_takes_decisions_by_keyboard(page):
+    finish(page, (40, 50))
+    finish(page, (100, 50), label="2")
+    page.press("d", "b")
+    page.drag((60, 50), (70, 50))
+    page.press("Enter", "d", "o")
+    assert not page.tab.locator("#clicker").is_visible()
+    assert page.tab.locator(".tile").count() == 5
+    page.until("document.querySelector('.tile canvas[width]')")
+    drawn = page.run(
+        "Array.from(document.querySelector('.tile canvas').getContext('2d')"
+        ".getImageData(0, 0, 128, 96).data).filter((_, i) => i % 4 === 3)"
+    )
+    masks = np.array(drawn).reshape(96, 128) > 0
+    assert masks[50, 40]
+    assert masks[50, 100]
+    assert not masks[10, 10]
+    page.press("ArrowLeft", "ArrowLeft")
+    for key in "axr":  # before any answer
+        page.tab.keyboard.press(key)
+    wanted = ["accepted", "rejected", "returned", "open", "open"]
+    page.until(f"JSON.stringify({STATES}) === '{json.dumps(wanted, separators=(',', ':'))}'")
+    assert page.tab.locator(".tile[aria-selected=true]").get_attribute("title") == "03.png"
+    page.press("z")
+    page.until(f"{STATES}[2] === 'open'")
+    page.press("Shift+Z")
+    page.until(f"{STATES}[2] === 'returned'")
+    page.press("z", "z", "z")
+    page.until(f"{STATES}[0] === 'done'")
+    page.press("z")
+    assert "no decision" in page.banner()
+    page.press("Shift+Z")
+    page.until(f"{STATES}[0] === 'accepted'")
+    page.press("Enter")
+    assert page.run("probsegPage.index") == 0
+    assert page.tab.locator("#clicker").is_visible()
+    assert page.run("clicker.objects.length") == 2
+    page.press("z")  # the state is one more change of the photograph
+    assert page.run(STATES)[0] == "done"
+    page.tab.locator("#sort").select_option("Worst masks first")
+    order = page.run("probsegPage.strip.keys.map(id => probsegPage.byId.get(id))")
+    quality = page.run("probsegPage.session.photographs.map(photo => photo.quality)")
+    assert order == sorted(range(5), key=lambda n: (quality[n] is None, quality[n]))
+    assert None in quality
+    page.open()
+    assert page.run("probsegPage.session.photographs.map(photo => photo.quality)") == quality
+
+
+def test_objects_are_split_and_merged(page):
+    finish(page, (20, 20), (100, 70))
+    page.press("t")
+    assert "Select the object" in page.banner()
+    (whole,) = finished(page)
+    page.click(20, 20)
+    page.press("t")
+    assert page.run(LABELS) == ["cat", "cat"]
+    parts = finished(page)
+    np.testing.assert_array_equal(parts[0] | parts[1], whole)
+    assert not (parts[0] & parts[1]).any()
+    page.press("z")
+    np.testing.assert_array_equal(finished(page)[0], whole)
+    page.press("Shift+Z")
+    page.press("Escape")
+    page.click(20, 20)
+    page.press("2", "m")
+    assert "other object" in page.banner()
+    page.click(100, 70)
+    assert page.run(LABELS) == ["dog"]
+    np.testing.assert_array_equal(finished(page)[0], whole)
+    page.press("z")
+    assert sorted(page.run(LABELS)) == ["cat", "dog"]
+
+
+def test_the_outline_has_corners_to_drag(page):
+    page.press("y")
+    assert "Click on an object" in page.banner()
+    page.click(40, 50)
+    whole = page.mask()
+    page.press("y")
+    page.until("probsegPage.outline.polygons.length")
+    corners = "probsegPage.outline.polygons[0][0]"
+    count = page.run(f"{corners}.length")
+    right = page.run(f"{corners}.reduce((a, b) => (b[0] > a[0] ? b : a))")
+    page.drag(right, (100, 50))
+    moved = page.mask()
+    assert moved[50, 80:95].all()
+    np.testing.assert_array_equal(moved[:, :40], whole[:, :40])
+    assert page.run(f"{corners}.length") == count
+    page.press("z")
+    np.testing.assert_array_equal(page.mask(), whole)
+    page.press("Shift+Z")
+    np.testing.assert_array_equal(page.mask(), moved)
+    page.until(f"{corners}.some(([x]) => x > 95)")
+    tip = page.run(f"{corners}.reduce((a, b) => (b[0] > a[0] ? b : a))")
+    page.click(*tip, button="right")
+    assert not page.mask()[50, 90]
+    page.press("Enter")
+    assert page.run("[clicker.objects.length, probsegPage.outline.shown]") == [1, False]
+
+
+def test_keys_come_from_a_file(page, folder):
+    keys = folder / "keys.json"
+    keys.write_text('{"done": "w", "undo": ["q", "z"], "accept": "d"}')
+    page.open()
+    page.click(40, 50)
+    page.press("d")
+    assert page.run(STATES)[0] == "open"
+    page.press("q")
+    assert page.clicks == []
+    assert page.tab.get_by_label("Undo").get_attribute("title") == "Undo (Q)"
+    page.press("w")
+    assert page.run(STATES)[0] == "done"
+    page.press("?")
+    assert page.tab.locator("#keys kbd", has_text="W, R").is_visible()
+    refused = {
+        '{"done": "n"}': "next and of done",
+        '{"accept": "z"}': "accept and of undo",
+        '{"next": "ArrowLeft"}': "the page itself",
+        '{"nothing": "k"}': "no action “nothing”",
+        "{": "cannot be read as JSON",
+    }
+    for text, reason in refused.items():
+        keys.write_text(text)
+        page.tab.reload()
+        page.tab.locator("#banner").wait_for()
+        assert reason in page.banner()
+
+
+def test_the_report_and_every_format_are_written_from_the_page(page, folder):
+    finish(page, (40, 50))
+    finish(page, (100, 50), (110, 20), label="2")
+    page.tab.get_by_role("button", name="Time and clicks").click()
+    page.tab.get_by_role("dialog").wait_for()
+    rows = page.tab.locator("#efforts tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in rows] == [
+        ["Label", "Objects"],
+        ["cat", "1"],
+        ["dog", "1"],
+        ["all", "2"],
+    ]
+    assert rows[2].split("\t")[3] == "2.0"
+    page.tab.get_by_role("button", name="Write report.csv").click()
+    page.tab.locator("#banner").wait_for()
+    assert "report.csv" in page.banner()
+    assert (folder / "report.csv").read_text().startswith("label,objects,seconds,clicks")
+    names = page.tab.locator("#format option")
+    assert names.first.inner_text() == "COCO: annotations.json"
+    page.tab.locator("#format").select_option("yolo")
+    page.tab.get_by_role("button", name="Write", exact=True).click()
+    page.until("document.querySelector('#banner').textContent.includes('annotations-yolo')")
+    assert (folder / "annotations-yolo").is_dir()
+
+
+def test_readers_see_the_masks_and_change_nothing(chromium, page, address):
+    finish(page, (40, 50))
+    reader = Page(chromium, address.replace(TOKEN, READER)).open()
+    reader.until(STORED)
+    assert finished(reader)[0].any()
+    assert not reader.tab.locator("#done").is_visible()
+    assert not reader.tab.locator("[data-role=delete]").is_visible()
+    reader.click(100, 50)
+    assert "only shows" in reader.banner()
+    reader.press("Escape", "o")
+    reader.tab.keyboard.press("x")
+    reader.until("document.querySelector('#banner').textContent.includes('only shows')")
+    page.open()
+    assert page.run(f"[{STATES}[0], {LABELS}]") == ["open", ["cat"]]
+    reader.close()

@@ -185,6 +185,7 @@ class Runner:
             height, width = box_size(view.box)
             rows, columns = values.shape[:2]
             values = sampled(values, positions(0, rows, height), positions(0, columns, width))
+        values.flags.writeable = False  # the next answer needs them
         return Answer(values, view, window, feed, padded)
 
     def _view(self, window: Box | None) -> View:

@@ -140,7 +140,7 @@ def report(folder: Path) -> list[str]:
     registered = estimate(effect(gains(measures), "normalised")[:, SHIFTS.index("own")])
     told = [
         f"Gain of key adaptation, {EFFECTS['normalised']}, own distribution: {registered} points, "
-        f"{seeds} seeds, detectable {registered.detectable:.2f}. {_verdict(registered, seeds)}"
+        f"{seeds} seeds. {_verdict(registered, seeds)}"
     ]
     lines = ["# When adapted keys help", "", ABOUT.format(seeds=SEEDS), "", *told, ""]
     for title, rows in _tables(measures):
@@ -154,7 +154,7 @@ def _verdict(found: Estimate, seeds: int) -> str:
     if seeds < SEEDS:
         return f"Incomplete: {SEEDS - seeds} of {SEEDS} seeds are missing, so it is not tested."
     shown = "different from 0" if found.p <= 1 - LEVEL else "not shown to differ from 0"
-    return f"p = {found.p:.2g}: {shown}."
+    return f"Detectable: {found.detectable:.2f}. p = {found.p:.2g}: {shown}."
 
 
 def _tables(measures: Floats) -> Iterator[tuple[str, ScoreTable]]:

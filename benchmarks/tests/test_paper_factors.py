@@ -13,7 +13,7 @@ import yaml
 from paper_plans import plan_of, training_of
 from paper_rows import read_plan
 from paper_train import initial_networks
-from scipy.stats import ttest_1samp
+from scipy.stats import t, ttest_1samp
 
 from probseg.attention import probabilistic_layers
 from probseg.clicks.rounds import without_clicks
@@ -174,6 +174,8 @@ def test_effects_are_those_that_were_put_in_and_tested_at_ten_seeds_only(tmp_pat
     (told,) = report.report(tmp_path)
     assert f"{of_seeds.mean():+.2f} ({low:+.2f} to {high:+.2f}) points, 10 seeds" in told
     assert told.endswith(f"p = {test.pvalue:.2g}: different from 0.")
+    error = of_seeds.std(ddof=1) / np.sqrt(10)
+    assert f"Detectable: {error * (t.ppf(0.975, 9) + t.ppf(0.8, 9)):.2f}." in told
     assert told in (tmp_path / "paper_factors.md").read_text()
 
     lines = path.read_text().splitlines()

@@ -109,6 +109,7 @@ def tab(address):
         page.goto(address)
         page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
         first = page.locator(".jp-Notebook .jp-Cell").first
+        first.locator(".jp-InputArea-prompt", has_text="[ ]:").wait_for()
         while first.locator(".jp-InputArea-prompt").inner_text() == "[ ]:":  # not taken yet
             first.locator(".cm-content").click()
             page.keyboard.press("Control+Enter")

@@ -172,7 +172,9 @@ class _Learner:
     def step(self, encoded: Encoded, masks: Tensor, seeds: Tensor, batch_seed: int) -> float:
         """Learn from a batch; return its loss."""
         answers, _ = self.task.answers(encoded, masks, seeds, epoch=0, batch_seed=batch_seed)
-        loss = torch.stack([self.task.loss(given.main, truth) for given, truth, _ in answers]).mean()
+        loss = torch.stack(
+            [self.task.loss(given.main, truth) for given, truth, _ in answers]
+        ).mean()
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.learnt, 1.0)

@@ -254,11 +254,12 @@ def test_convert_in_all_directions(hostile, mended, here, capsys):
         f"lost: files that are not read: {len(others)}",
     ]
     request = Request(images, storage=PurePosixPath("photographs"))
-    for source in WRITERS:
+    with_truth = [name for name in WRITERS if name != "coco-results"]  # which need one
+    for source in with_truth:
         reader = next(name for name in READERS if source.startswith(name))
         made = convert(mended, here / source, ("png", source), request)
         assert (made.found[OBJECTS], made.written[OBJECTS]) == (count + 1, count)
-        for target in WRITERS:
+        for target in with_truth:
             way = here / source, here / f"{source}-{target}", (reader, target)
             ledger = convert(*way, request)
             assert ledger.found[OBJECTS] == ledger.written[OBJECTS] == count, way

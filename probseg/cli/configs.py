@@ -54,8 +54,9 @@ def check_options(arguments: Sequence[str]) -> None:
 
 def _unknown_of_trainer(kind: str, names: Iterable[Any]) -> list[UnknownNameError]:
     known = trainer_arguments()
+    dashes = "--" if kind == "option" else ""
     return [
-        UnknownNameError(kind, f"trainer.{name}", [f"trainer.{own}" for own in known])
+        UnknownNameError(kind, f"{dashes}trainer.{name}", [f"trainer.{own}" for own in known])
         for name in names
         if known and name not in known
     ]

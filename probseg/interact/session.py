@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
-from probseg.clicks.rounds import without_clicks
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import Photograph
@@ -32,7 +31,7 @@ from probseg.interact.states import (
 from probseg.interact.steps import BoxStep, MaskStep, Patch, Step, Stroke, painted
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.ops.folding import folded
-from probseg.types import Click
+from probseg.types import Click, Prompts
 
 if TYPE_CHECKING:  # the parts of networks, which a loop of other models does not need
     from probseg.models import Segmenter
@@ -51,9 +50,12 @@ def prepared(model: Segmenter, device: torch.device | str) -> Segmenter:
 
 
 def _clicked(model: Segmenter) -> object:
-    """Answer a small image without prompts."""
+    """Answer a click on a small image."""
     image = model.mean.new_zeros(1, 3, 64, 64)
-    return model(image, without_clicks(image.new_full((1, 4), torch.nan)))
+    points, labels = image.new_full((1, 1, 2), 32), torch.ones(1, 1, dtype=torch.long)
+    no_box = image.new_full((1, 4), torch.nan)
+    answer: Tensor = model(image, Prompts(points, labels.to(image.device), no_box))
+    return answer
 
 
 def build_loop(

@@ -39,7 +39,7 @@ def folded(network: Net, run: Callable[[Net], object]) -> Net:
     if compiled or not any(isinstance(module, nn.BatchNorm2d) for module in modules.values()):
         return network
     flow = _Flow()
-    with torch.enable_grad(), flow:  # without gradients, `ConvSequential` does not call its parts
+    with torch.no_grad(), flow:
         flow.uses.update(_ids(run(network)))
     convolutions = {
         id(module.weight): name

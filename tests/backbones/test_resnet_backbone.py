@@ -44,7 +44,8 @@ def test_multi_grid_dilates_as_deeplab(output_stride, expected):
 
 @each(("output_stride", "expected"), [(8, [2, 8, 16]), (16, [1, 4, 8]), (32, [1, 2, 4])])
 def test_a_lagging_multi_grid_is_that_of_emanets_code(output_stride, expected):
-    backbone = ResNet(NAME, False, output_stride, (1, 2, 4), TINY, lagging=True)
+    options = TINY | {"channels": [8, 16, 24, 32]}  # all stages begin with a projection
+    backbone = ResNet(NAME, False, output_stride, (1, 2, 4), options, lagging=True)
     assert dilations(backbone) == expected
     with backbone.at_output_stride(8):
         assert dilations(backbone) == [2, 8, 16]

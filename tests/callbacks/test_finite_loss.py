@@ -34,9 +34,9 @@ class Wrong:
         self.loss, self.factor = loss, factor
         self.count = -1
 
-    def __call__(self, *inputs):
+    def __call__(self, *inputs, **options):
         self.count += 1
-        return self.loss(*inputs) * (self.factor if self.count == LATE else 1)
+        return self.loss(*inputs, **options) * (self.factor if self.count == LATE else 1)
 
 
 class Snapshots(L.Callback):

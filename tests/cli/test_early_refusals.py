@@ -37,7 +37,7 @@ REFUSED = {
     "fit|--config|moved.yaml": "probseg fit --config ORIGINAL --print_config > mine.yaml",
     "test|--config=none.yaml": "--config none.yaml: does not exist",
     "fit|--tainer.max_epochs|3": "unknown probseg fit option 'tainer': did you mean 'trainer'",
-    "fit|--trainer.max_epoch|3": "unknown option 'trainer.max_epoch': did you mean 'trainer.max",
+    "fit|--trainer.max_epoch|3": "unknown option '--trainer.max_epoch': did you mean 'trainer.max",
     "fit|--trainer.callbacks+=x|--trainer.devises=1": "did you mean 'trainer.devices'",
     "test|--config|trainer.yaml": "--config trainer.yaml: unknown key 'trainer.acelerator'",
     "test|--config|keys.yaml": "--config keys.yaml: unknown key 'modle': did you mean 'model'",

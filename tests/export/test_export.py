@@ -53,6 +53,12 @@ def network(name, **changes):
     return model
 
 
+def assert_equal_but_for_rounding(parity):
+    """Assert equal logits; a random network's zoom may take another window for one answer."""
+    assert parity.logit_difference < 1e-5
+    assert parity.differing_pixels <= parity.pixels / parity.answers
+
+
 def picture():
     """An image larger than the working size and the windows of the zoom."""
     return draw_scene(3 * SIDE, 4 * SIDE, seed=3)[0]
@@ -62,8 +68,7 @@ class Shifted:
     """Answers as a network does whose logits are larger by a number."""
 
     def __init__(self, model, more):
-        self.model = copy.deepcopy(model)
-        self.model.head.register_forward_hook(self.note)
+        self.model = model
         self.about, self.zoom, self.more = {"zoom": RECOMMENDED_ZOOM}, None, more
 
     def note(self, *hooked):
@@ -71,6 +76,7 @@ class Shifted:
 
     def set_image(self, image):
         self.predictor = probseg.Predictor(self.model, zoom=self.zoom)
+        self.predictor.model.head.register_forward_hook(self.note)
         self.predictor.set_image(image)
 
     def predict(self, clicks, box):
@@ -160,7 +166,7 @@ def test_description(exported):
     assert inputs["points"] == [1, "clicks", 2]
     assert ("previous" in inputs) == model.previous_mask
     assert parity.answers == 36
-    assert parity.differing_pixels <= parity.pixels * 1e-4
+    assert_equal_but_for_rounding(parity)
     assert parity.logit_difference < 1e-3 * max(1, parity.largest_logit)
 
 
@@ -187,7 +193,7 @@ def test_programs_of_torch(tmp_path):
     quality = {"class_path": "probseg.heads.MaskQuality"}  # of which no graph has anything
     model = network("micro_conv", prompts="head", fusion=FUSION, quality=quality)
     parity = export_model(model, tmp_path / "graphs", to="torch")
-    assert parity.differing_pixels <= parity.pixels * 1e-4
+    assert_equal_but_for_rounding(parity)
     runner = TorchRunner(tmp_path / "graphs")
     runner.set_image(picture())
     answers = [runner.predict(clicks) for clicks in CLICKS]

@@ -18,7 +18,14 @@ from probseg.models import (
     variant,
     without_downloads,
 )
-from probseg.semantic import EMAHead, FCNHead, SemanticHead, SemanticSegmenter, semantic_variant
+from probseg.semantic import (
+    DeepLabV3Head,
+    EMAHead,
+    FCNHead,
+    SemanticHead,
+    SemanticSegmenter,
+    semantic_variant,
+)
 from probseg.types import FeatureInfo
 from support.rows import each, pairwise
 
@@ -278,7 +285,9 @@ def test_every_preset_builds_without_downloads(name):
         model = build(without_downloads(read_preset(name, "semantic")))
         logits = model.eval()(torch.empty(1, 3, 37, 53))
     assert isinstance(model, SemanticSegmenter)
-    assert isinstance(model.head, EMAHead if "emanet" in name else FCNHead)
+    heads = {"emanet": EMAHead, "deeplabv3": DeepLabV3Head, "fcn": FCNHead}
+    (head,) = [head for part, head in heads.items() if part in name]
+    assert isinstance(model.head, head)
     assert logits.shape == (1, 21, 37, 53)
 
 

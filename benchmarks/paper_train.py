@@ -171,7 +171,7 @@ class _Learner:
 
     def step(self, encoded: Encoded, masks: Tensor, seeds: Tensor, batch_seed: int) -> float:
         """Learn from a batch; return its loss."""
-        answers, _ = self.task.answers(encoded, masks, seeds, epoch=0, batch_seed=batch_seed)
+        answers = self.task.answers(encoded, masks, seeds, epoch=0, batch_seed=batch_seed)
         loss = torch.stack(
             [self.task.loss(given.main, truth) for given, truth, _ in answers]
         ).mean()

@@ -404,9 +404,11 @@ def sigmoid(logits: Array) -> npt.NDArray[np.float32]:
 
 def uncalibrated(probability: Array, temperature: float) -> Array:
     """Return the sigmoid of the logits before they were divided by the temperature."""
+    if temperature == 1:
+        return probability
     with np.errstate(divide="ignore"):  # the logits of 0 and 1 are infinite
         logits = np.log(probability) - np.log1p(-probability)
-    return probability if temperature == 1 else sigmoid(np.float32(temperature) * logits)
+    return sigmoid(np.float32(temperature) * logits)
 
 
 def _reduced(size: Size, longest: int | None) -> Size:

@@ -198,7 +198,7 @@ class InteractiveSegmentation(NetworkTask):
         when = {"epoch": self.current_epoch, "batch_seed": self.batch_seed}
         if self.every_round:
             encoded = self.model.encode(images).repeated(self.annotators)
-            answers, prompts = self.answers(encoded, masks, seeds, **when)
+            answers = self.answers(encoded, masks, seeds, **when)
         else:
             prompts = self.draw_prompts(images, masks, seeds, **when)
             encoded = self.model.encode(images).repeated(self.annotators)
@@ -233,7 +233,7 @@ class InteractiveSegmentation(NetworkTask):
         return {
             "loss": loss,
             "logits": answers[-1].logits.main.detach()[rows],
-            "prompts": prompts.at(rows),
+            "prompts": answers[-1].prompts.at(rows),
         }
 
     def _seeds_of_annotators(self, seeds: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ class InteractiveSegmentation(NetworkTask):
 
     def answers(
         self, encoded: Encoded, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
-    ) -> tuple[list[TrainedAnswer], Prompts]:
+    ) -> list[TrainedAnswer]:
         """Answer all rounds of clicks, in training mode where the answer is trained.
 
         Args:
@@ -256,7 +256,7 @@ class InteractiveSegmentation(NetworkTask):
             batch_seed: In [0, 2**63); the number of rounds after the first answer depends on it.
 
         Returns:
-            The trained answers, and the prompts of the last round.
+            The trained answers; the last one is that of the last round.
         """
         answers: list[TrainedAnswer] = []
         rounds = drawn_rounds(self.curriculum.rounds, batch_seed)
@@ -275,7 +275,7 @@ class InteractiveSegmentation(NetworkTask):
 
         prompts = self._drawn(masks, seeds, answer, epoch, batch_seed)
         answer(prompts)
-        return answers, self._readable(prompts)
+        return answers
 
     def draw_prompts(
         self, images: Tensor, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int

@@ -31,7 +31,7 @@ def finish(page, x, y, label):
     """Finish an object with one click, and wait until its mask is there."""
     page.click(x, y)
     page.press(label, "Enter")
-    page.until("clicker.objects.every(({ id }) => clicker.finished.get(id)?.stamp)")
+    page.until_stored()
 
 
 def test_a_click_on_a_finished_object_selects_it(page):

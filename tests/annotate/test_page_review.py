@@ -11,7 +11,6 @@ from support.pages import READER, TOKEN, Disks, Page, browser, serving
 
 STATES = "probsegPage.session.photographs.map(photo => photo.state)"
 LABELS = "clicker.objects.map(object => object.label)"
-STORED = "clicker.objects.every(({ id }) => clicker.finished.get(id)?.stamp)"
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +44,12 @@ def finish(page, *clicks, label="1"):
     for x, y in clicks:
         page.click(x, y)
     page.press(label, "Enter")
-    page.until(STORED)
+    page.until_stored()
 
 
 def finished(page):
     """Return the masks of the finished objects as the page has them."""
-    page.until(STORED)
+    page.until_stored()
     ids = page.run("clicker.objects.map(({ id }) => id)")
     return [page.mask(f"clicker.finished.get({number})") for number in ids]
 
@@ -211,7 +210,7 @@ def test_the_report_and_every_format_are_written_from_the_page(page, folder):
 def test_readers_see_the_masks_and_change_nothing(chromium, page, address):
     finish(page, (40, 50))
     reader = Page(chromium, address.replace(TOKEN, READER)).open()
-    reader.until(STORED)
+    reader.until_stored()
     assert finished(reader)[0].any()
     assert not reader.tab.locator("#done").is_visible()
     assert not reader.tab.locator("[data-role=delete]").is_visible()

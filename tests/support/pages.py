@@ -188,6 +188,13 @@ class Page:
         self.until("!clicker.pending.length && !probsegPage.arriving")
         self.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
+    def until_stored(self) -> None:
+        """Wait for the masks of all finished objects; until then the page shows those it has."""
+        self.until(
+            "clicker.objects.every(({ id, area, window, clicks }) => "
+            "clicker.finished.get(id)?.stamp === JSON.stringify([area, window, clicks]))"
+        )
+
     def press(self, *keys: str) -> None:
         """Press keys one after the other, each after the answer to the one before."""
         for key in keys:

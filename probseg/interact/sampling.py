@@ -61,7 +61,8 @@ def places(
     scale = samples / pixels
     if not shifted and tuple(samples) != tuple(pixels):
         # The last sample lies on the last pixel, to all of which a click with a fraction belongs.
-        relative = np.minimum(relative, pixels - 1)
+        # Clicks outside of the box stay outside.
+        relative = np.where(relative < pixels, np.minimum(relative, pixels - 1), relative)
         scale = (samples - 1) / np.maximum(pixels - 1, 1)
     moved: npt.NDArray[np.float64] = relative * scale
     return moved

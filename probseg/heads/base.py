@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.ops.convolution import convolve_and_normalise
 from probseg.ops.numerics import full_precision, working_dtype
 from probseg.types import FeatureInfo
 
@@ -104,32 +103,9 @@ class Head(nn.Module, ABC):
         """
 
 
-class ConvSequential(nn.Sequential):
-    """Layers in sequence; without gradients, each batch normalisation joins its convolution.
-
-    In evaluation mode a normalisation is a factor and a summand for each channel: of the weights
-    just as well as of the map, which is then read and written once less. Neither of the two layers
-    is called then, and no hook of theirs.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to `(B, C, h, w)`."""
-        if self.training or torch.is_grad_enabled():
-            for layer in self:
-                x = layer(x)
-            return x
-        layers, joined = list(self), None
-        for layer, after in zip(layers, [*layers[1:], None], strict=True):
-            if isinstance(layer, nn.Conv2d) and isinstance(after, nn.BatchNorm2d):
-                x, joined = convolve_and_normalise(x, layer, after), after
-            elif layer is not joined:
-                x = layer(x)
-        return x
-
-
 def conv_norm_relu(
     in_channels: int, out_channels: int, kernel_size: int, rate: int = 1
-) -> ConvSequential:
+) -> nn.Sequential:
     """Build a convolution that keeps the size, a batch normalisation and a ReLU.
 
     Args:
@@ -139,7 +115,7 @@ def conv_norm_relu(
         rate: Distance of the taps of the kernel, in pixels.
     """
     padding = rate * (kernel_size // 2)
-    return ConvSequential(
+    return nn.Sequential(
         nn.Conv2d(
             in_channels, out_channels, kernel_size, padding=padding, dilation=rate, bias=False
         ),
@@ -150,10 +126,10 @@ def conv_norm_relu(
 
 def conv_norm(
     in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
-) -> ConvSequential:
+) -> nn.Sequential:
     """Build a convolution and a batch normalisation."""
     padding = kernel_size // 2
-    return ConvSequential(
+    return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=False),
         nn.BatchNorm2d(out_channels),
     )
@@ -212,19 +188,19 @@ class DilatedDepthwise(nn.Conv2d):
         return convolved.to(x.dtype)
 
 
-def depthwise_pointwise(in_channels: int, out_channels: int) -> ConvSequential:
+def depthwise_pointwise(in_channels: int, out_channels: int) -> nn.Sequential:
     """Build a 3x3 convolution of each channel and a 1x1 convolution with norm and ReLU behind it.
 
     `separable_conv` has norm and ReLU behind the first one too.
     """
-    return ConvSequential(
+    return nn.Sequential(
         DilatedDepthwise(in_channels, 1), *conv_norm_relu(in_channels, out_channels, 1)
     )
 
 
-def separable_conv(in_channels: int, out_channels: int, rate: int = 1) -> ConvSequential:
+def separable_conv(in_channels: int, out_channels: int, rate: int = 1) -> nn.Sequential:
     """Build a 3x3 convolution of each channel and a 1x1 convolution, each with norm and ReLU."""
-    return ConvSequential(
+    return nn.Sequential(
         DilatedDepthwise(in_channels, rate),
         nn.BatchNorm2d(in_channels),
         nn.ReLU(inplace=True),

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.heads.base import (
-    ConvSequential,
     Decoder,
     DecoderMaps,
     conv_norm,
@@ -183,7 +182,7 @@ class PromptUNet(Fusion):
         return x
 
 
-def image_details(width: int, stride: int) -> ConvSequential:
+def image_details(width: int, stride: int) -> nn.Sequential:
     """Build convolutions from RGB `(B, 3, H, W)` to `(B, width, H / stride, W / stride)`."""
     layers: list[nn.Module] = []
     channels = 3
@@ -191,10 +190,10 @@ def image_details(width: int, stride: int) -> ConvSequential:
         ratio = stride if stride % 2 else 2
         layers += [*_reduction(channels, width, ratio), nn.ReLU(inplace=True)]
         channels, stride = width, stride // ratio
-    return ConvSequential(*layers, *conv_norm(channels, width, 3))
+    return nn.Sequential(*layers, *conv_norm(channels, width, 3))
 
 
-def _reduction(in_channels: int, out_channels: int, ratio: int) -> ConvSequential:
+def _reduction(in_channels: int, out_channels: int, ratio: int) -> nn.Sequential:
     """Build a convolution that reduces maps by a ratio and overlooks no pixel."""
     return conv_norm(in_channels, out_channels, max(3, ratio | 1), stride=ratio)
 
@@ -207,7 +206,7 @@ class _Residual(nn.Module):
         layers: list[nn.Module] = []
         for _ in range(depth - 1):
             layers += conv_norm_relu(channels, channels, 3)
-        self.layers = ConvSequential(*layers, *conv_norm(channels, channels, 3))
+        self.layers = nn.Sequential(*layers, *conv_norm(channels, channels, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform `(B, C, h, w)`."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention import replacing_convolution
-from probseg.heads.base import ConvSequential, DecoderMaps, conv_norm, conv_norm_relu, enlarged_to
+from probseg.heads.base import DecoderMaps, conv_norm, conv_norm_relu, enlarged_to
 from probseg.heads.fusion import Fusion
 from probseg.types import FeatureInfo, Prompts
 
@@ -119,7 +119,7 @@ class _Bottleneck(nn.Module):
 
     def __init__(self, channels: int, width: int, mixing: list[nn.Module]) -> None:
         super().__init__()
-        self.layers = ConvSequential(
+        self.layers = nn.Sequential(
             *conv_norm_relu(channels, width, 1),
             *mixing,
             nn.BatchNorm2d(width),

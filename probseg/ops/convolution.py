@@ -1,4 +1,4 @@
-"""Convolutions: their precision on processors, and with the batch normalisation behind them."""
+"""Convolutions under autocast: their precision on processors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.nn.functional import conv2d
 from torch.overrides import TorchFunctionMode
 
@@ -39,26 +38,3 @@ class _GroupsInFloat32(TorchFunctionMode):
                 with full_precision(args[0].device):
                     return func(args[0].float(), *args[1:], **keywords)
         return func(*args, **keywords)
-
-
-def convolve_and_normalise(x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
-    """Apply a convolution and a batch normalisation in evaluation mode, with one map less.
-
-    The normalisation is then a factor and a summand for each channel: of the weights just as well
-    as of the map. No hook of the two layers is called.
-
-    Args:
-        x: `(B, C, h, w)`.
-        convolution: Of C channels to C'.
-        norm: Of C' channels, with running statistics.
-
-    Returns:
-        `(B, C', h', w')`.
-    """
-    assert norm.running_mean is not None, "normalisations of this project keep statistics"
-    assert norm.running_var is not None, "normalisations of this project keep statistics"
-    factor = norm.weight * (norm.running_var + norm.eps).rsqrt()  # (C',)
-    bias = -norm.running_mean if convolution.bias is None else convolution.bias - norm.running_mean
-    weight = convolution.weight * factor.view(-1, 1, 1, 1)
-    result: Tensor = convolution._conv_forward(x, weight, norm.bias + bias * factor)
-    return result

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention.bases import Bases, Normalisation, Update
-from probseg.ops.convolution import convolve_and_normalise
 from probseg.ops.em import EMAttention, em_attention, responsibilities
 
 
@@ -106,7 +105,7 @@ class EMAU(nn.Module):
         """
         read = F.relu(self._read_out(x))
         # In place, as at the end of every residual block: maps are what takes memory here.
-        return F.relu(self._left(read).add_(x), inplace=True)
+        return F.relu(self.leave(read).add_(x), inplace=True)
 
     def responsibilities(self, x: Tensor) -> Tensor:
         """Return the responsibility of each basis for each pixel in the last E step.
@@ -143,15 +142,6 @@ class EMAU(nn.Module):
         tokens = self.enter(x).to(self.enter.weight.dtype)
         result: Tensor = tokens.flatten(2).transpose(-2, -1).unsqueeze(1)
         return result
-
-    def _left(self, read: Tensor) -> Tensor:
-        if self.training or torch.is_grad_enabled():
-            result: Tensor = self.leave(read)
-            return result
-        # In evaluation the normalisation joins the weights, and there is a map less in memory.
-        convolution: Any = self.leave[0]
-        norm: Any = self.leave[1]
-        return convolve_and_normalise(read, convolution, norm)
 
     def _attention(self, tokens: Tensor) -> EMAttention:
         if self.bases is None:

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from probseg.heads import DECODERS, SimplePyramid
-from probseg.heads.base import ConvSequential, separable_conv
+from probseg.heads.base import separable_conv
 from probseg.heads.deeplab import AtrousPyramid, DeepLabV3PlusDecoder, DenseDeepLabDecoder
 from probseg.heads.fpn import FPNDecoder
 from probseg.heads.ocr import OCRDecoder, gather_regions
@@ -165,28 +165,3 @@ def test_dilated_weights_learn_in_half_precision_with_channels_last(rate):
     assert gradients[1].isfinite().all()
     error = (gradients[1] - gradients[0]).norm() / gradients[0].norm()
     assert error < 0.15
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_normalisations_that_join_their_convolutions_change_nothing(bias):
-    layers = ConvSequential(
-        torch.nn.Conv2d(3, 6, 3, bias=bias), torch.nn.BatchNorm2d(6), torch.nn.ReLU(inplace=True),
-        *separable_conv(6, 5, 2), torch.nn.BatchNorm2d(5), torch.nn.Dropout(0.5),
-        torch.nn.Conv2d(5, 4, 1), torch.nn.Conv2d(4, 3, 1), torch.nn.ReLU(),
-    )  # fmt: skip
-    randomise(layers).double()
-    x = torch.randn(2, 3, 9, 11, dtype=torch.float64)
-    given = x.clone()
-    expected = layers(x)
-    normalised = []
-    for layer in layers:
-        if isinstance(layer, torch.nn.BatchNorm2d):
-            layer.register_forward_hook(lambda *_: normalised.append(1))
-    with torch.no_grad():
-        joined = layers(x)
-        assert len(normalised) == 1, "only the one that follows no convolution"
-    torch.testing.assert_close(joined, expected)
-    assert torch.equal(x, given)
-    layers.train()
-    with torch.no_grad():
-        assert not torch.allclose(layers(x), expected), "in training, the batch normalises"

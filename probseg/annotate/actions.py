@@ -260,7 +260,7 @@ def find_object(sessions: Sessions, photograph: Photograph, number: object) -> S
         MissingError: If there is none.
     """
     for one in sessions.store.objects(photograph.name):
-        if one.id == number:
+        if type(number) is int and one.id == number:
             return one
     raise MissingError(str(number))
 

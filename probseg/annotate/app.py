@@ -97,7 +97,7 @@ def create_app(
             lambda name: Response(small(name), media_type="image/jpeg"),
         ),
         _get(
-            "/api/photos/{name}/objects/{number:int}/mask",
+            "/api/photos/{name}/objects/{number}/mask",
             lambda name, number: frame(sessions.finished_mask(photo(name), number)),
         ),
         _get("/api/photos/{name}/mask", lambda name: frame(sessions.current_mask(photo(name)))),
@@ -157,7 +157,7 @@ async def _answered(answer: Callable[..., Any], **arguments: Any) -> Response:  
         return _error(400, str(error))
     except (OSError, sqlite3.Error) as error:  # the disk is full, or the folder is gone
         return _error(507, str(error))
-    return result if isinstance(result, Response) else JSONResponse(result)
+    return result if isinstance(result, Response) else _Json(result)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -166,4 +166,11 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _error(status: int, reason: str) -> JSONResponse:
-    return JSONResponse({"error": reason}, status_code=status)
+    return _Json({"error": reason}, status_code=status)
+
+
+class _Json(JSONResponse):
+    """JSON in ASCII: a text of a client or of a file may have halves of characters."""
+
+    def render(self, content: Any) -> bytes:  # noqa: ANN401
+        return json.dumps(content, allow_nan=False).encode("ascii")

@@ -25,7 +25,7 @@ def read_keys(folder: Path) -> dict[str, list[str]]:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{path}: cannot be read as JSON ({error}); correct or remove it"
         raise UsageError(msg) from error
     keys = {}

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from probseg.annotate.actions import carry_out, checked_label, checked_step, find_object
+from probseg.annotate.actions import carry_out, checked_label, checked_step
 from probseg.annotate.answers import Answers
 from probseg.annotate.described import (
     answer_header,
@@ -155,10 +155,17 @@ class Sessions:
         self._ahead = [self._background.submit(self._prepare, one) for one in readable]
         return described
 
-    def finished_mask(self, photograph: Photograph, number: int) -> bytes:
-        """Return the frame of a finished object."""
+    def finished_mask(self, photograph: Photograph, number: str) -> bytes:
+        """Return the frame of a finished object, whose number is in an address.
+
+        Raises:
+            MissingError: If there is no such object.
+        """
         with self._lock:
-            one = find_object(self, photograph, number)
+            objects = self.store.objects(photograph.name)
+        one = next((one for one in objects if str(one.id) == number), None)
+        if one is None:
+            raise MissingError(number)
         if one.mask is None:
             msg = f"object {number} is not finished"
             raise RequestError(msg)

@@ -5,6 +5,7 @@ import os
 import resource
 import shlex
 import sqlite3
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from probseg import Predictor
+from probseg.annotate import files
 from probseg.annotate.frames import unpack
 from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import list_photographs, refusals
@@ -503,6 +505,30 @@ def test_numbers_and_names_that_cannot_be_are_refused(client):
         assert "must be" in answer.json()["error"]
 
 
+def test_numbers_of_objects_are_whole_numbers_alone(client):
+    client.click(*CLICKS[0])
+    header, _ = client.act({"type": "finish", "label": None})
+    number = header["objects"][0]["id"]
+    assert number == 1
+    for wrong in (True, 1.0, "1", [1], None):
+        client.refused({"type": "delete", "object": wrong}, status=404)
+    for wrong in ("1.0", "-1", "x", 5000 * "9"):
+        answer = client.http.get(f"{client.path()}/objects/{wrong}/mask")
+        assert (answer.status_code, wrong[:99] in answer.json()["error"]) == (404, True)
+    frame = client.http.get(f"{client.path()}/objects/{number}/mask")
+    assert unpack(frame.content, client.size())[1].any()
+
+
+def test_halves_of_characters_are_answered(client):
+    """JSON and names of files can have them, UTF-8 cannot."""
+    body = {"revision": client.get(client.path())["revision"]}
+    text = json.dumps({**body, "action": {"type": "delete", "object": "\ud800"}})
+    answer = client.http.post(f"{client.path()}/actions", content=text, headers=_json({}))
+    assert (answer.status_code, "\ud800" in answer.json()["error"]) == (404, True)
+    (client.sessions.out / "keys.json").write_text('{"done": "\\ud800"}')
+    assert client.get("/api/session")["keys"] == {"done": ["\ud800"]}
+
+
 def test_files_that_could_not_be_written_are_written_later(client, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -519,6 +545,27 @@ def test_files_that_could_not_be_written_are_written_later(client, monkeypatch):
     client = again(client)
     assert [p.name for p in (client.sessions.folder / "masks").iterdir()] == ["photo0_1.png"]
     client.sessions.close()
+
+
+def test_the_next_server_writes_the_annotations_that_a_killed_one_did_not(client, monkeypatch):
+    path = client.sessions.folder / "annotations.json"
+    monkeypatch.setattr(files, "DELAY", 60)
+    client.click(*CLICKS[0])
+    client.act({"type": "finish", "label": "disk"})
+    assert not path.exists()
+    monkeypatch.setattr(files, "DELAY", 0.01)
+    client = again(client)
+    end = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(json.loads(path.read_text())["annotations"]) == 1
+    client.sessions.close()
+    path.write_text("looking changes nothing")
+    client = again(client)
+    time.sleep(0.1)
+    client.sessions.files.close()
+    assert path.read_text() == "looking changes nothing"
+    client.sessions.store.close()
 
 
 def test_the_answer_to_a_step_that_could_not_be_stored_is_forgotten(client, monkeypatch):
@@ -712,7 +759,7 @@ def _json(headers):
 def test_everything_but_the_page_needs_the_token(client):
     headers = _json({"x-probseg-token": "wrong"})
     for route in client.http.app.app.routes:
-        path = route.path.replace("{name}", "x").replace("{number:int}", "1")
+        path = route.path.replace("{name}", "x").replace("{number}", "1")
         for method in route.methods - {"HEAD"}:
             answer = client.http.request(method, path, headers=headers, content=b"{}")
             assert answer.status_code == (401 if path.startswith("/api/") else 200), path

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import http.client
 import json
+import math
 import os
 import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from probseg.annotate.actions import ACTIONS, STATES
+from probseg.annotate.exports import file_names
 from probseg.annotate.frames import unpack
+from probseg.annotate.models import KNOBS
+from probseg.annotate.security import MAX_BODY
 from probseg.cli import main
 from support.annotate_client import draw_photographs
 from support.runs import printed_line, started
@@ -24,12 +33,13 @@ SIZE = (96, 128)
 
 
 class Server:
-    """A server process on a folder, and a client."""
+    """A server process on a folder, and a client of its two addresses."""
 
     def __init__(self, folder, place):
-        self.output = place / "output.txt"
+        self.folder, self.output = folder, place / "output.txt"
         self.process = started(place, ["annotate", folder, "--port", 0, "--no-browser"])
         address, self.token = printed_line(self.process, place, "http://").split("/#")
+        self.reader = printed_line(self.process, place, "to look").split("/#")[1]
         self.host = address.removeprefix("http://")
         self.photographs = json.loads(self.ask("GET", "/api/session")[1])["photographs"]
 
@@ -44,23 +54,49 @@ class Server:
         finally:
             connection.close()
 
-    def act(self, revision, action):
-        """Return header and mask, or None if the server is gone."""
-        path = f"/api/photos/{self.photographs[0]['id']}/actions"
-        body = json.dumps({"sequence": revision, "revision": revision, "action": action})
+    def path(self, n=0):
+        return f"/api/photos/{self.photographs[n]['id']}"
+
+    def photograph(self, n=0):
+        return json.loads(self.ask("GET", self.path(n))[1])
+
+    def change(self, path, body):
+        """Return status and body of the answer to a change, or None if the server is gone."""
         try:
-            status, content = self.ask("POST", path, body)
+            if path.endswith("/actions"):
+                page = json.loads(self.ask("GET", path.removesuffix("/actions"))[1])
+                body = {"sequence": 0, "revision": page["revision"], **body}
+            return self.ask("POST", path, json.dumps(body))
         except (OSError, http.client.HTTPException):
             return None
+
+    def everything(self):
+        """Return all that a reader sees, and the files, without times."""
+        pages, frames = [], []
+        for n in range(len(self.photographs)):
+            page = self._read(self.path(n))
+            parts = ["mask", "masks", *(f"objects/{one['id']}/mask" for one in page["objects"])]
+            frames += [self._frame(f"{self.path(n)}/{part}") for part in parts]
+            pages.append(page)
+        return {
+            "session": self._read("/api/session"),
+            "report": self._read("/api/report"),
+            "pages": pages,
+            "frames": frames,
+            "masks": _files(self.folder, "masks", ".probseg/masks"),
+            "exports": _files(self.folder, *(set(file_names().values()) - {COCO_FILE})),
+        }
+
+    def _read(self, path):
+        status, content = self.ask("GET", path, headers={"X-Probseg-Token": self.reader})
         assert status == 200, content
-        return unpack(content, SIZE)
+        return json.loads(content, object_hook=_timeless)
 
-    def photograph(self):
-        return json.loads(self.ask("GET", f"/api/photos/{self.photographs[0]['id']}")[1])
-
-    def mask(self):
-        frame = self.ask("GET", f"/api/photos/{self.photographs[0]['id']}/mask")[1]
-        return unpack(frame, SIZE)[1]
+    def _frame(self, path):
+        status, content = self.ask("GET", path, headers={"X-Probseg-Token": self.reader})
+        assert status == 200, content
+        header, maps = unpack(content, SIZE)
+        return _timeless(header), None if maps is None else _digest(maps.tobytes())
 
     def stop(self):
         """Interrupt it, and return its output."""
@@ -70,94 +106,228 @@ class Server:
         return self.output.read_text()
 
 
-def _edits():
-    """Return actions on objects and on the state that are possible one after the other."""
-    strokes = [
-        {"type": "brush", "radius": 4.0, "points": [[x, 20.0], [x + 9, 20.0]], "positive": True}
-        for x in (20.0, 70.0, 40.0)
-    ]
+COCO_FILE = "annotations.json"
+
+
+def _timeless(described):
+    times = ("seconds", "milliseconds", "train_command")
+    return {name: value for name, value in described.items() if name not in times}
+
+
+def _digest(content):
+    content = content.encode() if isinstance(content, str) else content
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _files(folder, *names):
+    """Return the files of some names, or in folders of them, without times."""
+    files = {}
+    for path in sorted(
+        path for name in names for path in (folder / name, *folder.glob(f"{name}/**/*"))
+    ):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.suffix == ".json":
+                content = repr(json.loads(content, object_hook=_timeless))
+            elif path.suffix == ".csv":
+                rows = csv.DictReader(content.decode().splitlines())
+                content = repr([(row["label"], row["objects"], row["clicks"]) for row in rows])
+            files[str(path.relative_to(folder))] = _digest(content)
+    return files
+
+
+def _draw_folder(place):
+    """Draw two photographs, the second of which has masks, and write a file of keys."""
+    folder = place / "set"
+    draw_photographs(folder / "images", 2, SIZE)
+    labels = np.zeros(SIZE, np.uint8)
+    labels[10:20, 10:30], labels[40:60, 40:80], labels[60:62] = 1, 2, 255
+    (folder / "masks").mkdir()
+    Image.fromarray(labels).save(folder / "masks" / "photo1.png")
+    (folder / "keys.json").write_text('{"done": "w"}')
+    return folder
+
+
+def _stroke(x0, x1, y=20.0, radius=4.0, positive=True):
+    points = [[x0, y], [x1, y]]
+    return {"type": "brush", "radius": radius, "points": points, "positive": positive}
+
+
+def _script(server):
+    """Return changes of every kind that are possible one after the other.
+
+    The second photograph has the objects 1 and 2, the first has 3 and 4 after the split.
+    """
     before = [[[[40.0, 16.0], [49.0, 16.0], [49.0, 24.0]]]]
     after = [[[[40.0, 16.0], [60.0, 16.0], [49.0, 40.0]]]]
-    return [
-        *strokes[:2],
+    first = [
+        _stroke(20.0, 29.0),
+        _stroke(70.0, 79.0),
         {"type": "finish", "label": "bolt"},
-        {"type": "split", "object": 1},
-        {"type": "merge", "object": 1, "other": 2},
-        strokes[2],
+        {"type": "split", "object": 3},
+        {"type": "merge", "object": 3, "other": 4},
+        {"type": "reopen", "object": 3},
+        {"type": "click", "x": 64.2, "y": 48.9, "positive": True},
+        {"type": "clear"},
+        {"type": "undo"},
+        {"type": "cancel"},
+        _stroke(40.0, 49.0, y=60.0, radius=9.0),
+        _stroke(44.0, 45.0, y=60.0, radius=3.0, positive=False),
+        {"type": "fill_holes"},
         {"type": "reshape", "before": before, "after": after},
+        {"type": "undo"},
+        {"type": "redo"},
+        {"type": "click", "x": 45.0, "y": 60.0, "positive": True},
+        _stroke(5.0, 6.0, y=90.0),
+        {"type": "remove_islands"},
+        {"type": "state", "state": "review"},
+        {"type": "state", "state": "accepted"},
+        {"type": "label", "object": 3, "label": "nut"},
+    ]
+    source = {"photo": server.photographs[0]["id"], "object": 3}
+    second = [
+        {"type": "box", "box": [30.0, 20.0, 100.0, 80.0]},
+        {"type": "copy", **source},
+        {"type": "state", "state": "done"},
         {"type": "state", "state": "rejected"},
         {"type": "state", "state": "returned"},
+        {"type": "delete", "object": 1},
+        {"type": "undo"},
     ]
+    scripted = [(f"{server.path(0)}/actions", {"action": action}) for action in first]
+    scripted.append(("/api/labels", {"labels": ["nut", "bolt", "washer"]}))
+    scripted += [("/api/export", {"format": name}) for name in file_names()]
+    scripted.append(("/api/settings", {"avoid_finished": False}))
+    return scripted + [(f"{server.path(1)}/actions", {"action": action}) for action in second]
 
 
-def _script(random_numbers, count):
-    """Return `_edits` and then random actions, all possible one after the other."""
-    actions = _edits()
-    steps = cursor = len(actions)
-    for _ in range(count):
-        kinds = ["click", "click", "brush"] + ["undo"] * (cursor > 0) + ["redo"] * (cursor < steps)
-        kind = random_numbers.choice(kinds)
-        x, y = random_numbers.uniform(0, 127.9), random_numbers.uniform(0, 95.9)
-        positive = random_numbers.random() < 0.6
-        action = {"type": kind}
-        if kind == "click":
-            action |= {"x": x, "y": y, "positive": positive}
-        elif kind == "brush":
-            action |= {"radius": 4.0, "points": [[x, y], [64.0, 48.0]], "positive": positive}
-        actions.append(action)
-        cursor += -1 if kind == "undo" else 1
-        steps = steps if kind in ("undo", "redo") else cursor
-    return actions
+def _any_change(numbers, server):
+    """Return a random action, which may be impossible, or a setting or an export."""
+    n = numbers.randrange(2)
+    page = server.photograph(n)
+    objects = [one["id"] for one in page["objects"]] or [0]
+    x, y = numbers.uniform(0, 127.9), numbers.uniform(0, 95.9)
+    positive = numbers.random() < 0.6
+    corners = [[[[x, y], [numbers.uniform(0, 128), y], [x, numbers.uniform(0, 96)]]]]
+    arguments = {
+        "click": {"x": x, "y": y, "positive": positive},
+        "box": {"box": [x / 2, y / 2, 128, 96]},
+        "brush": _stroke(x, 64.0, y, 4.0, positive),
+        "reshape": {"before": [], "after": corners}
+        if positive
+        else {"before": corners, "after": []},
+        "copy": {"photo": server.photographs[0]["id"]},
+        "merge": {"other": numbers.choice(objects)},
+        "state": {"state": numbers.choice(STATES)},
+        "label": {"label": numbers.choice(["bolt", "nut", "washer", None])},
+    }
+    kind = numbers.choice(["click", "click", *ACTIONS])
+    action = {"object": numbers.choice(objects), **arguments.get(kind, {}), "type": kind}
+    others = [
+        ("/api/settings", {"avoid_finished": positive}),
+        ("/api/export", {"format": numbers.choice(list(file_names()))}),
+    ]
+    return numbers.choice([(f"{server.path(n)}/actions", {"action": action})] * 9 + others)
 
 
-def _kill_and_look(place, seed):
-    """Kill a server in the middle of a script, and compare with what it had acknowledged."""
-    folder = draw_photographs(place / "photos", 1, SIZE)
-    numbers = random.Random(seed)
-    actions = _script(numbers, 8)
-    server = Server(folder, place)
-    revision = server.photograph()["revision"]
-    last, acknowledged = None, 0
-    with ThreadPoolExecutor(1) as pool:
-        fatal = numbers.randrange(1, len(actions))
-        for n, action in enumerate(actions):
-            future = pool.submit(server.act, revision + n, action)
-            if n == fatal:
-                time.sleep(numbers.uniform(0, 0.08))
-                server.process.kill()
-            answer = future.result()
-            if answer is None:
-                break
-            last, acknowledged = answer, acknowledged + 1
-    server.process.kill()
-    server.process.join()
-    server = Server(folder, place)
-    now = server.photograph()
-    done = now["revision"] - revision
-    assert done in (acknowledged, acknowledged + 1), "only the last may be unacknowledged"
-    if done == acknowledged and last is not None:
-        header, mask = last
-        assert now["current"] == header["current"]
-        for key in ("objects", "state"):
-            assert now[key] == header.get(key, now[key])
-        assert (now["undo"], now["redo"]) == (header["undo"], header["redo"])
-        back = server.mask()
-        assert (back is None and mask is None) or np.array_equal(back, mask)
-    for n, action in enumerate(actions[done:], start=done):  # and it goes on
-        assert server.act(revision + n, action) is not None
+class Recorded(NamedTuple):
+    """What happens where no server is killed.
+
+    Args:
+        changes: Path and body of each change.
+        durations: Of their answers in seconds.
+        states: `Server.everything` before the first change and after each.
+        coco: `annotations.json` in the end.
+    """
+
+    changes: list
+    durations: list
+    states: list
+    coco: dict
+
+
+def _record(place, numbers, more):
+    """Make the changes of `_script` and then `more` random ones that are possible."""
+    place.mkdir()
+    server = Server(_draw_folder(place), place)
+    script = _script(server)
+    recorded = Recorded([], [], [server.everything()], {})
+    while len(recorded.changes) < len(script) + more:
+        scripted = len(recorded.changes) < len(script)
+        change = script[len(recorded.changes)] if scripted else _any_change(numbers, server)
+        began = time.monotonic()
+        status, content = server.change(*change)
+        if status == 200:
+            recorded.durations.append(time.monotonic() - began)
+            recorded.changes.append(change)
+            recorded.states.append(server.everything())
+        else:
+            assert not scripted, (change, content)
+            assert status < 500, (change, content)
+    types = {body["action"]["type"] for _, body in recorded.changes if "action" in body}
+    assert types == set(ACTIONS)
     output = server.stop()
     assert "Traceback" not in output, output
-    return done == acknowledged
+    return recorded._replace(coco=_files(server.folder, COCO_FILE))
+
+
+def _kill_and_look(place, seed, kills, more=20):
+    """Make random changes, kill servers in the middle of some, and compare what is there.
+
+    Returns:
+        How often a change was answered, and how often it was stored, when a server was killed.
+    """
+    numbers = random.Random(seed)
+    place.mkdir(exist_ok=True)
+    recorded = _record(place / "recorded", numbers, more)
+    fatal = sorted(numbers.sample(range(len(recorded.changes)), kills))
+    server = Server(_draw_folder(place), place)
+    assert server.everything() == recorded.states[0]
+    answers, stored, done = 0, 0, 0
+    for n in fatal:
+        for change in recorded.changes[done:n]:
+            status, content = server.change(*change)
+            assert status == 200, (change, content)
+        done = max(done, n)
+        path, body = recorded.changes[done]
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(server.change, path, body)
+            time.sleep(numbers.uniform(0, 1.2 * recorded.durations[done]))
+            server.process.kill()
+        server.process.join()
+        old, answered = server, future.result() is not None
+        server = Server(server.folder, place)
+        for token in (old.token, old.reader):
+            assert server.ask("GET", "/api/session", headers={"X-Probseg-Token": token})[0] == 401
+        refused = server.ask("POST", path, "{}", {"X-Probseg-Token": server.reader})
+        assert refused[0] == 403
+        now = server.everything()
+        before, after = recorded.states[done : done + 2]
+        if path == "/api/export" and not answered:  # what is there of it is written anew
+            now = {**now, "exports": before["exports"]}
+        is_after = answered or now != before
+        assert now == (after if is_after else before), (seed, done, path, body)
+        answers, stored, done = answers + answered, stored + is_after, done + is_after
+    for change in recorded.changes[done:]:
+        status, content = server.change(*change)
+        assert status == 200, (change, content)
+    assert server.everything() == recorded.states[-1]
+    output = server.stop()
+    assert "Traceback" not in output, output
+    assert _files(server.folder, COCO_FILE) == recorded.coco
+    assert not list(server.folder.rglob("*.part"))
+    return answers, stored
 
 
 def test_what_was_acknowledged_is_there_after_a_kill(tmp_path):
-    _kill_and_look(tmp_path, seed=0)
+    _kill_and_look(tmp_path, seed=0, kills=1, more=0)
 
 
 @pytest.mark.slow
 def test_what_was_acknowledged_is_there_after_a_hundred_kills(tmp_path):
-    compared = sum(_kill_and_look(tmp_path / str(seed), 100 + seed) for seed in range(100))
-    assert compared > 20
+    counts = [_kill_and_look(tmp_path / str(seed), 100 + seed, kills=10) for seed in range(10)]
+    answered, stored = map(sum, zip(*counts, strict=True))
+    assert 0 < answered <= stored < 100
 
 
 @pytest.fixture(scope="module")
@@ -176,41 +346,75 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=8,
 )
-KINDS = st.sampled_from(
-    [
-        "click",
-        "box",
-        "brush",
-        "undo",
-        "redo",
-        "clear",
-        "cancel",
-        "fill_holes",
-        "remove_islands",
-        "reshape",
-        "split",
-        "merge",
-        "copy",
-        "finish",
-        "reopen",
-        "delete",
-        "label",
-        "state",
-        "other",
-    ]
-)
-NAMES = ["x", "y", "positive", "box", "radius", "points", "object", "photo", "label", "state"]
-NAMES += ["other", "before", "after"]
-ACTIONS = st.fixed_dictionaries(
-    {"type": KINDS}, optional={name: JSON | st.floats(-10, 200) for name in NAMES}
-)
-BODIES = (
-    st.fixed_dictionaries(
-        {"sequence": JSON, "revision": st.integers(0, 3) | JSON, "action": ACTIONS | JSON}
-    ).map(lambda body: json.dumps(body).encode())
-    | JSON.map(lambda body: json.dumps(body).encode())
-    | st.binary(max_size=200)
-)
+DEEP = {f"{depth} deep": depth * "[" + depth * "]" for depth in (200, 900, 20_000)}
+WRITTEN = {**DEEP, "5000 digits": 5000 * "9"}
+"""What is in a body in the place of a text."""
+
+ODD = [-1, 0.5, True, 2**70, 10**400, math.nan, -math.inf, "1", "", "\ud800", [[1, 2]] * 10_001]
+WRONG = JSON | st.floats(-10, 200) | st.sampled_from([*ODD, *WRITTEN])
+PAIRS = st.lists(st.tuples(st.floats(-9, 137), st.floats(-9, 105)), min_size=1, max_size=4)
+OUTLINES = st.lists(st.lists(PAIRS, max_size=2), max_size=2)
+LABELS = st.sampled_from(["bolt", "nut", " ", None])
+NUMBERS = st.integers(1, 9)
+ARGUMENTS = {
+    "x": st.floats(0, 127.9),
+    "y": st.floats(0, 95.9),
+    "positive": st.booleans(),
+    "box": st.sampled_from([[30, 20, 100, 80], [0.5, 0.5, 9.5, 9.5], [30, 20, 10, 80]]),
+    "radius": st.floats(0.5, 9),
+    "points": PAIRS,
+    "object": NUMBERS,
+    "other": NUMBERS,
+    "photo": st.just("ID"),
+    "label": LABELS,
+    "state": st.sampled_from(STATES),
+    "before": OUTLINES,
+    "after": OUTLINES,
+}
+SETTINGS = {
+    "zoom": st.sampled_from(["scales", None]),
+    "avoid_finished": st.booleans(),
+    **dict.fromkeys(KNOBS, st.sampled_from([-1, 0, 1, 2, None])),
+}
+
+
+def _mostly(right):
+    """Return objects whose values are often those of another argument, or missing."""
+    return st.fixed_dictionaries({}, optional={name: one | WRONG for name, one in right.items()})
+
+
+def _with_type(arguments):
+    kinds = st.sampled_from([*ACTIONS, *ACTIONS, "other"]) | WRONG
+    return st.builds(lambda kind, others: {**others, "type": kind}, kinds, arguments)
+
+
+ACTION = {
+    "sequence": st.integers(0, 9),
+    "revision": st.just("REVISION"),
+    "action": _with_type(_mostly(ARGUMENTS)),
+}
+SENT = {
+    "/api/photos/ID/actions": st.fixed_dictionaries(ACTION)
+    | st.fixed_dictionaries({**ACTION, "sequence": WRONG})
+    | _mostly(ACTION),
+    "/api/photos/ID/preview": _mostly({name: ARGUMENTS[name] for name in ("x", "y", "positive")}),
+    "/api/photos/ID/open": _mostly({}),
+    "/api/settings": _mostly(SETTINGS),
+    "/api/model": _mostly({"name": st.just("none")}),
+    "/api/labels": _mostly({"labels": st.lists(LABELS | WRONG, max_size=3)}),
+    "/api/export": _mostly({"format": st.sampled_from(list(file_names()))}),
+}
+"""What is sent to each path, nearly as a client of the page would."""
+
+
+def _written(body):
+    text = json.dumps(body)
+    for name, instead in WRITTEN.items():
+        text = text.replace(f'"{name}"', instead)
+    return text.encode()
+
+
+BODIES = st.one_of(JSON, *SENT.values()).map(_written) | st.binary(max_size=200)
 PATHS = st.sampled_from(
     [
         "/api/session",
@@ -226,6 +430,8 @@ PATHS = st.sampled_from(
         "/api/report",
         "/api/photos/ID/objects/1/mask",
         "/api/photos/ID/objects/99999999999999999999/mask",
+        "/api/photos/ID/objects/" + 5000 * "9" + "/mask",
+        "/api/photos/ID/objects/-1/mask",
         "/api/photos/../../etc/passwd/image",
         "/api/photos/%2e%2e%2f%2e%2e/image",
         "/static/../../secret",
@@ -243,43 +449,67 @@ HEADERS = st.dictionaries(
 )
 
 
-def _one_request(server, method, path, body, headers):
+METHODS = ["GET", "POST", "POST", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "post"]
+ANY_REQUEST = st.tuples(st.sampled_from(METHODS), PATHS, BODIES, st.just({}) | HEADERS)
+NEARLY = st.one_of(
+    *(
+        st.tuples(st.just("POST"), st.just(path), body.map(_written), st.just({}))
+        for path, body in SENT.items()
+    )
+)
+ACTIONS_SENT = st.tuples(
+    st.just("POST"),
+    st.just("/api/photos/ID/actions"),
+    SENT["/api/photos/ID/actions"].map(_written),
+    st.just({}),
+)
+REQUESTS = {"request": ANY_REQUEST | NEARLY | ACTIONS_SENT, "reads": st.sampled_from([0, 0, 1])}
+
+
+def _one_request(server, request, reads):
+    """Make a request with one of the two addresses; nothing is changed with the reader's."""
+    method, path, body, headers = request
     path = path.replace("ID", server.photographs[0]["id"])
+    body = body.replace(b'"ID"', json.dumps(server.photographs[0]["id"]).encode())
+    before = server.photograph() if reads or b'"REVISION"' in body else {"revision": 0}
+    body = body.replace(b'"REVISION"', str(before["revision"]).encode())
+    token = {"X-Probseg-Token": server.reader} if reads else {}
     try:
-        status, _ = server.ask(method, path, body, headers)
+        status, _ = server.ask(method, path, body, {**token, **headers})
     except http.client.HTTPException:
         return  # the request itself was no HTTP
+    except ConnectionError:
+        assert len(body) > MAX_BODY, (method, path, body, headers)
+        return
     assert status < 500, (method, path, body, headers)
-
-
-REQUESTS = {
-    "method": st.sampled_from(["GET", "POST", "POST", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"]),
-    "path": PATHS,
-    "body": BODIES,
-    "headers": st.just({}) | HEADERS,
-}
+    if reads:
+        assert server.photograph() == before
+        if path.startswith("/api") and method not in ("GET", "HEAD") and not headers:
+            assert status == 403
 
 
 @given(**REQUESTS)
 @settings(max_examples=200)
-def test_malformed_requests_are_refused(server, method, path, body, headers):
-    _one_request(server, method, path, body, headers)
+def test_malformed_requests_are_refused(server, request, reads):
+    _one_request(server, request, reads)
 
 
 @pytest.mark.slow
 @given(**REQUESTS)
 @settings(max_examples=10_000)
-def test_ten_thousand_malformed_requests_are_refused(server, method, path, body, headers):
-    _one_request(server, method, path, body, headers)
+def test_ten_thousand_malformed_requests_are_refused(server, request, reads):
+    _one_request(server, request, reads)
 
 
 def test_a_real_client_works_after_all_that(server):
-    revision = server.photograph()["revision"]
-    header, mask = server.act(
-        revision, {"type": "brush", "radius": 5.0, "points": [[64, 48]], "positive": True}
-    )
+    assert server.change("/api/settings", {"avoid_finished": False})[0] == 200
+    before = server.photograph()["revision"]
+    path, action = f"{server.path()}/actions", _stroke(64.0, 64.5, 48.0)
+    status, content = server.change(path, {"action": action})
+    assert status == 200, content
+    header, mask = unpack(content, SIZE)
     assert mask[48, 64]
-    assert header["revision"] == revision + 1
+    assert header["revision"] == before + 1
 
 
 def test_wrong_arguments_are_explained(tmp_path, capsys):

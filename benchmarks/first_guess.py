@@ -6,7 +6,7 @@ The objects of a few finished photographs of a set teach a map of log-odds of ce
 map are clicked on for the network, and those answers are proposed whose value is above a cutoff.
 Everything is chosen on the finished photographs, each of which is proposed on by the others. A
 proposal that fits an object takes one act instead of the object's clicks, one that fits none takes
-one act to dismiss. Tables are printed. See benchmarks/README.md.
+one act to dismiss. A table is printed. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ COLUMNS = (
     "finishing acts",
     "objects",
     "acts an object",
-    "first click accepted, %",
     "proposals accepted, % of objects",
     "between",
     "noise",
@@ -379,36 +378,50 @@ def ratio(
 
 
 def report(prefix: str, photos: Sequence[Photo], draws: Sequence[Sequence[Photo]]) -> None:
-    """Print a row for each way and number in `FINISHING`: figures are means over the draws."""
-    objects = np.array([len(photo.objects) for photo in photos], np.float64)
-    firsts = np.array([photo.clicks[ACCEPTED].count(1) for photo in photos])
+    """Print rows for each way, and for answers to first clicks that are accepted as proposals are."""
     for way in WAYS:
         proposers = [Proposer(way, finished) for finished in draws]
         found = [[proposer.outcomes(photo) for proposer in proposers] for photo in photos]
         for n, finishing in enumerate(FINISHING):
-            some = [[outcomes[n] for outcomes in own] for own in found]
-            cells = [prefix.rstrip("_"), way, f"{finishing}", f"{objects.sum():.0f}"]
-            counts = [
-                mean(photos, some, lambda _, one: len(one.accepted)),
-                mean(photos, some, lambda _, one: one.middle),
-                mean(photos, some, lambda _, one: one.noise),
-                mean(photos, some, lambda _, one: one.missed),
-            ]
-            gains = {
-                target: mean(photos, some, partial(saved, finishing=finishing, target=target))
-                for target in (ENOUGH, ACCEPTED)
-            }
-            acts = {
-                target: np.array([sum(photo.clicks[target]) for photo in photos])
-                + finishing * objects
-                for target in gains
-            }
-            cells.append(f"{acts[ENOUGH].sum() / objects.sum():.2f}")
-            cells.append(f"{100 * firsts.sum() / objects.sum():.0f}")
-            cells += [ratio(count, objects) for count in counts]
-            cells.append(ratio(gains[ENOUGH], objects, 1, 2))
-            cells += [ratio(gains[target], acts[target]) for target in gains]
-            print("| " + " | ".join(cells) + " |", flush=True)
+            outcomes = [[some[n] for some in own] for own in found]
+            print_row([prefix, way], photos, outcomes, finishing)
+    firsts = [[first_clicks(photo)] for photo in photos]
+    for finishing in FINISHING:
+        print_row([prefix, "first clicks"], photos, firsts, finishing)
+
+
+def first_clicks(photo: Photo) -> Outcome:
+    """Return what it is worth to accept answers to first clicks on the objects."""
+    clicks = photo.clicks[ACCEPTED]
+    accepted = [number for number, count in enumerate(clicks) if count == 1]
+    return Outcome(accepted, 0, 0, len(clicks) - len(accepted))
+
+
+def print_row(
+    names: list[str],
+    photos: Sequence[Photo],
+    outcomes: Sequence[Sequence[Outcome]],
+    finishing: int,
+) -> None:
+    """Print figures of photographs, means over the outcomes of each."""
+    objects = np.array([len(photo.objects) for photo in photos], np.float64)
+    counts = [
+        mean(photos, outcomes, lambda _, one: len(one.accepted)),
+        mean(photos, outcomes, lambda _, one: one.middle),
+        mean(photos, outcomes, lambda _, one: one.noise),
+        mean(photos, outcomes, lambda _, one: one.missed),
+    ]
+    gains, acts = {}, {}
+    for target in (ENOUGH, ACCEPTED):
+        gains[target] = mean(photos, outcomes, partial(saved, finishing=finishing, target=target))
+        clicks = np.array([sum(photo.clicks[target]) for photo in photos])
+        acts[target] = clicks + finishing * objects
+    cells = [*names, f"{finishing}", f"{objects.sum():.0f}"]
+    cells.append(f"{acts[ENOUGH].sum() / objects.sum():.2f}")
+    cells += [ratio(count, objects) for count in counts]
+    cells.append(ratio(gains[ENOUGH], objects, 1, 2))
+    cells += [ratio(gains[target], acts[target]) for target in gains]
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def mean(

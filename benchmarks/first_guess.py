@@ -378,7 +378,7 @@ def ratio(
 
 
 def report(prefix: str, photos: Sequence[Photo], draws: Sequence[Sequence[Photo]]) -> None:
-    """Print rows for each way, and for answers to first clicks that are accepted as proposals are."""
+    """Print rows for each way, and for first clicks whose answers are accepted as proposals are."""
     for way in WAYS:
         proposers = [Proposer(way, finished) for finished in draws]
         found = [[proposer.outcomes(photo) for proposer in proposers] for photo in photos]

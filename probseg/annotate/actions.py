@@ -20,13 +20,15 @@ from probseg.annotate.steps import (
     StoredStep,
     as_step,
     check_polygons,
+    check_snap,
     check_step,
     stored_patch,
 )
 from probseg.annotate.store import State, StoredObject
 from probseg.errors import DataError
 from probseg.formats import png, polygons
-from probseg.interact.steps import Patch, fill_holes, islands, remove_islands
+from probseg.interact.snapping import snapped
+from probseg.interact.steps import Patch, Stroke, fill_holes, islands, remove_islands
 
 if TYPE_CHECKING:
     from probseg.annotate.sessions import Sessions
@@ -43,9 +45,27 @@ Request = Mapping[str, Any]
 
 
 def add_step(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Answer a click, a box or a stroke, and add it to the open object or to a new one."""
+    """Answer a click or a box, and add it to the open object or to a new one."""
     one = sessions.store.open_object(photograph.name)
     _add(sessions, photograph, one, checked_step(action, photograph))
+    return False
+
+
+def paint(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Add a stroke; one with `snap` is stored as the patch that it is with the present answer."""
+    one = sessions.store.open_object(photograph.name)
+    step = checked_step(action, photograph)
+    try:
+        snap = check_snap(action)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    if snap:
+        session = sessions.answers.session(photograph, one)
+        image = session.photograph.full.permute(1, 2, 0).cpu().numpy()
+        stroke, state = as_step(step), session.answer.state
+        assert isinstance(stroke, Stroke), "its type is that of a stroke"
+        step = stored_patch(snapped(stroke, image, state.probability))
+    _add(sessions, photograph, one, step)
     return False
 
 
@@ -200,6 +220,7 @@ def set_label(sessions: Sessions, photograph: Photograph, action: Request) -> bo
 
 ACTIONS: dict[str, Callable[[Sessions, Photograph, Request], bool]] = {
     **dict.fromkeys(CHECKS, add_step),
+    "brush": paint,
     "fill_holes": edit,
     "remove_islands": edit,
     "reshape": reshape,

@@ -47,6 +47,18 @@ def check_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
     return {"type": kind, **check(sent, *size)}
 
 
+def check_snap(sent: Mapping[str, Any]) -> bool:
+    """Validate whether a stroke keeps to contours and edges; by default it does not.
+
+    Args:
+        sent: What clients send for a stroke.
+
+    Raises:
+        ValueError: If `snap` is neither true nor false.
+    """
+    return _truth(sent, "snap", otherwise=False)
+
+
 def check_polygons(sent: Mapping[str, Any], name: str, size: tuple[int, int]) -> list[Polygon]:
     """Validate the polygons of an outline: `[[ring, hole, ...], ...]`, each ring `[[x, y], ...]`.
 
@@ -168,8 +180,12 @@ def _number(value: object, name: str) -> float:
 
 
 def _sign(sent: Mapping[str, Any]) -> bool:
-    positive = sent.get("positive", True)
-    if not isinstance(positive, bool):
-        msg = f"`positive` must be true or false, got {positive!r:.200}"
+    return _truth(sent, "positive", otherwise=True)
+
+
+def _truth(sent: Mapping[str, Any], name: str, otherwise: bool) -> bool:
+    value = sent.get(name, otherwise)
+    if not isinstance(value, bool):
+        msg = f"`{name}` must be true or false, got {value!r:.200}"
         raise ValueError(msg)
-    return positive
+    return value

@@ -88,7 +88,7 @@ def painted(
     Raises:
         ValueError: If a patch is of another size.
     """
-    pixels = step.pixels if isinstance(step, Patch) else _covered(step, size)
+    pixels = step.pixels if isinstance(step, Patch) else covered(step, size)
     if pixels.shape != size:
         msg = f"`pixels` must have the shape of the image, {size}, got {pixels.shape}"
         raise ValueError(msg)
@@ -97,8 +97,16 @@ def painted(
     return labels
 
 
-def _covered(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return the pixels of a stroke, bool, shape `(H, W)`."""
+def covered(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return the pixels under a stroke.
+
+    Args:
+        stroke: The stroke.
+        size: `(H, W)` of the image.
+
+    Returns:
+        bool, shape `(H, W)`.
+    """
     shift = 4  # OpenCV draws lines between sixteenths of a pixel, centres being whole numbers
     drawn = np.zeros(size, np.uint8)
     points = np.rint((np.array(stroke.points) - 0.5) * (1 << shift)).astype(np.int32)

@@ -26,6 +26,7 @@ export const KEYS = {
   box: ["x"],
   brush: ["b"],
   eraser: ["e"],
+  snap: ["k"],
   thinner: ["["],
   thicker: ["]"],
   undo: ["z"],
@@ -53,6 +54,7 @@ const TOOLS = [
   { name: "brush", text: "Brush", hint: "Add pixels by hand ($)" },
   { name: "eraser", text: "Eraser", hint: "Take pixels away by hand ($)" },
 ];
+const SNAP = { name: "snap", text: "Snap", hint: "Strokes keep to contours and edges under the brush ($)" };
 const COMMANDS = [
   { name: "undo", text: "Undo", hint: "Undo ($)" },
   { name: "redo", text: "Redo", hint: "Redo ($)" },
@@ -66,6 +68,7 @@ const ICONS = {
   box: "M3 6V3h3M14 3h3v3M17 14v3h-3M6 17H3v-3M9 3h2M9 17h2M3 9v2M17 9v2",
   brush: "M16.5 3.5l-7 7M9.5 10.5c-3-1-5 1-4.5 3.5c.2 1-1 2-2 2c3 2 8 1.5 8.5-2.5z",
   eraser: "M8 16.5l-4.5-4.5l8-8l5 5l-7.5 7.5zM7 8.5l5 5M8 16.5h9",
+  snap: "M5 3v7a5 5 0 0 0 10 0V3M5 3h3v7a2 2 0 0 0 4 0V3h3M5 6.5h3M12 6.5h3",
   undo: "M7 4L3 8l4 4M3 8h8.5a4.5 4.5 0 0 1 0 9H8",
   redo: "M13 4l4 4l-4 4M17 8H8.5a4.5 4.5 0 0 0 0 9H12",
   clear: "M5 5l10 10M15 5L5 15",
@@ -220,6 +223,7 @@ export class Clicker extends EventTarget {
     this.locked = false; // while another photograph is on its way, clicks would be meant for this one
     this.tool = "object";
     this.brush = 14; // radius in CSS pixels
+    this.snap = false; // whether strokes keep to contours and edges
     this.view = { scale: 1, x: 0, y: 0 };
     this.fitted = true;
     this.sequence = 0;
@@ -559,8 +563,10 @@ export class Clicker extends EventTarget {
     };
     const group = (...buttons) => element("div", { className: "clicker-group" }, ...buttons);
     const commands = COMMANDS.map((command) => button(command, () => this._command(command.name)));
+    const tools = this.tools.map((tool) => button(tool, () => this.choose(tool.name)));
+    if (this.buttons.brush) tools.push(button(SNAP, () => this._toggleSnap()));
     this.bar.append(
-      group(...this.tools.map((tool) => button(tool, () => this.choose(tool.name)))),
+      group(...tools),
       group(...commands.slice(0, -1)),
       commands.at(-1),
     );
@@ -619,6 +625,7 @@ export class Clicker extends EventTarget {
       box: () => toggle("box"),
       brush: () => toggle("brush"),
       eraser: () => toggle("eraser"),
+      snap: () => this._toggleSnap(),
       thinner: () => this._resizeBrush(0.8),
       thicker: () => this._resizeBrush(1.25),
       undo: () => this.undo(),
@@ -657,6 +664,13 @@ export class Clicker extends EventTarget {
     if (!begun && this.selected !== null) this.select(null);
     else if (!begun && this.edits && this._marked()) this.act({ type: "cancel" });
     this.draw();
+  }
+
+  _toggleSnap() {
+    if (!this.buttons.snap) return;
+    this.snap = !this.snap;
+    this._say(this.snap ? "Strokes keep to contours and edges" : "Strokes are as wide as the brush");
+    this._update();
   }
 
   _resizeBrush(factor) {
@@ -751,7 +765,7 @@ export class Clicker extends EventTarget {
     } else if (painting) {
       const positive = (this.tool === "brush") !== secondary;
       const radius = Math.max(0.5, this.brush / this.view.scale);
-      this.gesture = { kind: "stroke", positive, radius, points: [[photo.x, photo.y]] };
+      this.gesture = { kind: "stroke", positive, radius, points: [[photo.x, photo.y]], snap: this.snap };
     } else {
       const positive = this.tool === "object" && !secondary;
       this.gesture = { kind: "click", from: at, view: this.view, positive };
@@ -807,8 +821,8 @@ export class Clicker extends EventTarget {
     } else if (gesture.kind === "grip") gesture.grip.drop();
     else if (gesture.kind === "box") this._drawnBox(gesture, since);
     else if (gesture.kind === "stroke") {
-      const { positive, radius, points } = gesture;
-      this.act({ type: "brush", positive, radius, points }, since);
+      const { positive, radius, points, snap } = gesture;
+      this.act({ type: "brush", positive, radius, points, snap }, since);
     }
     this.draw();
   }
@@ -1103,6 +1117,7 @@ export class Clicker extends EventTarget {
   _drawCursor(context) {
     const { scale, x, y } = this.view;
     const path = new Path2D();
+    let dashes = [];
     if (this.crosshair) {
       const [cx, cy] = [this.crosshair.x * scale + x, this.crosshair.y * scale + y];
       for (const [dx, dy] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
@@ -1111,8 +1126,9 @@ export class Clicker extends EventTarget {
       }
     } else if (this.pointer && (this.tool === "brush" || this.tool === "eraser")) {
       path.arc(this.pointer.x, this.pointer.y, this.brush, 0, 7);
+      if (this.snap) dashes = [5, 4];
     }
-    drawOutlined(context, path, 3, 1.25);
+    drawOutlined(context, path, 3, 1.25, dashes);
   }
 
   // --- What the person is shown -----------------------------------------------------------------
@@ -1121,6 +1137,7 @@ export class Clicker extends EventTarget {
     for (const { name } of this.tools) {
       this.buttons[name].setAttribute("aria-pressed", String(this.tool === name));
     }
+    this.buttons.snap?.setAttribute("aria-pressed", String(this.snap));
     const marked = this._marked() || this.pending.length > 0;
     this.buttons.undo.disabled = !this.undoable && !this.pending.length;
     this.buttons.redo.disabled = !this.redoable;

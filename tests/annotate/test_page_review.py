@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from probseg.images import read_image
+from probseg.interact.snapping import snapped
+from probseg.interact.steps import Stroke, covered
 from support.fakes import draw_scene
 from support.pages import READER, TOKEN, Disks, Page, browser, serving
 
@@ -222,3 +225,46 @@ def test_readers_see_the_masks_and_change_nothing(chromium, page, address):
     page.open()
     assert page.run(f"[{STATES}[0], {LABELS}]") == ["open", ["cat"]]
     reader.close()
+
+
+def test_strokes_that_snap(page, folder):
+    image = read_image(folder / "00.png")
+    button = page.tab.get_by_role("button", name="Snap", exact=True)
+    assert button.get_attribute("aria-pressed") == "false"
+    page.press("b", "k")
+    assert button.get_attribute("aria-pressed") == "true"
+    page.run("clicker.brush = 20 * clicker.view.scale")
+    page.tab.keyboard.down("Shift")
+    page.tab.mouse.move(*page.place(60.5, 40.5))
+    page.tab.mouse.wheel(0, 100)
+    page.tab.keyboard.up("Shift")
+    page.until("Math.abs(clicker.brush - 16 * clicker.view.scale) < 1e-6")
+    sent = page.run(
+        "(() => { const { send } = clicker.transport; window.sent = [];"
+        "clicker.transport.send = function (action, ...rest) {"
+        "if (action.type === 'brush') window.sent.push(action);"
+        "return send.call(this, action, ...rest); }; return window.sent; })()"
+    )
+    assert sent == []
+    page.drag((50.5, 40.5), (70.5, 40.5))
+    page.until_stored()
+    (action,) = page.run("window.sent")
+    assert action["snap"] is True
+    points = tuple((x, y) for x, y in action["points"])
+    stroke = Stroke(points, action["radius"])
+    none = np.zeros(image.shape[:2], np.float32)
+    expected = snapped(stroke, image, none).pixels
+    assert 0 < expected.sum() < covered(stroke, none.shape).sum()
+    np.testing.assert_array_equal(page.mask(), expected)
+    page.press("z")
+    assert not page.mask().any()
+    page.press("Z")
+    np.testing.assert_array_equal(page.mask(), expected)
+    button.click()  # off again: the whole disk is erased
+    page.press("e")
+    page.drag((50.5, 40.5), (51.5, 40.5))
+    page.until_stored()
+    last = page.run("window.sent.at(-1)")
+    assert last["snap"] is False
+    erased = Stroke(tuple((x, y) for x, y in last["points"]), last["radius"])
+    np.testing.assert_array_equal(page.mask(), expected & ~covered(erased, none.shape))

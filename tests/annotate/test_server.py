@@ -109,6 +109,68 @@ def test_strokes_hold_over_later_clicks_and_are_undone(client):
     client.sessions.close()
 
 
+SNAPPED = {"type": "brush", "radius": 20, "points": [[64, 48], [80, 48]], "snap": True}
+
+
+def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
+    _, before = client.click(*CLICKS[0])
+    one = client.sessions.store.open_object("photo0.png")
+    photograph = client.sessions.photographs[0]
+    probability = client.sessions.answers.session(photograph, one).answer.state.probability
+    stroke = Stroke(((64.0, 48.0), (80.0, 48.0)), 20.0, positive=False)
+    pixels = snapped(stroke, read_image(photograph.path), probability).pixels
+    assert 0 < pixels.sum() < covered(stroke, pixels.shape).sum()
+    _, mask = client.act({**SNAPPED, "positive": False})
+    assert np.array_equal(mask, before & ~pixels)
+    _, later = client.click(*CLICKS[1])
+    assert not later[pixels].any()
+    client = again(client)
+    assert np.array_equal(client.mask(), later)
+    client.act({"type": "undo"})
+    header, undone = client.act({"type": "undo"})
+    assert np.array_equal(undone, before)
+    assert len(header["current"]["clicks"]) == 1
+    _, redone = client.act({"type": "redo"})
+    assert np.array_equal(redone, mask)
+    client.act({"type": "finish"})
+    number = client.get(client.path())["objects"][0]["id"]
+    client.act({"type": "reopen", "object": number})
+    client = again(client)  # the steps before the finished mask have no answers
+    assert np.array_equal(client.mask(), mask)
+    _, corrected = client.click(*CLICKS[1])
+    assert not corrected[pixels].any()
+    client.sessions.close()
+
+
+def test_a_snapped_stroke_begins_an_object(client):
+    stroke = Stroke(((64.0, 48.0), (80.0, 48.0)), 20.0)
+    image = read_image(client.sessions.photographs[0].path)
+    pixels = snapped(stroke, image, np.zeros(image.shape[:2], np.float32)).pixels
+    _, mask = client.act(SNAPPED)
+    assert np.array_equal(mask, pixels)
+    client.sessions.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"snap": 1}, "`snap` must be true or false, got 1"),
+        ({"snap": "yes"}, "`snap` must be true or false, got 'yes'"),
+        ({"snap": None}, "`snap` must be true or false, got None"),
+        ({"positive": 0}, "`positive` must be true or false, got 0"),
+        ({"radius": 0}, "`radius` must be above 0"),
+    ],
+)
+def test_wrong_fields_of_a_snapped_stroke_are_refused(client, wrong, said):
+    revision = client.get(client.path())["revision"]
+    body = {"revision": revision, "action": {**SNAPPED, **wrong}}
+    answer = client.http.post(f"{client.path()}/actions", json=body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert client.get(client.path())["current"] is None
+    client.sessions.close()
+
+
 def test_finished_objects_are_files_that_training_reads(client):
     _, first = client.click(*CLICKS[0])
     predictor = Predictor.from_pretrained(MODEL, zoom="scales")

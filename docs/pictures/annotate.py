@@ -45,6 +45,8 @@ def main() -> None:
             for key, name in (("4", "spoon"), ("2", "cup")):
                 _segment(page, samples[f"coffee/{name}"], clicks=8)
                 page.keyboard.press(key)
+                page.keyboard.press("i")  # removes stray parts
+                settle(page)
                 page.keyboard.press("Enter")
                 settle(page)
             page.keyboard.press("3")

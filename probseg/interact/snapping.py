@@ -100,4 +100,5 @@ def _basin(
     relief = np.sqrt(np.square(slopes).sum(axis=(0, -1)))
     markers = np.where(line, 1, 2 * (~under & other))
     basins: npt.NDArray[np.int32] = watershed(relief, markers, mask=other | line)
-    return basins == 1
+    of_line: npt.NDArray[np.bool_] = basins == 1
+    return of_line

@@ -204,7 +204,7 @@ class Page:
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Return where in the window a point of the photograph is."""
         view = self.run("clicker.view")
-        stage = self.tab.locator(".clicker-over").bounding_box()
+        stage = self.run("clicker.over.getBoundingClientRect().toJSON()")
         return (
             stage["x"] + view["x"] + x * view["scale"],
             stage["y"] + view["y"] + y * view["scale"],

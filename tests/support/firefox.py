@@ -19,8 +19,7 @@ import pytest
 from support.pages import Page
 
 NAMES = ("firefox-esr", "firefox")
-LISTENS = "WebDriver BiDi listening on "
-KEYS = {"Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008"}
+KEYS = {"ArrowLeft": "\ue012", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008"}
 BUTTONS = {"left": 0, "middle": 1, "right": 2}
 
 
@@ -38,14 +37,27 @@ def firefox(profile: Path) -> Iterator[Tab]:
     profile.mkdir()
     command = [program, "--headless", "--no-remote", "--profile", str(profile)]
     command += ["--remote-debugging-port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    silent = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=silent, stderr=silent) as process:
         try:
-            assert process.stderr is not None
-            address = next(line for line in process.stderr if LISTENS in line).split()[-1]
+            place = _listening(profile / "WebDriverBiDiServer.json", process)
             # Firefox refuses connections of web pages, which have an origin.
-            yield Tab(websocket.create_connection(f"{address}/session", 30, suppress_origin=True))
+            connection = websocket.create_connection(place, timeout=30, suppress_origin=True)
+            yield Tab(connection)
+            connection.close()
         finally:
             process.terminate()
+
+
+def _listening(file: Path, process: subprocess.Popen[bytes]) -> str:
+    """Wait until Firefox has written where it listens, and return the address of a session."""
+    stop = time.monotonic() + 60
+    while not file.exists() or not (content := file.read_text("utf-8")).endswith("}"):
+        assert process.poll() is None, f"Firefox ended with {process.returncode}"
+        assert time.monotonic() < stop, "Firefox does not listen"
+        time.sleep(0.05)
+    server = json.loads(content)
+    return f"ws://{server['ws_host']}:{server['ws_port']}/session"
 
 
 class Tab:

@@ -75,10 +75,14 @@ def annotate(page, scenes):
 
 def results(folder):
     """Return the annotations without their times, and the mask files by their names."""
-    annotations = json.loads((folder / "annotations.json").read_text("utf-8"))["annotations"]
+    content = (folder / "annotations.json").read_text("utf-8")
+    # Engines of JavaScript differ in the last bit of `Math.exp`, by which the wheel zooms.
+    read = json.loads(content, parse_float=lambda number: round(float(number), 9))
+    annotations = read["annotations"]
     for annotation in annotations:
         del annotation["seconds"]
-    masks = {path.name: np.array(Image.open(path)) for path in (folder / "masks").iterdir()}
+    files = sorted((folder / "masks").iterdir())
+    masks = {path.name: np.array(Image.open(path)) == 255 for path in files}
     return annotations, masks
 
 
@@ -89,11 +93,11 @@ def folders(scenes, tmp_path_factory):
     for folder in folders:
         for number, (image, _) in enumerate(scenes):
             Image.fromarray(image).save(folder / f"{number}.png")
+    with serving(folders[1]) as address, browser() as chromium:
+        annotate(Page(chromium, address), scenes)
     profile = tmp_path_factory.mktemp("profile") / "new"
     with serving(folders[0]) as address, firefox(profile) as tab:
         annotate(FirefoxPage(tab, address), scenes)
-    with serving(folders[1]) as address, browser() as chromium:
-        annotate(Page(chromium, address), scenes)
     return folders
 
 
@@ -102,9 +106,8 @@ def test_firefox_and_chromium_give_the_same_prompts_and_masks(folders):
     assert len(firefox) == len(masks) == 10
     assert [one["prompts"] for one in firefox] == [one["prompts"] for one in chromium]
     assert firefox == chromium
-    assert {name: int((mask != others[name]).sum()) for name, mask in masks.items()} == dict.fromkeys(
-        others, 0
-    )
+    differ = {name: int((mask != others[name]).sum()) for name, mask in masks.items()}
+    assert differ == dict.fromkeys(others, 0)
 
 
 def test_the_recorded_prompts_give_the_masks_in_python(folders, scenes):
@@ -114,12 +117,12 @@ def test_the_recorded_prompts_give_the_masks_in_python(folders, scenes):
     for annotation in annotations:
         number = annotation["image_id"] - 1
         predictor.set_image(scenes[number][0])
-        predictor.session.add(*map(as_step, annotation["prompts"]))
-        mask = predictor.session.answer.mask.binary
+        for prompt in annotation["prompts"]:
+            mask = predictor.session.add(as_step(prompt)).mask.binary
         for other in finished[number]:  # finished objects are left out of those that follow
             mask = mask & ~other
         finished[number].append(mask)
         name = f"{number}_{len(finished[number])}.png"
-        differ[name] = int((mask != (masks[name] == 255)).sum())
-        assert np.array_equal(coco_mask.decode(annotation["segmentation"]), masks[name] == 255)
+        differ[name] = int((mask != masks[name]).sum())
+        assert np.array_equal(coco_mask.decode(annotation["segmentation"]), masks[name])
     assert differ == dict.fromkeys(masks, 0)

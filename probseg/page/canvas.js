@@ -730,9 +730,12 @@ export class Clicker extends EventTarget {
 
   // --- Pointers ---------------------------------------------------------------------------------
 
+  /** Return where on the canvas an event is, in CSS pixels. */
   _at(event) {
     const frame = this.over.getBoundingClientRect();
-    return { x: event.clientX - frame.left, y: event.clientY - frame.top };
+    // The canvas is painted on whole device pixels. Browsers disagree on fractions of its place.
+    const painted = (place) => Math.round(place * this.ratio) / this.ratio;
+    return { x: event.clientX - painted(frame.left), y: event.clientY - painted(frame.top) };
   }
 
   _toPhoto(x, y) {

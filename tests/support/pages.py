@@ -204,11 +204,10 @@ class Page:
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Return where in the window a point of the photograph is."""
         view = self.run("clicker.view")
-        stage = self.tab.locator(".clicker-over").bounding_box()
-        return (
-            stage["x"] + view["x"] + x * view["scale"],
-            stage["y"] + view["y"] + y * view["scale"],
-        )
+        frame = "clicker.over.getBoundingClientRect()"
+        painted = "Math.round(place * clicker.ratio) / clicker.ratio"
+        left, top = self.run(f"[{frame}.left, {frame}.top].map(place => {painted})")
+        return left + view["x"] + x * view["scale"], top + view["y"] + y * view["scale"]
 
     def point(self, x: float, y: float) -> tuple[float, float]:
         """Return which point of the photograph is at a place in the window."""

@@ -7,6 +7,7 @@ Playwright.
 
 from __future__ import annotations
 
+import argparse
 import io
 import subprocess
 import sys
@@ -31,6 +32,9 @@ LABELS = ("cat", "cup", "saucer", "spoon", "vehicle")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=PICTURE, help="%(default)s")
+    out = parser.parse_args().out
     samples = photographs()
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -51,7 +55,7 @@ def main() -> None:
                 settle(page)
             page.keyboard.press("3")
             _segment(page, samples["coffee/saucer"], clicks=6)
-            _save(page)
+            _save(page, out)
         browser.close()
 
 
@@ -140,14 +144,14 @@ def settle(page: Page) -> None:
     page.wait_for_timeout(150)
 
 
-def _save(page: Page) -> None:
+def _save(page: Page, path: Path) -> None:
     page.mouse.move(5, 5)
     page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(700)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     palette = picture.quantize(256, Image.Quantize.MAXCOVERAGE)
     small = picture.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
-    small.save(PICTURE, optimize=True)  # half of the bytes
+    small.save(path, optimize=True)  # half of the bytes
 
 
 if __name__ == "__main__":

@@ -101,13 +101,18 @@ def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[st
         sessions.close()
 
 
-@contextmanager
-def browser() -> Iterator[Any]:
-    """Start chromium without a window."""
+def needs_browser() -> Any:
+    """Return the module of Playwright; skip the test where it or chromium is missing."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.exists():
         pytest.skip(f"there is no {CHROMIUM}")
-    with playwright.sync_playwright() as running:
+    return playwright
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Start chromium without a window."""
+    with needs_browser().sync_playwright() as running:
         started = running.chromium.launch(
             executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
         )

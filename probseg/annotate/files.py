@@ -93,7 +93,19 @@ class Files:
             rejected = self._store.photograph(name).state == "rejected"
             objects = [] if rejected else self._store.objects(name)
             output.write_masks(self.out, photograph, objects, self._names)
+        if not self._store.setting("annotations_due"):
+            self._store.set_setting("annotations_due", True)
         self._store.set_written(name)
+        self._write_coco_soon()
+
+    def write_what_is_due(self) -> None:
+        """Write what a server that was killed did not."""
+        for name in self._store.unwritten():
+            self.write(name)
+        if self._store.setting("annotations_due"):
+            self._write_coco_soon()
+
+    def _write_coco_soon(self) -> None:
         self._timer.cancel()
         self._timer = threading.Timer(DELAY, self.write_coco)
         self._timer.daemon = True
@@ -108,6 +120,7 @@ class Files:
                     output.keep_annotations(self.out)
                     self._store.set_setting("annotations", True)
                 output.write_coco(path, self._photographs, self._store)
+                self._store.set_setting("annotations_due", False)
         return path
 
     def take(self, name: str) -> Path:

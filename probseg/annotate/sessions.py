@@ -87,8 +87,8 @@ class Sessions:
             answerer.resume(**past)
         if answerer.wanted is not None:
             self._remember_inference()
-        for name in self.store.unwritten():  # of a server that was killed
-            self.files.write(name)
+        with self._lock:
+            self.files.write_what_is_due()
 
     def close(self) -> None:
         """Write what is not written yet, and close the database."""

@@ -23,11 +23,12 @@ def snapped(
 
     A pixel under the brush belongs to it if the logit of the stroke's label is at most `STEP` below
     the logit at the nearest pixel of the middle line, or not below 0: the model then sees no
-    contour between the two. Where the logits below 0 under the brush differ by no more than `STEP`,
-    as in a mask without probabilities, there is no contour to see: of these pixels, a watershed of
-    the colours decides, from the middle line and from the pixels around the brush that have the
-    other label. The middle line belongs to the stroke, and the rest where it is connected to it
-    under the brush.
+    contour between the two. Of several pixels at the same distance the leftmost counts, and of
+    those in its column the uppermost. Where the logits below 0 under the brush differ by no more
+    than `STEP`, as in a mask without probabilities, there is no contour to see: of these pixels, a
+    watershed of the colours decides, from the middle line and from the pixels around the brush that
+    have the other label. The middle line belongs to the stroke, and the rest where it is connected
+    to it under the brush.
 
     Args:
         stroke: The stroke.
@@ -69,6 +70,7 @@ def _belonging(
 
     sure = np.clip(own.astype(np.float64), SUREST, 1 - SUREST)
     logit = np.log(sure / (1 - sure))
+    # Of several pixels at the same distance, this returns the leftmost, then the uppermost.
     rows, columns = distance_transform_edt(~line, return_distances=False, return_indices=True)
     same = logit >= np.minimum(logit[rows, columns] - STEP, 0)
     other = logit < 0

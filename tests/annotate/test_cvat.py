@@ -187,19 +187,20 @@ def shown(answer, size):
 
 
 def test_the_serverless_function_answers_with_the_mask_in_its_bounds(function):
-    image, labels = draw_scene(objects=2)
+    image, labels = draw_scene(192, 256, objects=2)  # no answer covers all of it
     model = PromptedModel(RECOMMENDED)
     encoded = model.encode(image)
-    for corners, box in ((None, None), ([], None), ([[2, 3], [31, 44]], (2, 3, 31, 44))):
-        body = nuclio_body(image, neg_points=[[48, 24]], obj_bbox=corners)
-        status, answer = function.ask(body)
+    points = {"pos_points": [[64, 96]], "neg_points": [[192, 96]]}
+    for corners, box in ((None, None), ([], None), ([[8, 12], [124, 176]], (8, 12, 124, 176))):
+        status, answer = function.ask(nuclio_body(image, **points, obj_bbox=corners))
         assert status == 200
-        wanted = model.answer(encoded, [[16, 24]], [[48, 24]], box).binary
+        wanted = model.answer(encoded, *points.values(), box).binary
         assert np.array_equal(shown(answer, labels.shape), wanted)
-        assert wanted.any()
-        assert np.size(answer["mask"]) < wanted.size
+        rows = np.array(answer["mask"])
+        assert all(edge.any() for edge in (rows[0], rows[-1], rows[:, 0], rows[:, -1]))
+        assert rows.size < wanted.size
     assert function.data.encoded.cache_info().misses == 1
-    status, answer = function.ask(nuclio_body(image, pos_points=[], neg_points=[[48, 24]]))
+    status, answer = function.ask(nuclio_body(image, pos_points=[], neg_points=[[192, 96]]))
     assert status == 200
     assert not shown(answer, labels.shape).any()
 

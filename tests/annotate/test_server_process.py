@@ -156,7 +156,8 @@ def _stroke(x0, x1, y=20.0, radius=4.0, positive=True):
 def _script(server):
     """Return changes of every kind that are possible one after the other.
 
-    The second photograph has the objects 1 and 2, the first has 3 and 4 after the split.
+    The second photograph has the objects 1 and 2, the first has 3 and 4 after the split. Strokes
+    give the objects their pixels, holes and stray parts, whatever the model answers to prompts.
     """
     before = [[[[40.0, 16.0], [49.0, 16.0], [49.0, 24.0]]]]
     after = [[[[40.0, 16.0], [60.0, 16.0], [49.0, 40.0]]]]
@@ -178,6 +179,8 @@ def _script(server):
         {"type": "undo"},
         {"type": "redo"},
         {"type": "click", "x": 45.0, "y": 60.0, "positive": True},
+        _stroke(44.0, 45.0, y=60.0),
+        _stroke(5.0, 6.0, y=90.0, radius=12.0, positive=False),
         _stroke(5.0, 6.0, y=90.0),
         {"type": "remove_islands"},
         {"type": "state", "state": "review"},
@@ -187,6 +190,7 @@ def _script(server):
     source = {"photo": server.photographs[0]["id"], "object": 3}
     second = [
         {"type": "box", "box": [30.0, 20.0, 100.0, 80.0]},
+        _stroke(60.0, 69.0, y=70.0),
         {"type": "copy", **source},
         {"type": "state", "state": "done"},
         {"type": "state", "state": "rejected"},

@@ -17,6 +17,11 @@ def logit(p):
     return math.log(p / (1 - p))
 
 
+def _distance(one, other):
+    """Return the squared distance of two places, which is exact."""
+    return (one[0] - other[0]) ** 2 + (one[1] - other[1]) ** 2
+
+
 def searched(stroke, own):
     """Return the pixels of a stroke by a search from its middle line, pixel by pixel."""
     under = covered(stroke, SIZE)
@@ -28,7 +33,7 @@ def searched(stroke, own):
             inside = 0 <= v < HEIGHT and 0 <= u < WIDTH and under[v, u]
             if not inside or (v, u) in found:
                 continue
-            nearest = min(line, key=lambda place: (place[0] - v) ** 2 + (place[1] - u) ** 2)
+            nearest = min(line, key=lambda place: (_distance(place, (v, u)), place[1], place[0]))
             if logit(own[v, u]) >= 0 or logit(own[v, u]) >= logit(own[nearest]) - 1:
                 found.add((v, u))
                 waiting.append((v, u))
@@ -39,11 +44,18 @@ def searched(stroke, own):
 
 @pytest.mark.parametrize("positive", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_pixels_are_those_that_a_search_finds(seed, positive):
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(8.5, 14.5), (30.5, 14.5)],
+        # Many pixels between its sides are at the same distance from pixels of both.
+        [(30.5, 6.5), (8.5, 14.5), (30.5, 22.5)],
+    ],
+    ids=["straight", "bent"],
+)
+def test_pixels_are_those_that_a_search_finds(points, seed, positive):
     generator = np.random.default_rng(seed)
-    # The line is one row, so that of each pixel one pixel of the line is nearest, or an end.
-    row, left, right = 14, 8 + seed, 30
-    stroke = Stroke(((left + 0.5, row + 0.5), (right + 0.5, row + 0.5)), 7.0, positive)
+    stroke = Stroke(tuple((x + seed, y) for x, y in points), 7.0, positive)
     coarse = generator.normal(-1.5, 2, (6, 8)).repeat(5, axis=0).repeat(5, axis=1)
     own = (1 / (1 + np.exp(-coarse))).astype(np.float32)
     patch = snapped(stroke, GREY, own if positive else 1 - own)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.pages import Page
+from support.pages import PATIENCE, Page
 
 NAMES = ("firefox-esr", "firefox")
 KEYS = {"ArrowLeft": "\ue012", "Enter": "\ue007"}
@@ -42,7 +42,7 @@ def firefox(profile: Path) -> Iterator[Tab]:
         try:
             place = _listening(profile / "WebDriverBiDiServer.json", process)
             # Firefox refuses connections of web pages, which have an origin.
-            connection = websocket.create_connection(place, timeout=30, suppress_origin=True)
+            connection = websocket.create_connection(place, timeout=PATIENCE, suppress_origin=True)
             yield Tab(connection)
             connection.close()
         finally:
@@ -51,7 +51,7 @@ def firefox(profile: Path) -> Iterator[Tab]:
 
 def _listening(file: Path, process: subprocess.Popen[bytes]) -> str:
     """Wait until Firefox has written where it listens, and return the address of a session."""
-    stop = time.monotonic() + 60
+    stop = time.monotonic() + PATIENCE
     while not file.exists() or not (content := file.read_text("utf-8")).endswith("}"):
         assert process.poll() is None, f"Firefox ended with {process.returncode}"
         assert time.monotonic() < stop, "Firefox does not listen"
@@ -97,7 +97,7 @@ class Tab:
 
     def wait_for_selector(self, selector: str) -> None:
         """Wait for an element."""
-        stop = time.monotonic() + 10
+        stop = time.monotonic() + PATIENCE
         while not self.evaluate(f"document.querySelector({json.dumps(selector)}) !== null"):
             assert time.monotonic() < stop, f"there is still no {selector}"
             time.sleep(0.01)

@@ -27,6 +27,8 @@ from probseg.types import Prompts
 CHROMIUM = Path("/usr/bin/chromium")
 TOKEN = "0123456789abcdef"
 READER = "fedcba9876543210"
+PATIENCE = 60
+"""Seconds in which a browser answers, even one that shares its core with other work."""
 
 
 class Disks:
@@ -149,7 +151,7 @@ class Page:
 
     def _tab(self) -> Any:
         tab = self.context.new_page()
-        tab.set_default_timeout(10_000)
+        tab.set_default_timeout(1000 * PATIENCE)
         own = self.address.partition("#")[0]
         tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         tab.on("console", lambda entry: self._heard(entry.type, entry.text))
@@ -183,7 +185,7 @@ class Page:
 
     def until(self, script: str) -> None:
         """Wait until an expression is true (Playwright's own way breaks the page's policy)."""
-        stop = time.monotonic() + 10
+        stop = time.monotonic() + PATIENCE
         while not self.run(f"Boolean({script})"):
             assert time.monotonic() < stop, f"still not true: {script}"
             time.sleep(0.01)

@@ -18,7 +18,8 @@ from probseg.models.build import Changes
 from probseg.types import Sample
 
 PLANS = [
-    Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen", "paper_tuned")
+    Path(__file__).with_name(f"{name}.yaml")
+    for name in ("paper", "paper_frozen", "paper_tuned", "paper_propagation")
 ]
 
 

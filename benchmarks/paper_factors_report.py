@@ -20,7 +20,8 @@ from probseg.reports.tables import ScoreTable, as_markdown
 
 Floats = npt.NDArray[np.float64]
 
-NAME = "paper_factors"
+NAMES = ("paper_factors", "paper_factors_lite2")
+"""Of the plans: the same networks behind a weak and a strong trunk."""
 
 FACTORS = ("normalised", "projections", "path")
 MEASURES = ("first_mask", "adapted", "offset", "moved", "spread")

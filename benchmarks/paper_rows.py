@@ -111,6 +111,7 @@ class Training:
         rate: Highest learning rate of the cycle.
         data: Objects to train on.
         networks: Changes to the preset, by name.
+        fresh: Shell patterns of the weights that are not the trunk's, as in `warm_start`.
         start: Folder of the networks of all seeds, by name, in which all weights learn then; None
             for new stages behind a frozen trunk.
         tied: Networks whose keys in the stage are their queries.
@@ -128,6 +129,7 @@ class Training:
     rate: float
     data: Objects
     networks: Mapping[str, Changes]
+    fresh: Sequence[str] = ("fusion.*", "head.*")
     start: Mapping[str, str] | None = None
     tied: Sequence[str] = ()
     normalised: Sequence[str] = ()

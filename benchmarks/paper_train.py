@@ -132,7 +132,7 @@ def initial_networks(training: Training, seed: int) -> dict[str, Segmenter]:
     networks = {}
     for number, (name, changes) in enumerate(training.networks.items()):
         torch.manual_seed(mixed(seed, number))
-        model = warm_start(training.of, training.trunk, ["fusion.*", "head.*"], dict(changes))
+        model = warm_start(training.of, training.trunk, training.fresh, dict(changes))
         for key, tensor in model.state_dict().items():
             tensor.copy_(shared.setdefault((key, tensor.shape), tensor.clone()))
         networks[name] = model

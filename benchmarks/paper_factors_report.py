@@ -1,4 +1,4 @@
-"""What `paper_factors.csv` says: gains of key adaptation by factor, distribution and seed."""
+"""What the files of `paper_factors.py` say: gains of key adaptation by factor, distribution and seed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from probseg.reports.tables import ScoreTable, as_markdown
 
 Floats = npt.NDArray[np.float64]
 
-NAMES = ("paper_factors", "paper_factors_lite2")
-"""Of the plans: the same networks behind a weak and a strong trunk."""
+NAMES: Mapping[str, str] = {"paper_factors": "24", "paper_factors_lite2": "31"}
+"""Of the plans, which differ by the trunk alone, and of their entries in the lab notebook."""
 
 FACTORS = ("normalised", "projections", "path")
 MEASURES = ("first_mask", "adapted", "offset", "moved", "spread")
@@ -48,8 +48,8 @@ EFFECTS = {
 
 ABOUT = """\
 Gains of key adaptation after training (one iteration, prior 0) on the first mask, in points of mean
-IoU, of the networks of `paper_factors.yaml`: means over training seeds with 95 % intervals
-(Student's t over seeds; photographs are fixed). Entry 24 of the lab notebook has the design. The
+IoU, of the networks of `{name}.yaml`: means over training seeds with 95 % intervals
+(Student's t over seeds; photographs are fixed). Entry {entry} of the lab notebook has the design. The
 effect of a factor is a mean over the other two. One contrast is registered: normalised minus not,
 on the training's own distribution, tested once there are {seeds} seeds. All other numbers are
 estimates without a test. Offset: distance of the means of queries and keys over the keys' spread;
@@ -133,20 +133,23 @@ def estimate(of_seeds: Floats) -> Estimate:
 
 
 def report(folder: Path) -> list[str]:
-    """Write the report, if two seeds are complete; return what it says in short."""
-    measures = table(read(folder / f"{NAME}.csv"))
+    """Write the reports of all plans that have two complete seeds; return what they say in short."""
+    measures = {name: table(read(folder / f"{name}.csv")) for name in NAMES}
+    return [_report(folder, name, of) for name, of in measures.items() if len(of) > 1]
+
+
+def _report(folder: Path, name: str, measures: Floats) -> str:
     seeds = len(measures)
-    if seeds < 2:
-        return []
     registered = estimate(effect(gains(measures), "normalised")[:, SHIFTS.index("own")])
-    told = [
+    told = (
         f"Gain of key adaptation, {EFFECTS['normalised']}, own distribution: {registered} points, "
         f"{seeds} seeds. {_verdict(registered, seeds)}"
-    ]
-    lines = ["# When adapted keys help", "", ABOUT.format(seeds=SEEDS), "", *told, ""]
+    )
+    about = ABOUT.format(name=name, entry=NAMES[name], seeds=SEEDS)
+    lines = ["# When adapted keys help", "", about, "", told, ""]
     for title, rows in _tables(measures):
         lines += [f"## {title}", "", *as_markdown(rows), ""]
-    with replacing(folder / f"{NAME}.md") as draft:
+    with replacing(folder / f"{name}.md") as draft:
         draft.write_text("\n".join(lines), encoding="utf-8")
     return told
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from probseg.attention.position import POSITIONS, FullPositionEmbedding, expected_offsets
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
+from probseg.ops.backends.tiles import TILE
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.relative_position import FactoredPosition, RelativePosition
 
@@ -210,8 +211,14 @@ class Attention2d(nn.Module, ABC):
             return attended
         size = queries.shape[-2:]
         table = self.value_position.tables().resized(*line_size(self.axis, *size)).query
-        added = expected_offsets(self._edges_of_maps(queries, keys), table)
-        return attended + from_lines(added, self.axis, *size).to(attended.dtype)
+        lines, others, mask = self._lines(queries, keys)
+        some = max(1, TILE // (self.num_heads * lines.shape[-2] ** 2))  # lines of one tile
+        parts = [
+            expected_offsets(self.edges(*tokens, mask, (size[0], size[1])), table)
+            for tokens in zip(lines.split(some), others.split(some), strict=True)
+        ]
+        added = from_lines(torch.cat(parts), self.axis, *size)
+        return attended + added.to(attended.dtype)
 
     def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
         """Return the values of the queries: the expectation of the values of the keys.
@@ -242,10 +249,14 @@ class Attention2d(nn.Module, ABC):
     def _edges_of_maps(self, queries: Tensor, keys: Tensor) -> EdgePosterior:
         """Infer the posterior for maps `(B, G, D, H, W)`."""
         height, width = queries.shape[-2:]
+        return self.edges(*self._lines(queries, keys), (height, width))
+
+    def _lines(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the lines `(B, G, N, D)` of maps, and which of their pixels see each other."""
+        height, width = queries.shape[-2:]
         mask = line_mask(self.axis, height, width, self.span, queries.device)
         lines = to_lines(queries, self.axis)
-        others = lines if keys is queries else to_lines(keys, self.axis)
-        return self.edges(lines, others, mask, (height, width))
+        return lines, lines if keys is queries else to_lines(keys, self.axis), mask
 
     def _queries_and_keys(self, features: Maps) -> tuple[Tensor, Tensor]:
         """Project both, each `(B, G, D, H, W)`."""

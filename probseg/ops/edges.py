@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from probseg.ops.attention import LogPrior, attend
-from probseg.ops.backends.interface import Block, take_block
-from probseg.ops.backends.tiles import TILE, numbers_per_pair
+from probseg.ops.backends.interface import Block, Terms, take_block
+from probseg.ops.backends.tiles import TILE, numbers_per_pair, row_multiple
 from probseg.ops.checks import as_terms, check_units
 from probseg.ops.mixture import PriorName, query_logits
 from probseg.ops.numerics import full_precision, working_dtype
@@ -38,6 +38,11 @@ class EdgePosterior(ABC):
     @property
     def numbers_per_pair(self) -> int:
         """Approximate number of values that `log_probability` holds in memory for each pair."""
+        return 1
+
+    @property
+    def row_multiple(self) -> int:
+        """Number of queries that `log_probability` computes together: fewer cost as much."""
         return 1
 
     def prepared(self) -> EdgePosterior:
@@ -108,7 +113,12 @@ class SoftmaxEdges(EdgePosterior):
     @property
     def numbers_per_pair(self) -> int:
         """See `EdgePosterior`: those of the prior."""
-        return numbers_per_pair(as_terms("log_prior", self.log_prior, self.queries, self.keys))
+        return numbers_per_pair(self._terms())
+
+    @property
+    def row_multiple(self) -> int:
+        """See `EdgePosterior`: that of the prior."""
+        return row_multiple(self._terms())
 
     def expect(self, values: Tensor) -> Tensor:
         """See `EdgePosterior`."""
@@ -122,16 +132,18 @@ class SoftmaxEdges(EdgePosterior):
 
     def log_probability(self, rows: slice) -> Tensor:
         """See `EdgePosterior`."""
-        terms = as_terms("log_prior", self.log_prior, self.queries, self.keys)
         dtype = working_dtype(self.queries.dtype)
         everything = slice(None)
         with full_precision(self.queries.device):
             some = self.queries[:, :, rows].to(dtype)
             logits = self.scale * (some @ self.keys.to(dtype).mT)  # (B, G, n, M)
-            for term in terms:
+            for term in self._terms():
                 block = Block(everything, everything, rows, everything)
                 logits = logits + take_block(term, block, dtype)
             return log_softmax(logits)
+
+    def _terms(self) -> Terms:
+        return as_terms("log_prior", self.log_prior, self.queries, self.keys)
 
 
 def gaussian_edges(
@@ -180,7 +192,9 @@ def row_blocks(*posteriors: EdgePosterior) -> Iterator[slice]:
     """
     batch, heads, count, keys = posteriors[0].shape
     numbers = max(posterior.numbers_per_pair for posterior in posteriors)
-    size = max(1, TILE // max(1, batch * heads * keys * numbers))
+    together = max(posterior.row_multiple for posterior in posteriors)
+    size = TILE // max(1, batch * heads * keys * numbers)
+    size = max(1, size // together) * together
     for start in range(0, max(1, count), size):
         yield slice(start, min(start + size, count))
 

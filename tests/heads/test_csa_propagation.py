@@ -14,6 +14,7 @@ from torch.nn import functional
 from probseg.attention import build_attention
 from probseg.clicks import ClickMaps
 from probseg.heads import CorrectiveSelfAttention
+from probseg.ops.position_prior import FullPositionPrior
 from probseg.types import FeatureInfo
 from probseg.zoo import create_model
 from support.network_cases import assert_all_learn, draw, prompts
@@ -297,6 +298,28 @@ def test_corrective_channels_can_show_the_click_locations_alone():
     assert disks[0, 0].sum() > 100
     with pytest.raises(ValueError, match=r"`corrections` .*'pixel'"):
         build(corrections="pixel")
+
+
+@each("axis", ["height", "width", "full"])
+def test_lines_are_looked_up_in_tiles_and_once_each(axis, monkeypatch):
+    options = {"position": "full", "position_size": (5, 7), "position_values": True}
+    layer = build_attention("standard", 8, 6, axis=axis, **options).double()
+    torch.nn.init.normal_(layer.value_position.query)
+    inputs, rows = draw(2, 8, 5, 7).double(), []
+    wanted = layer(inputs)
+    original = FullPositionPrior._map_rows
+
+    def counted(prior, block):
+        found = original(prior, block)
+        rows.append(found.shape[0] * found.shape[2])
+        return found
+
+    monkeypatch.setattr(FullPositionPrior, "_map_rows", counted)
+    for module in ("attention.base", "ops.edges"):
+        monkeypatch.setattr(f"probseg.{module}.TILE", 60)
+    torch.testing.assert_close(layer(inputs), wanted)
+    assert len(rows) > 2  # the first is of the read-out
+    assert sum(rows) == 2 * 2 * 5 * 7
 
 
 def test_positions_of_values_start_without_effect_and_learn():

@@ -12,7 +12,7 @@ from probseg.family.additive import additive_edges
 from probseg.family.bases import BasesEdges
 from probseg.family.hard import sample_edges
 from probseg.family.information import posterior_divergence, posterior_entropy
-from probseg.ops import FactoredPosition, attend, probabilistic_attention
+from probseg.ops import FactoredPosition, FullPosition, attend, probabilistic_attention
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
 from probseg.ops.priors import DistancePrior, WindowPrior
 from support.ops_cases import draw
@@ -160,6 +160,8 @@ def test_blocks_of_rows_have_the_numbers_of_a_tile(monkeypatch):
     window = SoftmaxEdges(queries, keys, WindowPrior.on_map(3, 4, 1))  # 2 coordinates
     assert sizes(window) == [5, 5, 2]
     assert sizes(SoftmaxEdges(queries[:, :, :0], keys)) == [0]
+    tables = FullPosition(draw(5, 7, 5))  # 8 numbers for each pair; rows of 4 pixels cost as one
+    assert sizes(gaussian_edges(queries, keys, position=tables)) == [4, 4, 4]
 
 
 @pytest.mark.parametrize("kind", [SoftmaxEdges, BasesEdges])

@@ -54,6 +54,11 @@ def numbers_per_pair(terms: Terms) -> int:
     return max(numbers, default=1)
 
 
+def row_multiple(terms: Terms) -> int:
+    """Return the number of rows that are computed together: fewer cost as much."""
+    return max((term.row_multiple for term in terms if isinstance(term, PairwisePrior)), default=1)
+
+
 def tiles(sizes: Sequence[int], terms: Terms) -> list[Block]:
     """Cut `(B, G, N, M)` into blocks with all keys each, of whole heads or else of some rows."""
     batch_size, heads, rows, columns = sizes
@@ -61,9 +66,9 @@ def tiles(sizes: Sequence[int], terms: Terms) -> list[Block]:
         return []
     size = tile_size(terms)
     some_rows = min(rows, max(1, ROWS * size // TILE, size // columns))
-    for term in terms:
-        if isinstance(term, PairwisePrior) and some_rows < rows:
-            some_rows = max(1, some_rows // term.row_multiple) * term.row_multiple
+    if some_rows < rows:
+        together = row_multiple(terms)
+        some_rows = max(1, some_rows // together) * together
     some_heads = min(heads, max(1, size // (rows * columns))) if some_rows >= rows else 1
     some_batch = max(1, size // (heads * rows * columns)) if some_heads == heads else 1
     return [

@@ -1,4 +1,4 @@
-"""What the files of `paper_factors.py` say: gains of key adaptation by factor, distribution and seed."""
+"""What `paper_factors.py` has written: gains of key adaptation by factor, distribution, seed."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ EFFECTS = {
 ABOUT = """\
 Gains of key adaptation after training (one iteration, prior 0) on the first mask, in points of mean
 IoU, of the networks of `{name}.yaml`: means over training seeds with 95 % intervals
-(Student's t over seeds; photographs are fixed). Entry {entry} of the lab notebook has the design. The
-effect of a factor is a mean over the other two. One contrast is registered: normalised minus not,
+(Student's t over seeds; photographs are fixed). Entry {entry} of the lab notebook has the design.
+The effect of a factor is a mean over the other two. One contrast is registered: normalised minus not,
 on the training's own distribution, tested once there are {seeds} seeds. All other numbers are
 estimates without a test. Offset: distance of the means of queries and keys over the keys' spread;
 moved: length of the keys' move over their length; spread: of the keys after over before."""
@@ -133,7 +133,7 @@ def estimate(of_seeds: Floats) -> Estimate:
 
 
 def report(folder: Path) -> list[str]:
-    """Write the reports of all plans that have two complete seeds; return what they say in short."""
+    """Write the reports of plans with two complete seeds; return what they say in short."""
     measures = {name: table(read(folder / f"{name}.csv")) for name in NAMES}
     return [_report(folder, name, of) for name, of in measures.items() if len(of) > 1]
 

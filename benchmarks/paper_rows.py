@@ -19,7 +19,7 @@ from probseg.types import Sample
 
 PLANS = [
     Path(__file__).with_name(f"{name}.yaml")
-    for name in ("paper", "paper_frozen", "paper_tuned", "paper_propagation")
+    for name in ("paper", "paper_frozen", "paper_tuned", "paper_propagation", "paper_csa")
 ]
 
 

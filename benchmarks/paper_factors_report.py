@@ -50,8 +50,8 @@ ABOUT = """\
 Gains of key adaptation after training (one iteration, prior 0) on the first mask, in points of mean
 IoU, of the networks of `{name}.yaml`: means over training seeds with 95 % intervals
 (Student's t over seeds; photographs are fixed). Entry {entry} of the lab notebook has the design.
-The effect of a factor is a mean over the other two. One contrast is registered: normalised minus not,
-on the training's own distribution, tested once there are {seeds} seeds. All other numbers are
+The effect of a factor is a mean over the other two. One contrast is registered: normalised minus
+not, on the training's own distribution, tested once there are {seeds} seeds. All other numbers are
 estimates without a test. Offset: distance of the means of queries and keys over the keys' spread;
 moved: length of the keys' move over their length; spread: of the keys after over before."""
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import io
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from annotate import CHROMIUM, next_clicks, opened, photographs, served, settle, show
 from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Page, sync_playwright
-from style import IMAGES
 
+from probseg.types import Sample
+
+FILM = Path(__file__).resolve().parents[1] / "images" / "page.webp"
 SIZE = (960, 600)
 STEPS, STEP = 3, 70
 """Pictures of the pointer on its way to a click, and milliseconds of each."""
@@ -90,8 +94,9 @@ class Film:
 ANNOTATED = ("cat", "coffee")
 
 
-def main() -> None:
-    samples = photographs()
+@contextmanager
+def begun(samples: Mapping[str, Sample]) -> Iterator[Film]:
+    """Serve the photographs, those that are not annotated with masks; yields an empty film."""
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         masks = Path(place) / "photos" / "masks"
         masks.mkdir(parents=True)
@@ -102,28 +107,48 @@ def main() -> None:
         with served(Path(place), samples) as address:
             page = opened(browser, address)
             page.evaluate("probsegPage.clicker.readout.style.visibility = 'hidden'")
-            film = Film(page)
-            show(page, "cat")
-            page.wait_for_timeout(3000)
-            film.take(LONG)
-            for click in next_clicks(page, samples["cat"], 2):
-                film.click(*click)
-            film.press("1", "label")
-            film.press("d", "done, next photograph", LONG)
-            page.wait_for_timeout(3000)
-            for key, name, clicks in (("4", "spoon", 2), ("2", "cup", 3), ("3", "saucer", 5)):
-                for click in next_clicks(page, samples[f"coffee/{name}"], clicks):
-                    film.click(*click)
-                film.press(key, "label")
-                film.press("Enter", "finish the object", LONG)
-            film.press("d", "done", LONG)
-            film.press("o", "overview of all masks", LONG)
-            film.press("ArrowLeft", "the photograph before", SHORT)
-            film.press("a", "accept", LONG)
-            film.press("a", "accept", LONG)
-            film.press("r", "send back", END)
+            yield Film(page)
         browser.close()
-    film.save(IMAGES.parent / "page.webp")
+
+
+def annotate_cat(film: Film, samples: Mapping[str, Sample]) -> None:
+    """Annotate the first photograph, and go to the next one."""
+    show(film.page, "cat")
+    film.page.wait_for_timeout(3000)
+    film.take(LONG)
+    for click in next_clicks(film.page, samples["cat"], 2):
+        film.click(*click)
+    film.press("1", "label")
+    film.press("d", "done, next photograph", LONG)
+
+
+def annotate_coffee(film: Film, samples: Mapping[str, Sample]) -> None:
+    """Annotate three objects of the second photograph."""
+    film.page.wait_for_timeout(3000)
+    for key, name, clicks in (("4", "spoon", 2), ("2", "cup", 3), ("3", "saucer", 5)):
+        for click in next_clicks(film.page, samples[f"coffee/{name}"], clicks):
+            film.click(*click)
+        film.press(key, "label")
+        film.press("Enter", "finish the object", LONG)
+    film.press("d", "done", LONG)
+
+
+def review(film: Film) -> None:
+    """Look at all masks in the grid."""
+    film.press("o", "overview of all masks", LONG)
+    film.press("ArrowLeft", "the photograph before", SHORT)
+    film.press("a", "accept", LONG)
+    film.press("a", "accept", LONG)
+    film.press("r", "send back", END)
+
+
+def main() -> None:
+    samples = photographs()
+    with begun(samples) as film:
+        annotate_cat(film, samples)
+        annotate_coffee(film, samples)
+        review(film)
+    film.save(FILM)
 
 
 if __name__ == "__main__":

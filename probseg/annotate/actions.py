@@ -7,6 +7,7 @@ finished objects changed. An error undoes what it has stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from probseg.annotate.steps import (
 from probseg.annotate.store import State, StoredObject
 from probseg.errors import DataError
 from probseg.formats import png, polygons
+from probseg.interact.session import Answer
 from probseg.interact.snapping import snapped
 from probseg.interact.steps import Patch, Stroke, fill_holes, islands, remove_islands
 
@@ -72,17 +74,15 @@ def paint(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
 def edit(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Fill the holes of the open object, or remove its parts that nobody clicked on, as a step."""
     one = _open_object(sessions, photograph, NO_OBJECT)
-    mask = sessions.answers.mask(photograph)
-    if mask is None or not mask.any():
-        raise RequestError(NO_PIXEL)
+    session = sessions.answers.session(photograph, one)
+    mask = _drawn(sessions, photograph, session.answer)
     if action["type"] == "fill_holes":
         patch, otherwise = fill_holes(mask), "the object has no hole"
     else:
-        clicks = sessions.answers.session(photograph, one).clicks
-        patch, otherwise = remove_islands(mask, clicks), "the object has no stray part"
+        patch, otherwise = remove_islands(mask, session.clicks), "the object has no stray part"
     if not patch.pixels.any():
         raise RequestError(otherwise)
-    _add(sessions, photograph, one, stored_patch(patch))
+    _patch(sessions, photograph, one, patch)
     return False
 
 
@@ -100,13 +100,15 @@ def reshape(sessions: Sessions, photograph: Photograph, action: Request) -> bool
         raise RequestError(str(error)) from error
     for patch in (Patch(after & ~before), Patch(before & ~after, positive=False)):
         if patch.pixels.any():
-            _add(sessions, photograph, one, stored_patch(patch))
-            one = _open_object(sessions, photograph, NO_OBJECT)
+            one = _patch(sessions, photograph, one, patch)
     return False
 
 
 def split(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Make each part of a finished object one object; the largest part keeps what was done."""
+    """Make each part of a finished object one object; the largest part keeps what was done.
+
+    The open object is finished before.
+    """
     one = _finished_object(sessions, photograph, action.get("object"))
     mask = _finished_mask(one)
     parts = islands(mask)
@@ -114,6 +116,7 @@ def split(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     if np.array_equal(largest, mask):
         msg = "the object has one part"
         raise RequestError(msg)
+    _close_object(sessions, photograph, {})
     _patch_finished(sessions, photograph, one, Patch(mask & ~largest, positive=False))
     for part in parts:
         mask_file = output.finished(part.astype(np.uint8))
@@ -122,12 +125,16 @@ def split(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
 
 
 def merge(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Make two finished objects one, with the label of the first."""
+    """Make two finished objects one, with the label of the first.
+
+    The open object is finished before, while `other` still has its pixels.
+    """
     one = _finished_object(sessions, photograph, action.get("object"))
     other = _finished_object(sessions, photograph, action.get("other"))
     if one.id == other.id:
         msg = "`other` must be another object than `object`"
         raise RequestError(msg)
+    _close_object(sessions, photograph, {})
     sessions.store.delete(other.id)
     _patch_finished(sessions, photograph, one, Patch(_finished_mask(other)))
     return True
@@ -310,12 +317,10 @@ def _finished_mask(one: StoredObject) -> npt.NDArray[np.bool_]:
 def _patch_finished(
     sessions: Sessions, photograph: Photograph, one: StoredObject, patch: Patch
 ) -> None:
-    """Open a finished object, give it a patch, and finish it."""
-    _close_object(sessions, photograph, {})
+    """Open a finished object, give it a patch, and finish it; no other one is open."""
     sessions.answers.drop_finished(photograph)  # this one is not among them meanwhile
     sessions.store.reopen(one.id)
-    _add(sessions, photograph, _open_object(sessions, photograph, NO_OBJECT), stored_patch(patch))
-    _finish(sessions, photograph, _open_object(sessions, photograph, NO_OBJECT), one.label)
+    _finish(sessions, photograph, _patch(sessions, photograph, one, patch), one.label)
 
 
 def _open_object(sessions: Sessions, photograph: Photograph, otherwise: str) -> StoredObject:
@@ -333,6 +338,23 @@ def _add(
     number = sessions.store.begin(photograph.name) if one is None else one.id
     sessions.store.add_step(number, step)
     sessions.answers.stored(photograph, number, step)
+
+
+def _patch(
+    sessions: Sessions, photograph: Photograph, one: StoredObject, patch: Patch
+) -> StoredObject:
+    """Add a patch to the open object; return the object with this step."""
+    step = stored_patch(patch)
+    _add(sessions, photograph, one, step)
+    return replace(one, steps=(*one.steps, step))
+
+
+def _drawn(sessions: Sessions, photograph: Photograph, answer: Answer) -> npt.NDArray[np.bool_]:
+    """Return the mask of an answer, which must have a pixel."""
+    mask = sessions.answers.mask(photograph, answer)
+    if mask is None or not mask.any():
+        raise RequestError(NO_PIXEL)
+    return mask
 
 
 def _move(
@@ -371,7 +393,7 @@ def _close_object(sessions: Sessions, photograph: Photograph, action: Request) -
     one = sessions.store.open_object(photograph.name)
     if one is None:
         return False
-    if sessions.answers.mask(photograph) is None:
+    if sessions.answers.session(photograph, one).answer.mask is None:
         sessions.store.delete(one.id)
     else:
         label = checked_label(action.get("label", one.label))
@@ -382,17 +404,15 @@ def _close_object(sessions: Sessions, photograph: Photograph, action: Request) -
 def _finish(
     sessions: Sessions, photograph: Photograph, one: StoredObject, label: str | None
 ) -> None:
-    mask = sessions.answers.mask(photograph)
-    if mask is None or not mask.any():
-        raise RequestError(NO_PIXEL)
+    answer = sessions.answers.session(photograph, one).answer
+    mask = _drawn(sessions, photograph, answer)
     labels = mask.astype(np.uint8)
     if one.mask is not None:
         labels[(png.decode(one.mask) == 255) & ~mask] = 255
     _set_label(sessions, one, label)
     quality = one.quality
     if one.kept != len(one.steps):  # otherwise the mask is the stored one
-        answer = sessions.answers.session(photograph, one).answer.mask
-        quality = None if answer is None else round(answer.quality, 3)
+        quality = None if answer.mask is None else round(answer.mask.quality, 3)
     sessions.store.finish(one.id, output.finished(labels), sessions.answerer.name, quality)
     sessions.answers.drop(photograph)
 

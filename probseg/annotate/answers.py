@@ -138,17 +138,12 @@ class Answers:
         opened.steps = (*opened.steps[: len(opened.session.steps) - 1], step)
         self._bound_memory(photograph)
 
-    def mask(
-        self, photograph: Photograph, answer: Answer | None = None
-    ) -> npt.NDArray[np.bool_] | None:
-        """Return the mask of an answer, by default to the steps of the open object.
+    def mask(self, photograph: Photograph, answer: Answer) -> npt.NDArray[np.bool_] | None:
+        """Return the mask of an answer, as far as the settings leave the finished objects out.
 
         Returns:
             bool, shape `(H, W)`; None before the first step.
         """
-        if answer is None:
-            one = self._store.open_object(photograph.name)
-            answer = self.session(photograph, one).answer
         if answer.mask is None:
             return None
         mask = answer.mask.binary

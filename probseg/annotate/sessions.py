@@ -37,6 +37,7 @@ from probseg.annotate.steps import MAX_RADIUS, as_step, next_click
 from probseg.annotate.store import State, Store
 from probseg.errors import DataError, UsageError
 from probseg.formats import png, polygons
+from probseg.interact.session import Session
 
 
 class Sessions:
@@ -194,7 +195,7 @@ class Sessions:
             msg = f"`tolerance` must be at most {MAX_RADIUS} pixels, got {tolerance}"
             raise RequestError(msg)
         with self._lock:
-            mask = self.answers.mask(photograph)
+            mask = self.answers.mask(photograph, self._session(photograph).answer)
         parts = [] if mask is None else polygons.trace(mask, tolerance)
         rings = [[part.outer.tolist(), *(hole.tolist() for hole in part.holes)] for part in parts]
         return {"polygons": rings}
@@ -212,8 +213,7 @@ class Sessions:
             return None
         try:
             began = time.perf_counter()
-            one = self.store.open_object(photograph.name)
-            answer = self.answers.session(photograph, one).preview(step)
+            answer = self._session(photograph).preview(step)
             return pack(answer_header(request, began), self.answers.mask(photograph, answer))
         finally:
             self._lock.release()
@@ -222,8 +222,7 @@ class Sessions:
         """Return the frame of the entropy of each pixel, and where to click next."""
         with self._lock:
             began = time.perf_counter()
-            one = self.store.open_object(photograph.name)
-            answer = self.answers.session(photograph, one).answer
+            answer = self._session(photograph).answer
         if answer.mask is None:
             entropy, suggestion = np.zeros(answer.state.photograph.size, np.float32), None
         else:
@@ -343,6 +342,10 @@ class Sessions:
             return {"labels": [one._asdict() for one in self.store.efforts()]}
 
     # Inside the lock
+
+    def _session(self, photograph: Photograph) -> Session:
+        """Return the session of the open object, or of a new one where none is open."""
+        return self.answers.session(photograph, self.store.open_object(photograph.name))
 
     def _reconsider(self, name: str, before: State, files_change: bool) -> None:
         """Open a photograph that is done again where an object is open, or accepted and changed."""

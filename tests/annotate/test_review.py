@@ -110,6 +110,21 @@ def test_two_objects_become_one(client):
         client.refused({"type": "merge", "object": first, "other": 1, **wrong}, status=status)
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["in memory", "dropped"])
+def test_the_open_object_leaves_merged_objects_their_pixels(client, kept):
+    """Also where the server has dropped the finished objects from its memory."""
+    first, left = finish(client, stroke(20, 25))
+    second, right = finish(client, stroke(60, 90))
+    _, drawn = client.act(stroke(80, 110))
+    assert not (drawn & right).any()
+    if not kept:
+        client.sessions.answers.clear()
+    client.act({"type": "merge", "object": first, "other": second})
+    (_, merged), (_, third) = finished(client)
+    np.testing.assert_array_equal(merged, left | right)
+    np.testing.assert_array_equal(third, drawn)
+
+
 def test_an_outline_changes_the_mask_only_where_it_was_moved(client):
     client.act(stroke(30, 60, 30))
     _, mask = client.act(stroke(30, 60, 37))

@@ -1,12 +1,16 @@
 """COCO files of probseg in FiftyOne and supervision, and back.
 
 Their Pythons, each of an environment of its own, are in PROBSEG_FIFTYONE and PROBSEG_SUPERVISION.
-FiftyOne's importer and exporter run without its database.
+The blocks of docs/integrations.md run there as they are; FiftyOne's need its database, but its
+importer and exporter run without.
 """
 
 import json
 import os
+import re
+import socket
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +28,7 @@ BY_FIFTYONE = """
 import json
 from fiftyone.utils.coco import COCODetectionDatasetExporter, COCODetectionDatasetImporter
 given = COCODetectionDatasetImporter(
-    data_path="photographs", labels_path="a.json", label_types="segmentations"
+    data_path="photographs", labels_path="results/annotations.json", label_types="segmentations"
 )
 written = COCODetectionDatasetExporter(labels_path="back.json")
 rows = []
@@ -37,23 +41,57 @@ with given, written:
 print(json.dumps(rows))
 """
 
-BY_SUPERVISION = """
+HAS_DATABASE = """
+from importlib.util import find_spec
+from pathlib import Path
+place = Path(find_spec("fiftyone").origin).parent / "db" / "bin" / "mongod"
+print("true" if place.is_file() else "false")
+"""
+
+WITH_PATIENCE = """
+from fiftyone.core.service import Service
+Service._wait_for_child_port.__defaults__ = (None, 600)  # 60 s are too few where others are at work
+"""
+
+IN_THE_APP = """
+from urllib.request import urlopen
+page = urlopen(session.url).read().decode()
+assert "FiftyOne" in page, page
+unsure = dataset.filter_labels("objects", fo.ViewField("confidence") < 0.6)
+assert unsure.distinct("objects.detections.label") == ["ball"]
+by_score = dataset.sort_by(fo.ViewField("objects.detections.confidence").min())
+assert len(by_score) == len(dataset)
+"""
+
+ROWS_OF_FIFTYONE = """
 import json
-import supervision as sv
-dataset = sv.DetectionDataset.from_coco("photographs", "a.json", force_masks=True)
+found = [one for sample in dataset for one in sample.objects.detections]
+print(json.dumps([[one.label, one.confidence, int(one.mask.sum())] for one in found]))
+"""
+
+ROWS_OF_SUPERVISION = """
+import json
 rows = [
     [dataset.classes[number], None, int(mask.sum())]
     for _, _, found in dataset
     for mask, number in zip(found.mask, found.class_id)
 ]
-dataset.as_coco(annotations_path="back.json")
 print(json.dumps(rows))
 """
 
 
-def with_python(python, script, place):
+def documented(program):
+    """Return the Python blocks of the documentation that are about a program, in order."""
+    page = Path(__file__).parents[2] / "docs" / "integrations.md"
+    section = page.read_text("utf-8").partition("## FiftyOne and supervision\n")[2]
+    blocks = re.findall(r"^```python\n(.*?)^```", section.partition("\n## ")[0], re.M | re.S)
+    assert len(blocks) == 3
+    return {"fiftyone": blocks[:2], "supervision": blocks[2:]}[program]
+
+
+def with_python(python, script, place, **variables):
     """Run a script where the files are; return what it prints last."""
-    own = {"HOME": str(place)}
+    own = {"HOME": str(place), **variables}
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-c", script], capture_output=True, text=True, cwd=place, env={**clean, **own},
@@ -77,7 +115,8 @@ def objects(tmp_path):
         drawn = [(first, "ball", 0.5), (labels == 2, "bat", 0.75)]
         regions = [LabelledRegion(as_region(mask), *rest) for mask, *rest in drawn]
         images.append(AnnotatedImage(f"{number}.png", SIZE, regions))
-    WRITERS["coco"](tmp_path / "a.json", images, Request(), Ledger())
+    (tmp_path / "results").mkdir()
+    WRITERS["coco"](tmp_path / "results" / "annotations.json", images, Request(), Ledger())
     return [one for image in images for one in image.objects]
 
 
@@ -91,24 +130,46 @@ def came_back(place):
     return [read.annToMask(one) for one in found], labels, [one.get("score") for one in found]
 
 
-@pytest.mark.skipif(
-    FIFTYONE is None, reason="PROBSEG_FIFTYONE does not name a Python with FiftyOne"
-)
-def test_fiftyone(tmp_path, objects):
-    rows = with_python(FIFTYONE, BY_FIFTYONE, tmp_path)
-    assert rows == [[one.label, one.score, one.region.area] for one in objects]
-    masks, labels, scores = came_back(tmp_path)
+def assert_came_back_from_fiftyone(place, objects):
+    masks, labels, scores = came_back(place)
     assert labels == [one.label for one in objects]
     assert scores == [one.score for one in objects]
     for mask, one in zip(masks, objects, strict=True):
         assert overlap(as_region(mask > 0), one.region) > 0.93, "moved by a pixel at most"
 
 
+needs_fiftyone = pytest.mark.skipif(
+    FIFTYONE is None, reason="PROBSEG_FIFTYONE does not name a Python with FiftyOne"
+)
+
+
+@needs_fiftyone
+def test_the_importer_and_exporter_of_fiftyone(tmp_path, objects):
+    rows = with_python(FIFTYONE, BY_FIFTYONE, tmp_path)
+    assert rows == [[one.label, one.score, one.region.area] for one in objects]
+    assert_came_back_from_fiftyone(tmp_path, objects)
+
+
+@needs_fiftyone
+def test_fiftyone_as_documented(tmp_path, objects):
+    if not with_python(FIFTYONE, HAS_DATABASE, tmp_path):
+        pytest.skip("the environment of PROBSEG_FIFTYONE has no mongod, FiftyOne's database")
+    load, write = documented("fiftyone")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    variables = {"FIFTYONE_DEFAULT_APP_PORT": port, "FIFTYONE_DO_NOT_TRACK": "true"}
+    script = WITH_PATIENCE + load + IN_THE_APP + write + ROWS_OF_FIFTYONE
+    rows = with_python(FIFTYONE, script, tmp_path, **variables, BROWSER="true")
+    assert rows == [[one.label, one.score, one.region.area] for one in objects]
+    assert_came_back_from_fiftyone(tmp_path, objects)
+
+
 @pytest.mark.skipif(
     SUPERVISION is None, reason="PROBSEG_SUPERVISION does not name a Python with supervision"
 )
-def test_supervision(tmp_path, objects):
-    rows = with_python(SUPERVISION, BY_SUPERVISION, tmp_path)
+def test_supervision_as_documented(tmp_path, objects):
+    (block,) = documented("supervision")
+    rows = with_python(SUPERVISION, block + ROWS_OF_SUPERVISION, tmp_path)
     assert rows == [[one.label, None, one.region.area] for one in objects]
     masks, labels, _ = came_back(tmp_path)
     assert labels == [one.label for one in objects]

@@ -28,15 +28,18 @@ class Ledger:
 
     def find(self, *, images: int = 0, objects: int = 0) -> None:
         """Enter images and objects of the source."""
-        self.found.update({IMAGES: images, OBJECTS: objects})
+        self.found[IMAGES] += images
+        self.found[OBJECTS] += objects
 
     def write(self, *, images: int = 0, objects: int = 0) -> None:
         """Enter images and objects of the target."""
-        self.written.update({IMAGES: images, OBJECTS: objects})
+        self.written[IMAGES] += images
+        self.written[OBJECTS] += objects
 
     def lose(self, why: str, *, images: int = 0, objects: int = 0) -> None:
         """Enter images and objects that are left out, and words that say which, after "objects"."""
-        self.lost.update({(IMAGES, why): images, (OBJECTS, why): objects})
+        self.lost[IMAGES, why] += images
+        self.lost[OBJECTS, why] += objects
 
     def change(self, what: str, count: int = 1) -> None:
         """Enter what images and objects lose that are written, such as names."""

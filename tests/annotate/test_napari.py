@@ -10,6 +10,7 @@ from PIL import Image
 
 from probseg.annotate.tools.napari import displayed, open_viewer, segment_by_clicks
 from probseg.annotate.tools.prompted import PromptedModel
+from probseg.descriptions import RECOMMENDED
 from probseg.errors import DataError
 from support.fakes import draw_scene
 
@@ -179,8 +180,8 @@ def test_napari_builds_the_widget(viewer, monkeypatch):
     application = widgets.QApplication.instance() or widgets.QApplication([])
     widget = magicgui(segment_by_clicks)
     assert [part.name for part in widget][:3] == ["viewer", "image", "model"]
-    assert widget.model.value == MODEL
-    widget(viewer=viewer, image=viewer.add_image(draw_scene()[0], rgb=True))
+    assert widget.model.value == RECOMMENDED
+    widget(viewer=viewer, image=viewer.add_image(draw_scene()[0], rgb=True), model=MODEL)
     viewer.layers["object"].add((24, 32))
     assert viewer.layers["masks"].data[24, 32] == 1
     widget.close()

@@ -194,6 +194,17 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert labels == [1] * 6
 
 
+def test_one_image_is_counted_as_a_number(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path, images=1, objects=2)
+    options = ("--images", "images")
+    assert command("data", "convert", "masks", "a.json", "--from=index", "--to=coco", *options) == 0
+    for writer in ("png", "coco-results"):
+        more = ("--from=coco", "--to", writer, *(("--ids-of=a.json",) * (writer != "png")))
+        assert command("data", "convert", "a.json", writer, *more) == 0
+        assert f"2 objects of 1 images written to {writer}" in capsys.readouterr().out
+
+
 def test_wrong_usage(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path, images=1)

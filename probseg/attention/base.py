@@ -215,7 +215,7 @@ class Attention2d(nn.Module, ABC):
         some = max(1, TILE // (self.num_heads * lines.shape[-2] ** 2))  # lines of one tile
         parts = [
             expected_offsets(self.edges(*tokens, mask, (size[0], size[1])), table)
-            for tokens in zip(lines.split(some), others.split(some), strict=True)
+            for tokens in zip(torch.split(lines, some), torch.split(others, some), strict=True)
         ]
         added = from_lines(torch.cat(parts), self.axis, *size)
         return attended + added.to(attended.dtype)

@@ -87,6 +87,8 @@ class Protocol:
         zoom: Name in `probseg.interact.zoom.ZOOMS`: the model then gets a window from the second
             click on; None for no zoom.
         flip: Whether to average the logits with the logits of the mirrored image.
+        keep_clicks: Whether clicked pixels get the label of their click in every answer, as in the
+            Predictor.
         target_iou: A run ends as soon as its IoU reaches this; None gives every run all clicks.
 
     Raises:
@@ -111,6 +113,7 @@ class Protocol:
     previous_mask: bool = False
     zoom: str | None = None
     flip: bool = False
+    keep_clicks: bool = False
     target_iou: float | None = None
 
     def __post_init__(self) -> None:
@@ -216,11 +219,13 @@ PROTOCOLS: dict[str, Protocol] = {
         replace(
             _RITM,
             name="probseg",
-            version=2,
+            version=3,
             description="As ritm, with the zoom of the Predictor: the first click is answered at "
             "three scales, the answer that expects the largest IoU is taken, and from the second "
-            "click on the surroundings of the object are enlarged.",
+            "click on the surroundings of the object are enlarged. Clicked pixels keep the label "
+            "of their click.",
             zoom="scales",
+            keep_clicks=True,
         ),
         replace(
             _RITM,

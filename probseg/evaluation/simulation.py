@@ -76,6 +76,7 @@ def run_objects(
         zoom=None if protocol.zoom is None else ZOOMS[protocol.zoom],
         flip=protocol.flip,
         previous_mask=protocol.previous_mask or getattr(model, "previous_mask", False),
+        keep_clicks=protocol.keep_clicks,
     )
     runs = []
     for sample in samples:

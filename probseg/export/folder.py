@@ -20,6 +20,7 @@ from probseg.errors import UnknownNameError, UsageError
 from probseg.export.graphs import trace
 from probseg.export.parity import Parity, measure
 from probseg.export.targets import TARGETS
+from probseg.interact.kept import CLAMPED, JITTER, LENGTH, MARGIN, NEGLIGIBLE, REACH
 from probseg.interact.photograph import LEVELS, SHOWN
 from probseg.interact.zoom import CUT, RECOMMENDED_ZOOM, SMALLEST_SIDE, ZOOMS
 from probseg.models import Segmenter
@@ -138,6 +139,14 @@ def _description(model: Segmenter, name: str, needed: Sequence[str]) -> dict[str
         "temperature": model.temperature,
         "crop_margin": [CROP_PADDING, MIN_PADDING],
         "zoom": {**asdict(ZOOMS[RECOMMENDED_ZOOM]), "smallest_side": SMALLEST_SIDE, "cut": CUT},
+        "kept": {
+            "margin": MARGIN,
+            "length": LENGTH,
+            "reach": REACH,
+            "jitter": JITTER,
+            "negligible": NEGLIGIBLE,
+            "clamped": CLAMPED,
+        },
         "large": {"copies": LEVELS, "shown": SHOWN},
     }
 

@@ -1,7 +1,7 @@
 """Segmentation by clicks with an exported network; needs NumPy and ONNX Runtime alone.
 
 Copy this file into a project of yours. It answers as `probseg.Predictor(model)` does for a network
-that pads all images to the same square, with the same zoom.
+that pads all images to the same square, with the same zoom and kept clicks.
 
     runner = Runner("exported")
     runner.set_image(image)
@@ -185,8 +185,31 @@ class Runner:
             height, width = box_size(view.box)
             rows, columns = values.shape[:2]
             values = sampled(values, positions(0, rows, height), positions(0, columns, width))
+        if self.zoom is not None:
+            values = self._kept(values, view.box)
         values.flags.writeable = False  # the next answer needs them
         return Answer(values, view, window, feed, padded)
+
+    def _kept(self, values: Array, box: Box) -> Array:
+        """Return the values `(h, w, 1)` of a box with each click's label at its pixel."""
+        (x0, y0, x1, y1), (rows, columns) = box, values.shape[:2]
+        labels: dict[tuple[int, int], int] = {}
+        for x, y, positive in self.clicks:
+            if x0 <= x < x1 and y0 <= y < y1:
+                row = (math.floor(y) - y0) * ((rows - 1) / max(1, y1 - y0 - 1))
+                column = (math.floor(x) - x0) * ((columns - 1) / max(1, x1 - x0 - 1))
+                for at in {(r, c) for r in _around(row, rows) for c in _around(column, columns)}:
+                    labels[at] = 1 if positive else -1
+        if not labels:
+            return values
+        settings, signs = self.about["kept"], np.array(list(labels.values()))
+        samples = np.array(list(labels))
+        given = _logits(values[samples[:, 0], samples[:, 1], 0], settings["clamped"])
+        fails = given * signs < settings["margin"]
+        if not fails.any():
+            return values
+        wanted = np.where(fails, settings["margin"] * signs, given)
+        return conditioned(values[..., 0], samples, wanted, settings)[..., None]
 
     def _view(self, window: Box | None) -> View:
         if window is not None and self.zoom is not None:
@@ -303,12 +326,14 @@ class Runner:
 
     def _prompts(self, view: View, size: Size) -> dict[str, Array]:
         """Return the prompts as the network takes them, in pixels of what it sees."""
-        (x0, y0, x1, y1), (h, w) = view
-        corner, shown = (x0, y0), np.array([w / (x1 - x0), h / (y1 - y0)])
+        h, w = view.size
         scale = np.array([size[1] / w, size[0] / h], np.float32)
-        clicked = (np.array([click[:2] for click in self.clicks]).reshape(-1, 2) - corner) * shown
+        clicked = _places(np.array([click[:2] for click in self.clicks]).reshape(-1, 2), view)
         labels = [int(positive) for _, _, positive in self.clicks]
-        box = np.full(4, np.nan) if self.box is None else np.subtract(self.box, corner * 2)
+        box = np.full(4, np.nan)
+        if self.box is not None:
+            ends = np.array([[0], [1]])  # behind its last pixel
+            box = (_places(np.reshape(self.box, (2, 2)) - ends, view) + ends).reshape(4)
         points = (clicked.astype(np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
         previous = np.zeros((*size, 1), np.float32)
         if self.answer is not None:
@@ -318,7 +343,7 @@ class Runner:
         return {
             "points": np.concatenate([points, np.zeros((2, 2), np.float32)])[None],
             "labels": np.array([[*labels, -1, -1]], np.int64),
-            "box": ((box * np.tile(shown, 2)).astype(np.float32) * np.tile(scale, 2))[None],
+            "box": (box.astype(np.float32) * np.tile(scale, 2))[None],
             "previous": self._padded(previous),
         }
 
@@ -400,6 +425,64 @@ def _weighted(maps: Array, axis: int, taps: Array, weights: Array) -> Array:
 def sigmoid(logits: Array) -> npt.NDArray[np.float32]:
     """Return probabilities, float32."""
     return (0.5 * (1 + np.tanh(0.5 * logits))).astype(np.float32)
+
+
+def conditioned(values: Array, samples: Array, logits: Array, settings: Mapping[str, Any]) -> Array:
+    """Return probabilities whose logits, the mean of a Gaussian process, meet observations.
+
+    Args:
+        values: Probabilities, shape `(h, w)`.
+        samples: Rows and columns of the observed values, shape `(n, 2)`.
+        logits: The observations, shape `(n,)`.
+        settings: Those of `kept` in `export.json`.
+    """
+    length, clamped = settings["length"] * max(values.shape), settings["clamped"]
+
+    def kernel(steps: Array, axis: int) -> Array:
+        factors: Array = np.exp(-(((steps[:, None] - samples[:, axis]) / length) ** 2) / 2)
+        return factors
+
+    covariance = kernel(samples[:, 0], 0) * kernel(samples[:, 1], 1)
+    covariance += settings["jitter"] * np.eye(len(samples))
+    before = _logits(values[samples[:, 0], samples[:, 1]], clamped)
+    weights = np.linalg.solve(covariance, logits - before)
+    reach = math.ceil(settings["reach"] * length)
+    result = values.copy()
+    for row, column in samples[np.abs(weights) > settings["negligible"]].tolist():
+        top, left = max(0, row - reach), max(0, column - reach)
+        window = slice(top, row + reach + 1), slice(left, column + reach + 1)
+        given = _logits(values[window], clamped)
+        rows = kernel(top + np.arange(given.shape[0]), 0)
+        columns = kernel(left + np.arange(given.shape[1]), 1)
+        result[window] = sigmoid(given + (rows * weights) @ columns.T)
+    result[samples[:, 0], samples[:, 1]] = sigmoid(logits)
+    return result
+
+
+def _logits(values: Array, clamped: float) -> Array:
+    """Return the logits of probabilities, float64."""
+    values = values.astype(np.float64).clip(clamped, 1 - clamped)
+    return np.log(values) - np.log1p(-values)
+
+
+def _places(points: Array, view: View) -> Array:
+    """Return where points `(x, y)` of the image lie among the samples of a view, corners aligned.
+
+    A point with a fraction belongs to its pixel: on the last one it lies on the last sample.
+    """
+    (x0, y0, x1, y1), (h, w) = view
+    pixels, samples = np.array([x1 - x0, y1 - y0]), np.array([w, h])
+    relative: Array = points - (x0, y0)
+    if (pixels == samples).all():
+        return relative
+    relative = np.where(relative < pixels, np.minimum(relative, pixels - 1), relative)
+    moved: Array = relative * ((samples - 1) / np.maximum(pixels - 1, 1))
+    return moved
+
+
+def _around(place: float, count: int) -> range:
+    """Return the one or two of so many samples nearest to a place, as far as the next ones."""
+    return range(math.floor(place), min(math.ceil(place), count - 1) + 1)
 
 
 def uncalibrated(probability: Array, temperature: float) -> Array:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from probseg.clicks.boxes import Box
 from probseg.interact.batches import Answered, Model, SegmenterModel
+from probseg.interact.kept import keep_clicks
 from probseg.interact.probability import ProbabilityMap
 from probseg.interact.sampling import box_size, fitted, places
 from probseg.interact.states import InteractionState, View, check_click
@@ -47,6 +48,8 @@ class InteractionLoop:
         zoom: Settings of the zoom-in; None for none.
         flip: Whether to average the logits with the logits of the mirrored image.
         previous_mask: Whether the model is handed its last answer with the prompts.
+        keep_clicks: Whether clicked pixels get the label of their click in every answer, see
+            `probseg.interact.kept`.
 
     Raises:
         ValueError: If `batch_size` is not positive, or the model is in training mode.
@@ -57,6 +60,7 @@ class InteractionLoop:
     zoom: Zoom | None = None
     flip: bool = False
     previous_mask: bool = False
+    keep_clicks: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -114,7 +118,10 @@ class InteractionLoop:
             share = timed.seconds() / len(part)
             for i, answer in zip(part, answers, strict=True):
                 took = (current[i].seconds or 0.0) + share
-                answered[i] = _put_back(current[i], *answer)._replace(seconds=took)
+                state = _put_back(current[i], *answer)._replace(seconds=took)
+                if self.keep_clicks:
+                    state = state._replace(answer=keep_clicks(state.answer, state.clicks))
+                answered[i] = state
         return answered
 
     @torch.inference_mode()

@@ -61,7 +61,10 @@ def _clicked(model: Segmenter) -> object:
 def build_loop(
     model: Segmenter, zoom: str | None = RECOMMENDED_ZOOM, batch_size: int = 8
 ) -> InteractionLoop:
-    """Build the loop of a network in evaluation mode, which gets its last answer if it takes one.
+    """Build the loop of a network in evaluation mode, with its last answer if it takes one.
+
+    With a zoom, clicked pixels get the label of their click. Without one, late answers
+    would get worse (docs/experiments.md, entry 30).
 
     Args:
         model: The network.
@@ -73,6 +76,7 @@ def build_loop(
         batch_size=batch_size,
         zoom=None if zoom is None else ZOOMS[zoom],
         previous_mask=model.previous_mask,
+        keep_clicks=zoom is not None,
     )
 
 

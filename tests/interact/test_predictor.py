@@ -66,12 +66,13 @@ def test_a_mask_is_shown_by_its_size_area_and_box():
     assert str(Mask(probability)) == shown
 
 
-def test_clicks_one_by_one_equal_all_at_once(model, predictor):
+def test_clicks_one_by_one_equal_all_at_once(model):
+    predictor, other = Predictor(model, zoom=None), Predictor(model, zoom=None)
+    predictor.set_image(photo())
+    other.set_image(photo())
     predictor.predict(box=BOX)
     for click in CLICKS:
         last = predictor.predict([click])
-    other = Predictor(model)
-    other.set_image(photo())
     together = other.predict(CLICKS, box=BOX)
     np.testing.assert_array_equal(last.probability, together.probability)
     assert predictor.clicks == other.clicks == tuple(CLICKS)
@@ -169,7 +170,7 @@ def test_it_answers_as_the_evaluation_does(preset, box):
         drawn = draw_crop(Sample(image, mask, "a", "Toy"), protocol)
         assert drawn.box == box
         crop = drawn.crop
-    loop = InteractionLoop(predictor.model, zoom=ZOOMS[RECOMMENDED_ZOOM])
+    loop = InteractionLoop(predictor.model, zoom=ZOOMS[RECOMMENDED_ZOOM], keep_clicks=True)
     state = begin(image_tensor(image), crop=crop, box=box)
     if box is not None:
         (state,) = loop.answer([state])
@@ -378,7 +379,7 @@ class TinyBackbone(Backbone):
 
 def test_zooms_in_from_the_second_click_on_as_the_protocol_does(zooming):
     clicks = [Click(300, 200), Click(320, 210), Click(500, 300, positive=False)]
-    loop = InteractionLoop(zooming.model, zoom=ZOOMS["fixed"], previous_mask=True)
+    loop = InteractionLoop(zooming.model, zoom=ZOOMS["fixed"], previous_mask=True, keep_clicks=True)
     state = begin(image_tensor(photo(500, 700)))
     windows = []
     for click in clicks:

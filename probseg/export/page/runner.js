@@ -93,7 +93,30 @@ export class Runner {
       const [height, width] = boxSize(view.box); // one for each pixel
       values = sampled(values, positions(0, values.height, height), positions(0, values.width, width));
     }
-    return { values, view, window };
+    return { values: this.zoom ? this._kept(values, view.box) : values, view, window };
+  }
+
+  /** The values of a box with each click's label at its pixel. */
+  _kept(values, [x0, y0, x1, y1]) {
+    const labels = new Map(); // of numbers of values, the last click's
+    const around = (place, count) => [Math.floor(place), Math.min(Math.ceil(place), count - 1)];
+    for (const { x, y, positive } of this.clicks) {
+      if (!(x0 <= x && x < x1 && y0 <= y && y < y1)) continue;
+      const row = (y - y0) * ((values.height - 1) / Math.max(1, y1 - y0 - 1));
+      const column = (x - x0) * ((values.width - 1) / Math.max(1, x1 - x0 - 1));
+      for (const r of around(row, values.height)) {
+        for (const c of around(column, values.width)) labels.set(r * values.width + c, positive ? 1 : -1);
+      }
+    }
+    const { margin, clamped } = this.about.kept;
+    let fails = false;
+    const observations = Array.from(labels, ([place, sign]) => {
+      const given = logit(values.data[place], clamped);
+      const failed = given * sign < margin;
+      fails ||= failed;
+      return [place, failed ? margin * sign : given];
+    });
+    return fails ? conditioned(values, observations, this.about.kept) : values;
   }
 
   /** What the network sees: a box of the image, resized. */
@@ -232,13 +255,17 @@ export class Runner {
 
   /** The prompts as the network takes them, in pixels of what it sees. */
   _prompts({ box: [x0, y0, x1, y1], size: [h, w] }, size) {
-    const shown = [w / (x1 - x0), h / (y1 - y0)];
+    const samples = [w, h];
+    const pixels = [x1 - x0, y1 - y0];
+    const same = String(samples) === String(pixels);
+    // Corners aligned: the last pixel lies on the last sample.
+    const shown = (axis) => (same ? 1 : (samples[axis] - 1) / Math.max(1, pixels[axis] - 1));
     const scale = Float32Array.of(size[1] / w, size[0] / h);
     // The graphs take two rows at least; those of label -1 are no clicks.
     const points = new Float32Array(2 * this.clicks.length + 4);
     const labels = new BigInt64Array(this.clicks.length + 2).fill(-1n);
     this.clicks.forEach(({ x, y, positive }, n) => {
-      [(x - x0) * shown[0], (y - y0) * shown[1]].forEach((place, axis) => {
+      [(x - x0) * shown(0), (y - y0) * shown(1)].forEach((place, axis) => {
         const centre = Math.fround(Math.fround(place) + 0.5);
         points[2 * n + axis] = Math.fround(centre * scale[axis]) - 0.5;
       });
@@ -246,7 +273,8 @@ export class Runner {
     });
     const box = new Float32Array(4).fill(NaN);
     this.box?.forEach((place, n) => {
-      box[n] = Math.fround((place - [x0, y0][n % 2]) * shown[n % 2]) * scale[n % 2];
+      const end = n < 2 ? 0 : 1; // behind its last pixel
+      box[n] = Math.fround((place - end - [x0, y0][n % 2]) * shown(n % 2) + end) * scale[n % 2];
     });
     let previous = map(size[0], size[1], 1);
     if (this.answer) {
@@ -472,6 +500,56 @@ function intervalIou(a, b) {
 function halfToEven(number) {
   const rounded = Math.round(number);
   return rounded - number === 0.5 && rounded % 2 ? rounded - 1 : rounded;
+}
+
+/** Return a map of probabilities whose logits, the mean of a Gaussian process, meet observations [number, logit]. */
+function conditioned({ data, height, width, channels }, observations, settings) {
+  const length = settings.length * Math.max(height, width);
+  const places = observations.map(([place]) => [Math.floor(place / width), place % width]);
+  const kernel = (distance) => Math.exp(-((distance / length) ** 2) / 2);
+  const rows = places.map(([y, x], n) => [
+    ...places.map(([v, u], m) => kernel(y - v) * kernel(x - u) + (n === m ? settings.jitter : 0)),
+    observations[n][1] - logit(data[observations[n][0]], settings.clamped),
+  ]);
+  const weights = solved(rows);
+  const reach = Math.ceil(settings.reach * length);
+  const change = new Map();
+  places.forEach(([y, x], n) => {
+    if (Math.abs(weights[n]) < settings.negligible) return;
+    for (let v = Math.max(0, y - reach); v < Math.min(height, y + reach + 1); v++) {
+      const line = weights[n] * kernel(v - y);
+      for (let u = Math.max(0, x - reach); u < Math.min(width, x + reach + 1); u++) {
+        const place = v * width + u;
+        change.set(place, (change.get(place) ?? 0) + line * kernel(u - x));
+      }
+    }
+  });
+  const result = data.slice();
+  for (const [place, more] of change) result[place] = sigmoid(logit(data[place], settings.clamped) + more);
+  for (const [place, wanted] of observations) result[place] = sigmoid(wanted);
+  return { data: result, height, width, channels };
+}
+
+/** Return the solution of a system whose rows are those of a positive definite matrix, with the right side at their ends. */
+function solved(rows) {
+  for (let n = 0; n < rows.length; n++) {
+    for (const row of rows.slice(n + 1)) {
+      const factor = row[n] / rows[n][n];
+      for (let m = n; m < row.length; m++) row[m] -= factor * rows[n][m];
+    }
+  }
+  const found = [];
+  for (let n = rows.length - 1; n >= 0; n--) {
+    const known = found.reduce((sum, value, m) => sum + value * rows[n][n + 1 + m], 0);
+    found.unshift((rows[n].at(-1) - known) / rows[n][n]);
+  }
+  return found;
+}
+
+/** Return the logit of a probability, which counts as no nearer to 0 and 1 than `clamped`. */
+function logit(probability, clamped) {
+  const value = Math.min(Math.max(probability, clamped), 1 - clamped);
+  return Math.log(value) - Math.log1p(-value);
 }
 
 function sigmoid(logit) {

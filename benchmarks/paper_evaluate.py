@@ -23,6 +23,7 @@ from probseg.evaluation import (
     run_objects,
     summarise_records,
 )
+from probseg.evaluation.protocols import all_options
 from probseg.models import Segmenter, build, without_downloads
 from probseg.reports import write_report
 from probseg.types import Sample
@@ -152,7 +153,7 @@ def _is_done(place: Path, about: Mapping[str, Any], protocol: Protocol) -> bool:
         return False
     stored = json.loads(path.read_text(encoding="utf-8"))
     wanted = json.loads(json.dumps({**about, "protocol": asdict(protocol)}))
-    found = {**stored["metadata"], "protocol": stored["protocol"]}
+    found = {**stored["metadata"], "protocol": all_options(stored["protocol"])}
     return {key: found.get(key) for key in wanted} == wanted
 
 

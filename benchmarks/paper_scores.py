@@ -22,6 +22,7 @@ import numpy.typing as npt
 from paper_rows import Plan, Row, place_of, settings_of, switched
 
 from probseg.errors import DataError
+from probseg.evaluation.protocols import all_options
 from probseg.paths import replacing
 from probseg.reports.comparison_inputs import read_result
 
@@ -149,6 +150,8 @@ def read(folder: Path, plan: str) -> list[Result]:
         other = SOURCES.format(plan)
         msg = f"{path}: its results are not those of {other}; restore both, or remove both"
         raise DataError(msg)
+    for source in sources:
+        source["protocol"] = all_options(source["protocol"])
     return [_of_lines(runs[key], source) for key, source in zip(runs, sources, strict=True)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -260,6 +260,19 @@ PROTOCOLS: dict[str, Protocol] = {
     )
 }
 """Protocols by name."""
+
+
+def all_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a protocol as a result records them, and those that are newer.
+
+    The default of a new option is what was done before it.
+
+    Args:
+        recorded: Options by name.
+    """
+    defaults = {field.name: field.default for field in fields(Protocol)}
+    later = {name: default for name, default in defaults.items() if default is not MISSING}
+    return {**later, **recorded}
 
 
 def get_protocol(name: str) -> Protocol:

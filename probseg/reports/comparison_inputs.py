@@ -14,7 +14,12 @@ import numpy.typing as npt
 from probseg.errors import DataError
 from probseg.evaluation.arrays import Scores, arrange
 from probseg.evaluation.journal import RESULTS
-from probseg.evaluation.protocols import BEGINNINGS, OPTIONS_OF_BEGINNINGS, beginning
+from probseg.evaluation.protocols import (
+    BEGINNINGS,
+    OPTIONS_OF_BEGINNINGS,
+    all_options,
+    beginning,
+)
 from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import percents_up_to
 from probseg.paths import no_folder
@@ -157,7 +162,7 @@ def read_result(folder: Path, name: str) -> Result:
                 f"{got}; the files belong to different runs, test the model again"
             )
             raise DataError(msg)
-    return Result(name, folder, protocol, metadata, objects, scores)
+    return Result(name, folder, all_options(protocol), metadata, objects, scores)
 
 
 def protocol_differences(results: Sequence[Result]) -> list[str]:

@@ -114,6 +114,20 @@ def pair_of(tmp_path, a, b, of_a=None, of_b=None):
     return [read_result(one, "a"), read_result(other, "b")]
 
 
+def test_a_result_from_before_an_option_has_its_default(tmp_path):
+    a = rising(8)
+    older, newer = pair_of(tmp_path, {"Toy": a}, {"Toy": a})
+    path = older.folder / "results.json"
+    protocol = json.loads(path.read_text(encoding="utf-8"))["protocol"]
+    without = {key: value for key, value in protocol.items() if key != "keep_clicks"}
+    damage(older.folder, protocol=without)
+    results = [read_result(older.folder, "a"), newer]
+    assert compare(results, **QUICK).notes == compare([older, newer], **QUICK).notes
+    damage(older.folder, protocol={**without, "keep_clicks": True})
+    with pytest.raises(DataError, match="keep_clicks: true in a, false in b"):
+        compare([read_result(older.folder, "a"), newer])
+
+
 def test_different_protocols_are_refused_unless_allowed(tmp_path):
     other = dataclasses.replace(BOXED, max_clicks=3, corner_noise=0.05, trials=4)
     a, b = rising(8), rising(8, 4, 3)

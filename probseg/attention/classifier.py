@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +11,9 @@ from torch import Tensor, nn
 from probseg.ops.logistic import logistic_em
 from probseg.ops.numerics import working_dtype
 
+PRECISIONS = 1e-6, 1e6
+"""Range of the precision of the prior: beyond it, float32 cannot tell it from 0 or infinity."""
+
 
 @dataclass(frozen=True)
 class ClickAdaptation:
@@ -19,7 +21,8 @@ class ClickAdaptation:
 
     Args:
         iterations: Number of EM steps; 0 changes nothing, 3 are close to convergence.
-        prior_precision: Precision of the Gaussian prior around the trained weights, positive.
+        prior_precision: Precision of the Gaussian prior around the trained weights, from
+            1e-6 to 1e6.
 
     Raises:
         ValueError: If a number is out of range.
@@ -32,8 +35,12 @@ class ClickAdaptation:
         if self.iterations < 0:
             msg = f"`iterations` must be at least 0, got {self.iterations}"
             raise ValueError(msg)
-        if not 0.0 < self.prior_precision < math.inf:
-            msg = f"`prior_precision` must be finite and above 0, got {self.prior_precision}"
+        smallest, largest = PRECISIONS
+        if not smallest <= self.prior_precision <= largest:
+            msg = (
+                f"`prior_precision` must be from {smallest:g} to {largest:g}, got "
+                f"{self.prior_precision}"
+            )
             raise ValueError(msg)
 
 

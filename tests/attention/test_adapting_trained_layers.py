@@ -115,7 +115,13 @@ def test_the_classifier_is_reached_and_restored():
         assert not torch.allclose(answer(model), plain)
         assert model.adaptation().click_prior == 1.0
     assert torch.equal(answer(model), plain)
-    for wrong in ({"click_prior": 0.0}, {"click_iterations": -1}):
+    for wrong in (
+        {"click_prior": 0.0},
+        {"click_prior": 1e-46},  # 0 in float32
+        {"click_prior": 1e39},
+        {"click_prior": math.nan},
+        {"click_iterations": -1},
+    ):
         with pytest.raises(ValueError, match=f"^`{next(iter(wrong))}`: "):
             model.adapt(Adaptation(**wrong))
     with pytest.raises(ValueError, match=r"click_iterations=1.*no classifier"):

@@ -162,9 +162,9 @@ def of_keys(queries: Tensor, before: Tensor, after: Tensor) -> list[float]:
 
 def _distributions(plan: Plan) -> Iterator[tuple[str, list[Shown]]]:
     """Yield the distributions of `SHIFTS` with their encoded objects."""
-    assert plan.training is not None, "checked by run"
-    of = plan.training
-    trunk = warm_start(of.of, of.trunk, of.fresh).eval()
+    training = plan.training
+    assert training is not None, "checked by run"
+    trunk = warm_start(training.of, training.trunk, training.fresh).eval()
     random = np.random.default_rng(0)
     own = [*plan.datasets["own"].open()]
     altered = {

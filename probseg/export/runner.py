@@ -193,11 +193,11 @@ class Runner:
     def _kept(self, values: Array, box: Box) -> Array:
         """Return the values `(h, w, 1)` of a box with each click's label at its pixel."""
         (x0, y0, x1, y1), (rows, columns) = box, values.shape[:2]
+        view = View(box, (rows, columns))
         labels: dict[tuple[int, int], int] = {}
         for x, y, positive in self.clicks:
             if x0 <= x < x1 and y0 <= y < y1:
-                row = (math.floor(y) - y0) * ((rows - 1) / max(1, y1 - y0 - 1))
-                column = (math.floor(x) - x0) * ((columns - 1) / max(1, x1 - x0 - 1))
+                ((column, row),) = _places(np.floor([[x, y]]), view)
                 for at in {(r, c) for r in _around(row, rows) for c in _around(column, columns)}:
                     labels[at] = 1 if positive else -1
         if not labels:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from probseg.interact.probability import ProbabilityMap
-from probseg.interact.sampling import box_size, places
+from probseg.interact.sampling import places
 from probseg.types import Click
 
 MARGIN = 0.1
@@ -58,15 +58,15 @@ def keep_clicks(answer: ProbabilityMap, clicks: Sequence[Click]) -> ProbabilityM
         return answer
     samples = torch.tensor(list(labels))
     signs = torch.tensor(list(labels.values()), dtype=torch.float64)
-    values = answer.values.cpu()
-    given = _logits(values[samples[:, 0], samples[:, 1]])
+    rows, columns = samples.to(answer.values.device).unbind(dim=1)
+    given = _logits(answer.values[rows, columns].cpu())
     fails = given * signs < MARGIN
     if not fails.any():
         return answer
     wanted = torch.where(fails, MARGIN * signs, given)
-    length = LENGTH * max(values.shape)
-    changed = conditioned(values, samples, wanted, length).to(answer.values.device)
-    return replace(answer, values=changed)
+    length = LENGTH * max(answer.values.shape)
+    changed = conditioned(answer.values.cpu(), samples, wanted, length)
+    return replace(answer, values=changed.to(answer.values.device))
 
 
 def conditioned(values: Tensor, samples: Tensor, logits: Tensor, length: float) -> Tensor:
@@ -119,15 +119,12 @@ def _labels(answer: ProbabilityMap, clicks: Sequence[Click]) -> dict[tuple[int, 
         x, y = math.floor(click.x), math.floor(click.y)
         if not (x0 <= x < x1 and y0 <= y < y1):
             continue
-        if size == box_size(answer.box):
-            around = {(y - y0, x - x0)}
-        else:
-            ((column, row),) = places(np.array([[x, y]], float), answer.box, size)
-            around = {
-                (int(r), int(c))
-                for r in (math.floor(row), math.ceil(row))
-                for c in (math.floor(column), math.ceil(column))
-            }
+        ((column, row),) = places(np.array([[x, y]], float), answer.box, size)
+        around = {
+            (int(r), int(c))
+            for r in (math.floor(row), math.ceil(row))
+            for c in (math.floor(column), math.ceil(column))
+        }
         labels.update(dict.fromkeys(around, 1 if click.positive else -1))
     return labels
 

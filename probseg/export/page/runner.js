@@ -102,8 +102,8 @@ export class Runner {
     const around = (place, count) => [Math.floor(place), Math.min(Math.ceil(place), count - 1)];
     for (const { x, y, positive } of this.clicks) {
       if (!(x0 <= x && x < x1 && y0 <= y && y < y1)) continue;
-      const row = (y - y0) * ((values.height - 1) / Math.max(1, y1 - y0 - 1));
-      const column = (x - x0) * ((values.width - 1) / Math.max(1, x1 - x0 - 1));
+      const row = (y - y0) * stretch(values.height, y1 - y0);
+      const column = (x - x0) * stretch(values.width, x1 - x0);
       for (const r of around(row, values.height)) {
         for (const c of around(column, values.width)) labels.set(r * values.width + c, positive ? 1 : -1);
       }
@@ -258,8 +258,7 @@ export class Runner {
     const samples = [w, h];
     const pixels = [x1 - x0, y1 - y0];
     const same = String(samples) === String(pixels);
-    // Corners aligned: the last pixel lies on the last sample.
-    const shown = (axis) => (same ? 1 : (samples[axis] - 1) / Math.max(1, pixels[axis] - 1));
+    const shown = (axis) => (same ? 1 : stretch(samples[axis], pixels[axis]));
     const scale = Float32Array.of(size[1] / w, size[0] / h);
     // The graphs take two rows at least; those of label -1 are no clicks.
     const points = new Float32Array(2 * this.clicks.length + 4);
@@ -528,6 +527,11 @@ function conditioned({ data, height, width, channels }, observations, settings) 
   for (const [place, more] of change) result[place] = sigmoid(logit(data[place], settings.clamped) + more);
   for (const [place, wanted] of observations) result[place] = sigmoid(wanted);
   return { data: result, height, width, channels };
+}
+
+/** Return the samples from one pixel to the next, corners aligned: the last pixel lies on the last sample. */
+function stretch(samples, pixels) {
+  return (samples - 1) / Math.max(1, pixels - 1);
 }
 
 /** Return the solution of a system whose rows are those of a positive definite matrix, with the right side at their ends. */

@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
+import bz2
 import filecmp
 import gzip
 import lzma
+import os
 import posixpath
 import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from probseg.errors import DataError
 from probseg.transfer import BLOCK, Progress, silent
+
+_Entry = tuple[str, Iterator[bytes] | None]
+
+DAMAGES = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    EOFError,
+    RecursionError,  # a thousand headers before one entry
+    NotImplementedError,  # a compression of zip files that Python does not know
+    ValueError,  # a number of a header that is none
+)
+"""What readers of damaged archives raise."""
 
 JUNK = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
 """Files and folders that operating systems leave in archives."""
 
 ENTRY = 512
-"""Bytes that an entry counts besides its content, so that a million empty files are noticed."""
+"""Bytes that an entry counts besides its content: a million empty files or folders are noticed."""
+
+ENTRIES = 500_000
+"""Most entries of an archive."""
+
+HEADERS = 10**5
+"""Most bytes of headers before an entry of a tar archive; most have 512, long names a few more."""
+
+LONGEST_NAME = 255
+"""Most bytes of the name of a file or folder, as most file systems have it."""
+
+CHAIN = 40
+"""Most links of a tar archive that lead from one to the next, as in Linux."""
+
+COMPRESSIONS: dict[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+    b"\x5d\0\0": lzma.open,
+}
+"""How to open tar archives that begin with these bytes; others are not compressed."""
 
 PADDING = 10**6
 """Most bytes of zeros after the end of a tar archive."""
@@ -48,36 +85,29 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     try:
-        for name, stream in _entries(archive):
-            with stream:
+        for number, (name, content) in enumerate(_entries(archive, folder, limit)):
+            if number == ENTRIES:
+                raise _refusal(archive, f"has more than {ENTRIES} entries")
+            written += ENTRY
+            if content is not None and not _is_junk(name):
                 place = folder / _inside(archive, name, name)
                 if not place.resolve().is_relative_to(folder.resolve()):
                     raise _refusal(archive, f"has the entry {name}, which leads out of the folder")
-                if _is_junk(name):
-                    continue
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with place.open("xb") as file:
-                    written += ENTRY
-                    for block in _blocks(stream):
+                    for block in content:
                         written += len(block)
                         if written > limit:
-                            reason = f"unpacks to more than {limit / 1e6:.1f} MB"
-                            raise _refusal(archive, reason)
+                            break
                         file.write(block)
+            if written > limit:
+                raise _too_much(archive, limit)
             progress(f"unpacking {archive.name}", written, None)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise _refusal(archive, f"has two entries of the name {error.filename}") from error
-    except (
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        zlib.error,
-        gzip.BadGzipFile,
-        lzma.LZMAError,
-        EOFError,
-        KeyError,  # a link to a file that is not in the archive
-        RecursionError,  # a link to itself
-        NotImplementedError,  # a compression of zip files that Python does not know
-    ) as error:
+    except DataError:
+        raise
+    except DAMAGES as error:
         msg = (
             f"{archive}: cannot be unpacked, it is damaged or incomplete ({error!r}); delete it "
             "and fetch it again"
@@ -145,67 +175,129 @@ def move_into(source: Path, root: Path, force: bool = False) -> None:
         (source / name).replace(place)
 
 
-def _entries(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield name and content of the files of an archive."""
-    if tarfile.is_tarfile(archive):  # first: a tar file that ends in a zip file looks like both
-        return _tar_entries(archive)
-    if zipfile.is_zipfile(archive):
-        return _zip_entries(archive)
+def _entries(archive: Path, folder: Path, limit: int) -> Iterator[_Entry]:
+    """Yield name and content of the entries of an archive; folders have no content."""
     with archive.open("rb") as file:
         begin = file.read(40)
-    msg = (
-        f"{archive}: is neither a zip nor a tar archive, it begins with {begin!r}; delete it and "
-        "fetch it again, or give another address with --source"
-    )
-    raise DataError(msg)
+    way = next((way for mark, way in COMPRESSIONS.items() if begin.startswith(mark)), open)
+    with way(archive, "rb") as file:
+        headers = _Headers(archive, file, limit)
+        try:  # first: a tar file that ends in a zip file looks like both
+            tar = tarfile.TarFile(fileobj=headers)  # type: ignore[arg-type]  # reads, seeks, tells
+        except DataError:
+            raise
+        except (*DAMAGES, OSError):
+            if not zipfile.is_zipfile(archive):
+                msg = (
+                    f"{archive}: is neither a zip nor a tar archive, it begins with {begin!r}; "
+                    "delete it and fetch it again, or give another address with --source"
+                )
+                raise DataError(msg) from None
+            yield from _zip_entries(archive)
+        else:
+            yield from _tar_entries(archive, folder, tar, headers)
 
 
-def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+def _zip_entries(archive: Path) -> Iterator[_Entry]:
     with zipfile.ZipFile(archive) as file:
         for entry in file.infolist():
             name = entry.orig_filename  # as it was written: Python turns backslashes on Windows
             if entry.is_dir():
+                yield name, None
                 continue
             if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
                 raise _refusal(archive, f"has the link or device {name}")
             if entry.flag_bits & 1:
                 raise _refusal(archive, f"has the encrypted entry {name}")
-            yield name, file.open(entry)
+            with file.open(entry) as stream:
+                yield name, _blocks(stream)
 
 
-def _tar_entries(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(archive) as file:
-        for entry in file:
-            name = entry.name
-            if entry.isdir():
-                continue
+class _Headers:
+    """The content of a tar archive, of which tarfile reads the headers, and we the rest.
+
+    tarfile reads a header as large as it says that it is, and has no limit.
+    """
+
+    def __init__(self, archive: Path, file: IO[bytes], limit: int) -> None:
+        self.archive, self.file, self.limit = archive, file, limit
+        self.size = 0  # of the headers before an entry
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def seek(self, place: int) -> int:
+        if place > self.limit + PADDING:
+            raise _too_much(self.archive, self.limit)
+        return self.file.seek(place)
+
+    def read(self, size: int) -> bytes:
+        self.size += size
+        if not 0 <= size <= self.size <= HEADERS:
+            reason = f"has an entry with headers of more than {HEADERS / 1e6:.1f} MB"
+            raise _refusal(self.archive, reason)
+        return self.file.read(size)
+
+    def content(self, entry: tarfile.TarInfo) -> Iterator[bytes]:
+        self.file.seek(entry.offset_data)
+        left = entry.size
+        while left > 0:
+            block = self.file.read(min(left, BLOCK))
+            if not block:
+                raise EOFError
+            left -= len(block)
+            yield block
+
+
+def _tar_entries(
+    archive: Path, folder: Path, tar: tarfile.TarFile, headers: _Headers
+) -> Iterator[_Entry]:
+    """Yield the files of the archive, and then its links as copies of what was written of it."""
+    links: dict[str, str] = {}
+    while entry := tar.next():
+        tar.members.clear()  # tarfile keeps all
+        tar.pax_headers.clear()
+        headers.size = 0
+        name = entry.name
+        if entry.isdir():
+            yield name, None
+        elif entry.issym() or entry.islnk():
+            target = entry.linkname
             if entry.issym():
-                target = posixpath.join(posixpath.dirname(name), entry.linkname)
-                _inside(archive, posixpath.normpath(target), f"{name} -> {entry.linkname}")
-            elif entry.islnk():
-                _inside(archive, entry.linkname, f"{name} -> {entry.linkname}")
-            elif not entry.isfile():
-                raise _refusal(archive, f"has the device {name}")
-            stream = file.extractfile(entry)  # of the archive only: links are not followed on disk
-            if stream is None:
-                raise _refusal(archive, f"has {name}, a link to a folder")
-            yield name, stream
-        assert file.fileobj is not None, "an open archive has its file"
-        if len(file.fileobj.read(PADDING + 1)) > PADDING:  # reads the checksum at the end as well
-            raise _refusal(archive, "goes on after its end")
+                target = posixpath.join(posixpath.dirname(name), target)
+            target = posixpath.normpath(target)
+            _inside(archive, target, f"{name} -> {entry.linkname}")
+            links[posixpath.normpath(name)] = target
+            yield name, None  # for now
+        elif not entry.isfile() or entry.issparse():
+            raise _refusal(archive, f"has the device or sparse file {name}")
+        else:
+            yield name, headers.content(entry)
+    if len(headers.file.read(PADDING + 1)) > PADDING:  # reads the checksum at the end as well
+        raise _refusal(archive, "goes on after its end")
+    for name, target in links.items():
+        for _ in range(CHAIN):
+            target = links.get(target, target)
+        if (folder / target).is_dir():
+            raise _refusal(archive, f"has {name}, a link to a folder")
+        if not (folder / target).is_file():
+            msg = f"{name} is a link to {target}, which it does not have"
+            raise tarfile.ReadError(msg)
+        with (folder / target).open("rb") as stream:
+            yield name, _blocks(stream)
 
 
 def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the content, and an empty block at its end, so that an empty file has one too."""
     while block := stream.read(BLOCK):
         yield block
-    yield b""
 
 
 def _inside(archive: Path, name: str, shown: str) -> PurePosixPath:
     """Return the path of an entry, which must not lead out of the folder."""
     path = PurePosixPath(name)
     strange = any(sign in name for sign in "\\:\0")  # drives and folders on Windows
+    if max((len(os.fsencode(part)) for part in path.parts), default=0) > LONGEST_NAME:
+        raise _refusal(archive, f"has the entry {shown[:40]}..., whose name is too long")
     if path.is_absolute() or ".." in path.parts or strange:
         raise _refusal(archive, f"has the entry {shown}, which leads out of the folder")
     return path
@@ -214,6 +306,10 @@ def _inside(archive: Path, name: str, shown: str) -> PurePosixPath:
 def _is_junk(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return any(part in JUNK or part.startswith("._") for part in parts)
+
+
+def _too_much(archive: Path, limit: int) -> DataError:
+    return _refusal(archive, f"unpacks to more than {limit / 1e6:.1f} MB")
 
 
 def _refusal(archive: Path, reason: str) -> DataError:

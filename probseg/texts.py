@@ -5,15 +5,29 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+import numpy as np
+import yaml
+
 from probseg.errors import DataError
+from probseg.transfer import BLOCK
 
 CHECK = "check the path"
+
+DEPTH = 64
+"""Most lists and objects inside of one another in JSON and YAML; annotations have eight or so."""
+
+LARGEST = 1 << 30
+"""Most characters of a text that is read as a whole."""
+
+NODES = 10**6
+"""Most values of a YAML file, where those that aliases repeat count each time."""
 
 ENCODINGS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -71,6 +85,9 @@ def open_as_utf8(path: Path, way_out: str = CHECK) -> Iterator[BinaryIO]:
 
 
 def _opened(path: Path, way_out: str) -> io.BufferedReader:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        msg = f"{path}: is a device or pipe, expected a text file; {way_out}"
+        raise DataError(msg)
     try:
         return path.open("rb")
     except FileNotFoundError as error:
@@ -96,7 +113,10 @@ def read_text(path: Path, way_out: str = CHECK) -> str:
         DataError: If it cannot be opened, or is no text.
     """
     with open_text(path, way_out) as file:
-        text = file.read()
+        text = file.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        msg = f"{path}: has more than {LARGEST / 1e6:.0f} MB, and is not read; divide the file"
+        raise DataError(msg)
     if "\0" in text:
         msg = (
             f"{path}: is no text in UTF-8, it has NUL characters, as UTF-16 without a byte-order "
@@ -131,15 +151,86 @@ def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSO
 
     Raises:
         DataError: If it cannot be opened, or is no text.
-        ValueError: If it is not JSON, lists are nested too deeply, or an object has a key twice, of
-            which one would be lost; the message lacks the path.
+        ValueError: If it is not JSON, lists or objects are nested too deeply, or an object has a
+            key twice, of which one would be lost; the message lacks the path.
     """
     text = read_text(path, way_out)
+    shallow = ShallowJSON(io.BytesIO(text.encode()))
+    while shallow.read(BLOCK):
+        pass
+    return json.loads(text, object_pairs_hook=_without_twins)
+
+
+class ShallowJSON:
+    """Reads JSON from a file, and raises a `ValueError` where it is nested more than `DEPTH` deep.
+
+    Readers of JSON need memory for each level; ijson even for the path to it.
+
+    Args:
+        file: Bytes in UTF-8.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.depth = 0
+        self.rest = b""  # of the last block: the quote of a text that goes on, and a backslash
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes, as a file does."""
+        block = self.file.read(size)
+        plain = re.sub(rb"\\.", b"", self.rest + block, flags=re.DOTALL)  # without escaped quotes
+        signs = re.sub(rb'"[^"]*"', b"", plain.translate(None, _NO_SIGNS))
+        signs, quote, _ = signs.partition(b'"')
+        self.rest = quote + plain[-1:] if plain.endswith(b"\\") else quote
+        steps = (np.frombuffer(signs, np.uint8) & 2).astype(np.int64) - 1  # [ and {: 1, ] and }: -1
+        depths = self.depth + np.cumsum(steps)
+        if depths.max(initial=0) > DEPTH:
+            msg = f"lists or objects are nested more than {DEPTH} deep"
+            raise ValueError(msg)
+        self.depth = int(depths[-1]) if len(depths) else self.depth
+        return block
+
+
+_NO_SIGNS = bytes(set(range(256)) - set(b'"[]{}'))
+
+
+def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAML)
+    """Read a YAML file of plain data.
+
+    Raises:
+        DataError: If it cannot be opened, is no text, is nested too deeply, or grows too large by
+            its aliases.
+        yaml.YAMLError: If it is not YAML.
+    """
+    loader = yaml.SafeLoader(read_text(path, way_out))
     try:
-        return json.loads(text, object_pairs_hook=_without_twins)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        nodes, levels = _measure(root, {})
+        if levels > DEPTH:
+            raise RecursionError
+        if nodes <= NODES:
+            return loader.construct_document(root)
     except RecursionError as error:
-        msg = "lists or objects are nested too deeply"
-        raise ValueError(msg) from error
+        msg = f"{path}: lists or objects are nested more than {DEPTH} deep; {way_out}"
+        raise DataError(msg) from error
+    except ValueError as error:  # of dates and numbers that are none
+        raise yaml.YAMLError(str(error)) from error
+    msg = f"{path}: has more than {NODES} values, with those that aliases repeat; {way_out}"
+    raise DataError(msg)
+
+
+def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return how many values a node of YAML has, itself included, and in how many levels."""
+    if id(node) not in known:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        sizes = [_measure(part, known) for part in parts]
+        depth = max((levels for _, levels in sizes), default=0)
+        known[id(node)] = 1 + sum(nodes for nodes, _ in sizes), depth + (node.id != "scalar")
+    return known[id(node)]
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats import brush
-from probseg.formats.coco import write_list
+from probseg.formats.coco import size_of, write_list
 from probseg.paths import replacing
 
 LOCAL = "/data/local-files/"
@@ -63,8 +63,8 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             else:
                 objects = [
                     _Brushed(
-                        result["value"]["rle"],
-                        (_side(result["original_height"]), _side(result["original_width"])),
+                        _list(result["value"]["rle"], "rle"),
+                        size_of(result, ("original_height", "original_width")),
                         _labels(result["value"]),
                     )
                     for result in brushed
@@ -85,21 +85,17 @@ def _text(value: object, key: str) -> str:
     return value
 
 
+def _list(value: object, key: str) -> list[Any]:
+    if not isinstance(value, list):
+        msg = f"expected a list for {key!r}, got {value!r:.60}"
+        raise TypeError(msg)
+    return value
+
+
 def _labels(value: Entry) -> list[str]:
     """Return the labels of a result, `NO_NAME` if it has none."""
-    labels = value.get("brushlabels") or [NO_NAME]
-    if not isinstance(labels, list):
-        msg = f"expected a list for 'brushlabels', got {labels!r:.60}"
-        raise TypeError(msg)
+    labels = _list(value.get("brushlabels") or [NO_NAME], "brushlabels")
     return [_text(label, "brushlabels") for label in labels]
-
-
-def _side(number: float) -> int:
-    """Return a height or width, which must be a whole number above 0; JSON may have it as 240.0."""
-    if isinstance(number, bool) or number != int(number) or number < 1:
-        msg = f"`original_height` and `original_width` must be whole numbers, got {number!r}"
-        raise ValueError(msg)
-    return int(number)
 
 
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:

@@ -11,6 +11,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,11 +27,14 @@ from probseg.convert.parts import (
     outlined,
     stems,
 )
+from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats import polygons
-from probseg.formats.coco import score_of, text, whole
+from probseg.formats.coco import score_of, size_of, text
 from probseg.formats.regions import Region, union
+from probseg.images import opened
 from probseg.paths import write_text
+from probseg.texts import read_json
 
 VERSION = "5.5.0"
 """Of labelme, whose files these are."""
@@ -48,17 +52,26 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         folder = path.relative_to(place).parent
         if any(part.startswith(".") for part in (*folder.parts, path.name)):
             continue
-        try:
-            content = json.loads(path.read_bytes())
+        with _named(path):
+            content = read_json(path)
             name = PurePosixPath(text(content, "imagePath").replace("\\", "/")).name
-            size = whole(content, "imageHeight", 1), whole(content, "imageWidth", 1)
+            if leads_outside(name):
+                msg = "its 'imagePath' must be the path of a file"
+                raise ValueError(msg)
+            size = size_of(content, ("imageHeight", "imageWidth"))
             groups = _groups(content["shapes"], ledger)
-            objects = [_object(shapes, size) for shapes in groups]
-        except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
-            msg = f"{path}: cannot be read as a file of labelme ({error!r}); save it again"
-            raise DataError(msg) from error
         ledger.find(images=1)
-        yield AnnotatedImage((folder / name).as_posix(), size, objects)
+        yield AnnotatedImage((folder / name).as_posix(), size, _objects(path, groups, size))
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in errors about its content."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        msg = f"{path}: cannot be read as a file of labelme ({error!r}); save it again"
+        raise DataError(msg) from error
 
 
 def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
@@ -76,10 +89,15 @@ def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
     return list(groups.values())
 
 
-def _object(shapes: list[Shape], size: tuple[int, int]) -> LabelledRegion:
-    regions = [_drawn(shape, size) for shape in shapes]
-    scores = [score for score in map(score_of, shapes) if score is not None]
-    return LabelledRegion(union(regions), text(shapes[0], "label"), max(scores, default=None))
+def _objects(
+    path: Path, groups: list[list[Shape]], size: tuple[int, int]
+) -> Iterator[LabelledRegion]:
+    for shapes in groups:
+        with _named(path):
+            region = union([_drawn(shape, size) for shape in shapes])
+            scores = [score for score in map(score_of, shapes) if score is not None]
+            one = LabelledRegion(region, text(shapes[0], "label"), max(scores, default=None))
+        yield one
 
 
 def _drawn(shape: Shape, size: tuple[int, int]) -> Region:
@@ -90,16 +108,16 @@ def _drawn(shape: Shape, size: tuple[int, int]) -> Region:
     if shape.get("shape_type", "polygon") == "polygon":
         return polygons.draw([polygons.Polygon(points)], size)
     (x0, y0), (x1, y1) = points.astype(int).tolist()
-    with Image.open(io.BytesIO(base64.b64decode(shape["mask"], validate=True))) as picture:
-        inside = np.asarray(picture).astype(np.bool_)
-    fits = 0 <= x0 <= x1 < size[1] and 0 <= y0 <= y1 < size[0]
-    if inside.shape != (y1 - y0 + 1, x1 - x0 + 1) or not fits:
-        msg = (
-            f"a mask of shape {inside.shape} does not fit its corners {shape['points']} in an "
-            f"image of {size[1]} x {size[0]}"
-        )
-        raise ValueError(msg)
-    return Region(inside, x0, y0, size)
+    mask = io.BytesIO(base64.b64decode(shape["mask"], validate=True))
+    with opened(mask, f"the mask of {shape['points']}") as picture:
+        fits = 0 <= x0 <= x1 < size[1] and 0 <= y0 <= y1 < size[0]
+        if picture.size != (x1 - x0 + 1, y1 - y0 + 1) or len(picture.getbands()) > 1 or not fits:
+            msg = (
+                f"a mask of {picture.size} and mode {picture.mode} does not fit its corners "
+                f"{shape['points']} in an image of {size[1]} x {size[0]}"
+            )
+            raise DataError(msg)
+        return Region(np.asarray(picture).astype(np.bool_), x0, y0, size)
 
 
 def writer(shapes_of: Callable[[LabelledRegion, Request, Ledger], list[Shape]]) -> Writer:

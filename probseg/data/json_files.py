@@ -8,7 +8,7 @@ from typing import Any
 
 import ijson
 
-from probseg.texts import open_as_utf8
+from probseg.texts import ShallowJSON, open_as_utf8
 
 
 def entries(path: Path, of: str) -> Iterator[Any]:
@@ -20,7 +20,8 @@ def entries(path: Path, of: str) -> Iterator[Any]:
 
     Raises:
         DataError: If the file cannot be read, or is no text.
+        ValueError: If lists or objects are nested too deeply.
         ijson.JSONError: If it is no JSON.
     """
     with open_as_utf8(path) as file:
-        yield from ijson.items(file, f"{of}.item".lstrip("."), use_float=True)
+        yield from ijson.items(ShallowJSON(file), f"{of}.item".lstrip("."), use_float=True)

@@ -137,7 +137,8 @@ def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> 
 def leads_outside(file: str) -> bool:
     """Whether a path names no file inside a folder that it starts from, on any system."""
     path = PureWindowsPath(file)  # which knows / as well as \\, and C:
-    return bool(path.anchor) or ".." in path.parts or not path.parts
+    no_name = not path.parts or any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in file)
+    return no_name or bool(path.anchor) or ".." in path.parts
 
 
 def first_words(path: Path) -> list[str]:

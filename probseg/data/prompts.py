@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
-from probseg.formats.coco import crowds_left_out, is_crowd, text, whole
+from probseg.formats.coco import crowds_left_out, is_crowd, size_of, text, whole
 from probseg.formats.mask_names import refuse_name
 from probseg.texts import open_text, read_json
 from probseg.types import Click
@@ -256,7 +256,7 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             _file(text(entry, "file_name")),
             tuple(objects[key]),
             key,
-            (whole(entry, "height", least=1), whole(entry, "width", least=1)),
+            size_of(entry),
         )
         for key, entry in images.items()
         if objects[key]

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from pycocotools import mask as coco_mask
 
 import probseg
+from probseg.formats.regions import check_size
 from probseg.paths import replacing
 
 Entry = dict[str, Any]
@@ -35,6 +36,24 @@ def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
         msg = f"its {key!r} must be {wanted}, got {value!r}"
         raise ValueError(msg)
     return int(value)
+
+
+def size_of(
+    entry: Mapping[str, Any], keys: tuple[str, str] = ("height", "width")
+) -> tuple[int, int]:
+    """Return `(H, W)` of an entry.
+
+    Args:
+        entry: The entry.
+        keys: Of height and width.
+
+    Raises:
+        KeyError: If it lacks one.
+        ValueError: If one is no whole number of at least 1, or the image is too large.
+    """
+    height, width = (whole(entry, key, least=1) for key in keys)
+    check_size((height, width))
+    return height, width
 
 
 def text(entry: Mapping[str, Any], key: str) -> str:

@@ -17,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.formats.regions import Mask, Region, as_region, from_lines
+from probseg.formats.regions import Mask, Region, as_region, check_size, from_lines
 from probseg.formats.run_lengths import parse_runs, region_of
 
 Points = npt.NDArray[np.float64]
+
+MAX_LENGTH = 5 * 10**6
+"""Pixels along outlines of few corners; each costs 80 bytes while they are drawn."""
 
 _RIGHT, _DOWN = np.array([[1, 0, -1, 0], [0, 1, 0, -1]])
 """Steps to the right, down, left and up: a right turn is the next one."""
@@ -107,6 +110,7 @@ def draw(polygons: Sequence[Polygon], size: tuple[int, int]) -> Region:
     begin = np.clip(np.ceil(upper[:, 1] - 0.5), 0, height).astype(np.int64)
     end = np.clip(np.ceil(lower[:, 1] - 0.5), 0, height).astype(np.int64)
     lengths = np.maximum(end - begin, 0)
+    _check_length(float(lengths.sum()), len(first))
     line = np.repeat(np.arange(len(first)), lengths)
     rows = np.arange(len(line)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + begin[line]
     share = (rows + 0.5 - upper[line, 1]) / (lower[line, 1] - upper[line, 1])
@@ -131,16 +135,31 @@ def from_coco(outlines: Sequence[Sequence[float] | Points], size: tuple[int, int
         size: `(H, W)`.
 
     Raises:
-        ValueError: If an outline has fewer than three corners or half a corner.
+        ValueError: If an outline has fewer than three corners or half a corner, or is too long.
     """
+    return region_of(coco_runs(outlines, size), size) if outlines else draw([], size)
+
+
+def coco_runs(
+    outlines: Sequence[Sequence[float] | Points], size: tuple[int, int]
+) -> npt.NDArray[np.int64]:
+    """Return the run lengths of outlines as pycocotools draws them, see `from_coco`."""
+    check_size(size)
     for outline in outlines:
         if len(outline) < 6 or len(outline) % 2:
             msg = f"an outline must have at least 3 pairs of numbers, got {len(outline)} numbers"
             raise ValueError(msg)
-    if not outlines:
-        return draw([], size)
-    runs = coco_mask.frPyObjects(list(outlines), *size)
-    return region_of(parse_runs(coco_mask.merge(runs)["counts"]), size)
+        corners = np.reshape(outline, (-1, 2))
+        steps = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
+        _check_length(float(steps.sum()), len(corners))
+    return parse_runs(coco_mask.merge(coco_mask.frPyObjects(list(outlines), *size))["counts"])
+
+
+def _check_length(length: float, corners: int) -> None:
+    """Raise a `ValueError` for outlines whose memory their corners do not explain."""
+    if not length <= MAX_LENGTH + 2 * corners:  # nor a number that is none
+        msg = f"outlines of {corners} corners must not be {length:.0f} pixels long"
+        raise ValueError(msg)
 
 
 def _rings(mask: Mask) -> list[Points]:

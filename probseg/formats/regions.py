@@ -8,6 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from probseg.images import MAX_PIXELS
+
+FARTHEST = 10**6
+"""Pixels from the corner of an image beyond which a coordinate is a mistake."""
+
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
@@ -43,6 +48,20 @@ class Region(NamedTuple):
         whole = np.zeros(self.size, dtype=np.bool_)
         whole[self.window] = self.inside
         return whole
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Raise a `ValueError` for an image `(H, W)` larger than those that are read.
+
+    A number in a small file must not cost gigabytes.
+    """
+    height, width = size
+    if height * width > MAX_PIXELS or max(size) > FARTHEST:
+        msg = (
+            f"an image of {width} x {height} pixels is too large: at most {MAX_PIXELS / 1e6:.0f} "
+            f"million pixels and sides of {FARTHEST} are read"
+        )
+        raise ValueError(msg)
 
 
 def as_region(mask: Mask | Region) -> Region:
@@ -134,7 +153,8 @@ def from_lines(
         return Region(np.zeros((0, 0), dtype=np.bool_), 0, 0, size)
     top, left = int(lines.min()), int(lefts.min())
     shape = int(lines.max()) + 1 - top, int(rights.max()) - left
-    depth = np.zeros((shape[0], shape[1] + 1), dtype=np.int32)
+    deepest = int(np.bincount(lines - top).max())
+    depth = np.zeros((shape[0], shape[1] + 1), dtype=np.min_scalar_type(-1 - deepest))
     np.add.at(depth, (lines - top, lefts - left), 1)
     np.subtract.at(depth, (lines - top, rights - left), 1)
     inside = np.cumsum(depth, axis=1, out=depth)[:, :-1] > 0

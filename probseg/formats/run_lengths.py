@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.formats.regions import Mask, Region, as_region, from_spans, spans
+from probseg.formats.coco import size_of
+from probseg.formats.regions import Mask, Region, as_region, check_size, from_spans, spans
 
 
 def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
@@ -47,8 +48,10 @@ def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
 
 
 def check_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> None:
-    """Raise a `ValueError` unless all runs are at least 0 and together fill a mask of a size."""
-    if (runs < 0).any() or runs.sum() != size[0] * size[1]:
+    """Raise a `ValueError` unless the runs fill a mask of a size that is not too large."""
+    check_size(size)
+    pixels = size[0] * size[1]
+    if runs.min(initial=0) < 0 or runs.max(initial=0) > pixels or runs.sum() != pixels:
         msg = (
             f"{len(runs)} run lengths fill {runs.sum()} pixels, the mask has "
             f"{size[0]} x {size[1]} (height x width)"
@@ -120,6 +123,15 @@ def encode(mask: Mask | Region, compressed: bool = True) -> dict[str, Any]:
     return {"size": size, "counts": counts.decode("ascii")}
 
 
+def stated_size(rle: Mapping[str, Any]) -> tuple[int, int]:
+    """Return `(H, W)` of the run lengths of an annotation of COCO.
+
+    Raises:
+        ValueError: As `probseg.formats.coco.size_of`.
+    """
+    return size_of(dict(zip(("height", "width"), rle["size"], strict=True)))
+
+
 def decode(rle: Mapping[str, Any]) -> Mask:
     """Draw the run lengths of an annotation of COCO, compressed or not.
 
@@ -132,9 +144,9 @@ def decode(rle: Mapping[str, Any]) -> Mask:
     Raises:
         ValueError: If the runs are damaged, or do not fill the mask.
     """
-    height, width = rle["size"]
+    size = stated_size(rle)
     counts = rle["counts"]
     if isinstance(counts, str):
         counts = counts.encode("ascii", errors="replace")
     runs = parse_runs(counts) if isinstance(counts, bytes) else np.array(counts, dtype=np.int64)
-    return draw_runs(runs, (height, width)).astype(np.bool_)
+    return draw_runs(runs, size).astype(np.bool_)

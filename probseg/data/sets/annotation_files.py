@@ -19,19 +19,16 @@ from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
 from probseg.data.sets.annotation_index import AnnotationIndex, exact
 from probseg.errors import DataError
-from probseg.formats.coco import is_crowd, score_of, whole
+from probseg.formats.coco import is_crowd, score_of, size_of, whole
 from probseg.formats.polygons import signed_area
-from probseg.formats.run_lengths import check_runs, parse_runs
+from probseg.formats.regions import FARTHEST
+from probseg.formats.run_lengths import check_runs, parse_runs, stated_size
 
 Entry = Mapping[str, Any]
 Place = Callable[[Entry], str | None]
 
 PENDING = 1 << 20
 """Coordinates that are looked at together."""
-
-FARTHEST = 1e6
-"""Pixels from the corner of an image beyond which a coordinate is a mistake."""
-
 
 NO_OUTLINE = "without an outline"
 TOO_SHORT = "whose outlines have fewer than three corners"
@@ -157,7 +154,7 @@ class _Reader:
                 self.left["halves of corners at the ends of outlines"] += odd
                 polygons = [polygon[: len(polygon) // 2 * 2] for polygon in polygons]
             if not all(map(_near, polygons)):
-                msg = f"a coordinate is not a number from {-FARTHEST:.0f} to {FARTHEST:.0f}"
+                msg = f"a coordinate is not a number from {-FARTHEST} to {FARTHEST}"
                 raise ValueError(msg)
             area = area or sum(map(_enclosed, polygons))
             for polygon in polygons:
@@ -175,8 +172,7 @@ class _Reader:
 
     def _runs(self, outline: Entry) -> int:
         """Take run lengths and return the number of pixels."""
-        sides = dict(zip(("height", "width"), outline["size"], strict=True))
-        height, width = whole(sides, "height", least=1), whole(sides, "width", least=1)
+        height, width = stated_size(outline)
         counts = outline["counts"]
         if isinstance(counts, list):
             runs = np.array(counts, dtype=np.int64)
@@ -203,7 +199,7 @@ class _Reader:
             msg = "its path must lead to a file inside the folder of the images"
             raise ValueError(msg)
         self.images.append(whole(entry, "id"))
-        self.image_sizes.extend(whole(entry, side, least=1) for side in ("height", "width"))
+        self.image_sizes.extend(size_of(entry))
         self.files.append(file.encode())
 
     def category(self, entry: Entry) -> None:

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pycocotools import mask as coco_mask
 
-from probseg.formats.polygons import from_coco
+from probseg.formats.polygons import coco_runs, from_coco
 from probseg.formats.regions import Region
 from probseg.formats.run_lengths import draw_runs, parse_runs, region_of
 
@@ -98,8 +97,7 @@ class AnnotationIndex(NamedTuple):
             ValueError: If its run lengths have another size than the image.
         """
         if polygons := self._outlines(index):
-            runs = coco_mask.merge(coco_mask.frPyObjects(polygons, *size))
-            return np.ascontiguousarray(coco_mask.decode(runs))
+            return draw_runs(coco_runs(polygons, size), size)
         return draw_runs(self._runs(index, size), size)
 
     def region(self, index: int, size: tuple[int, int]) -> Region:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -40,6 +41,10 @@ ENCODINGS = {
 
 MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 """The byte-order mark as text, which joined files have between them too."""
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+"""Beginning of a text that a spreadsheet would compute, perhaps behind apostrophes."""
 
 
 @contextmanager
@@ -159,6 +164,23 @@ def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSO
     while shallow.read(BLOCK):
         pass
     return json.loads(text, object_pairs_hook=_without_twins)
+
+
+def write_rows(file: TextIO, rows: Iterable[Iterable[object]], line_end: str = "\r\n") -> None:
+    """Write rows of a CSV file that spreadsheets may open: a text that is a formula gets a `'`.
+
+    `from_cell` takes it away.
+    """
+    table = csv.writer(file, lineterminator=line_end)
+    for row in rows:
+        table.writerow(
+            [f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell for cell in row]
+        )
+
+
+def from_cell(text: str) -> str:
+    """Return a text that `write_rows` has written."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 class ShallowJSON:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from probseg.annotate.store import Effort
 from probseg.kinds import Offers
+from probseg.texts import write_rows
 
 COCO, REPORT = "coco", "report"
 
@@ -47,10 +47,10 @@ def write_export(
 
 def write_report(path: Path, efforts: Sequence[Effort]) -> None:
     """Write the work on the objects of each label as CSV, in all and in the mean of an object."""
+    totals = ("label", "objects", "seconds", "clicks")
+    rows: list[tuple[object, ...]] = [(*totals, "seconds_per_object", "clicks_per_object")]
+    for label, objects, seconds, clicks in efforts:
+        means = round(seconds / objects, 2), round(clicks / objects, 2)
+        rows.append((label, objects, round(seconds, 1), clicks, *means))
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        totals = ("label", "objects", "seconds", "clicks")
-        writer.writerow((*totals, "seconds_per_object", "clicks_per_object"))
-        for label, objects, seconds, clicks in efforts:
-            means = round(seconds / objects, 2), round(clicks / objects, 2)
-            writer.writerow((label, objects, round(seconds, 1), clicks, *means))
+        write_rows(file, rows)

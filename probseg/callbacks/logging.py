@@ -12,9 +12,9 @@ import lightning as L
 import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
-from PIL import Image
 
 from probseg.drawing import drawing
+from probseg.images import read_image
 from probseg.lightning_internals import logged_step
 
 
@@ -29,7 +29,7 @@ def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uin
     for logger in trainer.loggers:
         with drawing(f"{key} in {type(logger).__name__}"):
             if isinstance(picture, Path):
-                picture = np.asarray(Image.open(picture).convert("RGB"))
+                picture = read_image(picture)
             if isinstance(logger, WandbLogger):
                 logger.log_image(key, [picture], step=logged_step(trainer))
             elif isinstance(logger, TensorBoardLogger):

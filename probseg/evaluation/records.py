@@ -9,10 +9,10 @@ import csv
 import hashlib
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.errors import DataError
 from probseg.evaluation.scores import SCORES
-from probseg.texts import encoding_of
+from probseg.texts import encoding_of, from_cell, write_rows
 from probseg.types import Click, Sample
 
 RUN = ("dataset", "object", "photo", "pixels", "trial")
@@ -133,17 +133,19 @@ def checksum(sample: Sample) -> str:
     return digest.hexdigest()[:12]
 
 
-def write_objects(file: IO[str], records: Iterable[ObjectRecord], *, header: bool = True) -> None:
+def write_objects(file: TextIO, records: Iterable[ObjectRecord], *, header: bool = True) -> None:
     """Write records as lines of `objects.csv`; numbers lose no digit."""
-    writer = csv.writer(file, lineterminator="\n")
-    if header:
-        writer.writerow(COLUMNS)
+    write_rows(file, [COLUMNS] if header else [], "\n")
+    write_rows(file, _rows(records), "\n")
+
+
+def _rows(records: Iterable[ObjectRecord]) -> Iterator[tuple[object, ...]]:
     for record in records:
         run = (record.dataset, record.name, record.photo, record.pixels, record.trial)
         for step in record.steps:
             sign = None if step.positive is None else 1 if step.positive else -1
             scores = (step.scores.get(name) for name in SCORES)
-            writer.writerow((*run, step.k, step.x, step.y, sign, *scores, step.seconds))
+            yield (*run, step.k, step.x, step.y, sign, *scores, step.seconds)
 
 
 def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRecord]:
@@ -176,14 +178,13 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
     if header != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(header):
         msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
         raise DataError(msg)
-    for row in rows:
-        try:
-            names = (row["dataset"], row["object"], row["photo"], row["pixels"])
-            run = (*names, int(row["trial"]))
-            steps[run].append(_read_click(row))
-        except (TypeError, ValueError) as error:
-            msg = f"{path}: line {rows.line_num} cannot be read ({error})"
-            raise DataError(msg) from error
+    try:
+        for row in rows:
+            names = (from_cell(row[name]) for name in ("dataset", "object", "photo", "pixels"))
+            steps[*names, int(row["trial"])].append(_read_click(row))
+    except (TypeError, AttributeError, ValueError, csv.Error) as error:
+        msg = f"{path}: line {rows.line_num} cannot be read ({error})"
+        raise DataError(msg) from error
     lengths = [len(of_run) for of_run in steps.values()]
     if unfinished:
         whole = max(lengths[:-1], default=None)  # only the last run can be half

@@ -12,6 +12,7 @@ from PIL import Image
 
 from probseg.errors import DataError
 from probseg.formats.colours import distinct_colours
+from probseg.images import opened
 from probseg.paths import replacing
 from probseg.types import IGNORE
 
@@ -40,17 +41,13 @@ def decode(content: bytes) -> Labels:
     Raises:
         DataError: If it is no grey or palette PNG.
     """
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-            mode = picture.mode
-            values = np.asarray(picture).astype(np.uint8)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        msg = f"the file: cannot be read as PNG ({error}); replace the file"
-        raise DataError(msg) from error
-    if mode not in ("L", "P"):
-        msg = f"the file: expected a PNG of mode L or P, got {mode}; save it as such"
-        raise DataError(msg)
-    return values if mode == "P" else values // 255
+    with opened(io.BytesIO(content), "the file") as picture:
+        if picture.format != "PNG" or picture.mode not in ("L", "P"):
+            got = f"{picture.format} of mode {picture.mode}"
+            msg = f"the file: expected a PNG of mode L or P, got {got}; save it as such"
+            raise DataError(msg)
+        values = np.array(picture)
+        return values if picture.mode == "P" else values // 255
 
 
 def write_binary(path: Path, mask: npt.NDArray[np.bool_]) -> None:

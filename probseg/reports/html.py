@@ -6,13 +6,12 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from PIL import Image
-
 from probseg.drawing import drawing
 from probseg.evaluation.arrays import Scores
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord
 from probseg.evaluation.summary import Summary
+from probseg.images import opened
 from probseg.metrics import area_under_curve
 from probseg.reports.figures import draw_curve, draw_survival
 from probseg.reports.gallery import data_uri, render_gallery
@@ -117,7 +116,8 @@ def _chart(
     with drawing(f"the figure of {title!r} on the page"):
         draw(light, summaries, protocol)
         draw(dark, summaries, protocol, dark=True)
-        width, height = Image.open(light).size
+        with opened(light, title) as picture:
+            width, height = picture.size
         return {
             "light": data_uri(light.getvalue(), "image/png"),
             "dark": data_uri(dark.getvalue(), "image/png"),

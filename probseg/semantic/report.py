@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.table import Table
 from probseg.evaluation.journal import RESULTS
 from probseg.paths import write_text
 from probseg.semantic.scores import Counts, SemanticScores
+from probseg.texts import write_rows
 
 
 def write_scores(
@@ -49,17 +49,16 @@ def write_scores(
     }
     text = json.dumps(results, indent=2, allow_nan=False)
     write_text(folder / RESULTS, text + "\n")
-    with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["class", "iou", "share", "accuracy"])
-        for row in zip(classes, scores.iou, scores.share, scores.accuracy, strict=True):
-            rows.writerow(
-                [row[0], *("" if np.isnan(value) else f"{value:.6f}" for value in row[1:])]
-            )
-    with (folder / "confusion.csv").open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["truth", *classes])
-        rows.writerows([name, *row] for name, row in zip(classes, confusion.tolist(), strict=True))
+    of_classes = [["class", "iou", "share", "accuracy"]]
+    for row in zip(classes, scores.iou, scores.share, scores.accuracy, strict=True):
+        of_classes.append(
+            [row[0], *("" if np.isnan(value) else f"{value:.6f}" for value in row[1:])]
+        )
+    counts = zip(classes, confusion.tolist(), strict=True)
+    of_pixels = [["truth", *classes], *([name, *row] for name, row in counts)]
+    for file_name, rows in (("classes.csv", of_classes), ("confusion.csv", of_pixels)):
+        with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
+            write_rows(file, rows)
 
 
 def print_scores(

@@ -292,10 +292,10 @@ def test_two_spellings_of_one_path_are_two_images_of_one_name(tmp_path):
 
 @pytest.mark.parametrize("writer", sorted(set(WRITERS) - {"png", "index", "coco-results"}))
 def test_masks_are_never_drawn_whole(tmp_path, writer):
-    size = 30_000  # a mask of it has 900 MB
+    size = 9_400  # a mask of it has 88 MB
     images = [{"id": 1, "file_name": "a.jpg", "height": size, "width": size}]
     annotations = [
-        {"id": key, "image_id": 1, "segmentation": [[x + 20_000 for x in SQUARE]]}
+        {"id": key, "image_id": 1, "segmentation": [[x + 6_000 for x in SQUARE]]}
         for key in range(3)
     ]
     path = tmp_path / "a.json"

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.cache import Arrays, cached
@@ -22,7 +21,7 @@ from probseg.data.layout import chosen_root, refuse_missing
 from probseg.data.reading import plain_name, read_all
 from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import check_same_size, image_size, read_image
+from probseg.images import check_same_size, image_size, opened, read_image
 from probseg.types import Sample
 
 
@@ -279,12 +278,8 @@ def _size_of_layer(content: bytes, path: Path) -> tuple[int, int]:
 
 def _read_layer(content: bytes, path: Path) -> npt.NDArray[np.uint8]:
     """Decode a PNG file to uint8 `(H, W)`."""
-    try:
-        with Image.open(BytesIO(content), formats=["PNG"]) as picture:
-            values = np.asarray(picture)
-    except Exception as error:  # the decoders of broken files raise a dozen different kinds
-        msg = f"{path}: has a layer that cannot be decoded ({error}); unpack the archive again"
-        raise DataError(msg) from error
+    with opened(BytesIO(content), f"{path}, a layer") as picture:
+        values = np.asarray(picture)
     if values.ndim != 2 or values.dtype != np.uint8:
         msg = f"{path}: has a layer with several channels or 16 bits; unpack the archive again"
         raise DataError(msg)

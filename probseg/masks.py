@@ -11,7 +11,7 @@ from PIL import ExifTags, Image
 
 from probseg.errors import DataError
 from probseg.images import GREY_WEIGHTS, opened, upright
-from probseg.object_numbers import BRIGHT, DARK, object_ids
+from probseg.object_numbers import BRIGHT, DARK, count_values, object_ids
 from probseg.picture_formats import LOSSY
 from probseg.types import IGNORE
 
@@ -291,7 +291,7 @@ def _by_palette(
         Labels, uint8, shape `(H, W)`, and whether they are numbers for certain, as those of a
         coloured palette are.
     """
-    used = np.flatnonzero(np.bincount(indices.ravel(), minlength=256))
+    used = np.flatnonzero(count_values(indices))
     if len(palette) == 0 or used[-1] >= len(palette):
         return indices, False
     colours = palette[used]

@@ -45,10 +45,21 @@ DWARFED = 8
 BETWEEN = 0.6
 """Share of the middle values with a neighbour above and one below that makes them a slope."""
 
+COUNTED = 1 << 22
+"""Pixels that are counted at once."""
+
 WAY_OUT = (
     "threshold it to 0 and 255 if white is the object; if the numbers are meant, save it as a PNG "
     "with a palette of colours"
 )
+
+
+def count_values(labels: Labels) -> npt.NDArray[np.int64]:
+    """Count the pixels of each value: labels uint8 of any shape, result of shape `(256,)`."""
+    values, counts = labels.ravel(), np.zeros(256, dtype=np.int64)
+    for start in range(0, len(values), COUNTED):  # `bincount` makes eight bytes of each
+        counts += np.bincount(values[start : start + COUNTED], minlength=256)
+    return counts
 
 
 def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int]:
@@ -68,7 +79,7 @@ def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int
     Raises:
         DataError: If the values cannot be object numbers.
     """
-    areas = np.bincount(labels.ravel(), minlength=256)
+    areas = count_values(labels)
     ids = [value for value in np.flatnonzero(areas).tolist() if value != 0]
     if ids in ([], [IGNORE]):
         return ids

@@ -126,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         VERBS[verb](options)
     except Exception as error:
         explained = user_error(error)
+        if explained is None and isinstance(error, MemoryError):
+            explained = MemoryError(f"there is not enough memory ({error or 'none was left'})")
         if explained is None:
             raise
         sys.stderr.write(f"probseg: error: {explained}\n")

@@ -21,6 +21,7 @@ from probseg.errors import UsageError, WeightsError
 from probseg.lightning_internals import finished_epochs
 from probseg.models import Segmenter
 from probseg.paths import no_file
+from probseg.texts import read_yaml
 from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
 
 RANDOM = "random"
@@ -200,7 +201,7 @@ def _trains_on(run: Path, data: Mapping[str, Any]) -> bool:
     if not path.is_file():
         return True
     try:
-        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+        stored = read_yaml(path)
     except yaml.YAMLError:
         stored = None
     if not isinstance(stored, Mapping):  # cut off while it was written

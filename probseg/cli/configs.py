@@ -16,6 +16,7 @@ import yaml
 
 from probseg.errors import UnknownNameError, UsageError
 from probseg.paths import configs_dir
+from probseg.texts import read_yaml
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -146,7 +147,7 @@ def _check_content(option: str, path: Path, verb: str) -> None:
         msg = f"{option} {path}: must have settings, got an empty file"
         raise UsageError(msg)
     try:
-        content = yaml.safe_load(text)
+        content = read_yaml(path)
     except yaml.YAMLError:  # which the parser reports
         return
     for unknown in _unknown_keys(content):

@@ -12,6 +12,8 @@ import yaml
 from probseg.cli.configs import SUFFIXES, named_configs, with_shipped_configs
 from probseg.cli.own_folder import FOLDER
 from probseg.data.published import PUBLISHED, PUBLISHED_PATHS, SOURCES
+from probseg.errors import DataError
+from probseg.texts import read_yaml
 
 LATER = ("--data", FOLDER, "--print_config", "--help", "-h")
 """Beginnings of options with which the configuration alone does not say what data are opened."""
@@ -64,6 +66,6 @@ def _datasets(value: Any, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read(path: Path) -> Any:  # noqa: ANN401 (content of a configuration)
     """Return the content of a configuration; None of what the parser cannot read either."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):  # which the parser reports
+        return read_yaml(path)
+    except (DataError, yaml.YAMLError):  # which the parser reports
         return None

@@ -13,7 +13,9 @@ import probseg.backbones
 import probseg.data
 import probseg.heads
 from probseg.cli.configs import SUFFIXES
+from probseg.errors import DataError
 from probseg.kinds import KINDS, TASKS, TaskName, find
+from probseg.texts import read_yaml
 
 WORD = re.compile(r"[\w.]+")
 
@@ -89,8 +91,8 @@ def named_tasks(words: Set[str]) -> list[TaskName]:
 def _texts_in(path: Path) -> Iterator[str]:
     """Yield all keys and texts of a configuration; none of what the parser cannot read either."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):  # which the parser reports
+        content = read_yaml(path)
+    except (DataError, yaml.YAMLError):  # which the parser reports
         return
     yield from _texts(content)
 

@@ -13,7 +13,7 @@ import yaml
 from probseg.cli.configs import named_configs
 from probseg.errors import UsageError
 from probseg.paths import configs_dir, find_data
-from probseg.texts import read_text
+from probseg.texts import read_yaml
 
 FOLDER = "--folder"
 
@@ -94,7 +94,7 @@ def _warn_of_training_data(arguments: Sequence[str], folder: Path) -> None:
 def _root(path: Path) -> str | None:
     """Return the folder of the data of a configuration; None where it has none."""
     try:
-        content = yaml.safe_load(read_text(path))
+        content = read_yaml(path)
     except yaml.YAMLError:  # which the parser reports
         return None
     for key in ("data", "init_args", "root"):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
-import yaml
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
@@ -52,6 +51,7 @@ from probseg.errors import UsageError, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, VerbCLI
 from probseg.models import task_of
+from probseg.texts import read_yaml
 
 NOISE = re.compile(
     r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"
@@ -347,7 +347,7 @@ def _task_in(path: Path) -> TaskName:
     """Return the task of the network that a file describes."""
     if not path.is_file():  # which the parser reports
         return "interactive"
-    description = yaml.safe_load(path.read_text(encoding="utf-8"))
+    description = read_yaml(path)
     return task_of(description) if isinstance(description, dict) else "interactive"
 
 

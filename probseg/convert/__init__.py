@@ -127,6 +127,9 @@ def _drawn(
     objects: Iterable[LabelledRegion], ledger: Ledger, keeps_scores: bool
 ) -> Iterator[LabelledRegion]:
     for one in objects:
+        if any("\ud800" <= sign <= "\udfff" for sign in one.label):
+            msg = f"{one.label!a}: is the name of a class with half a character; rename it"
+            raise DataError(msg)
         if one.region.area:
             ledger.change("scores of objects", one.score is not None and not keeps_scores)
             yield one

@@ -73,7 +73,10 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
                 yield AnnotatedImage(file, size, _objects(place, file, size, objects, ledger))
     except DataError:  # which names the file
         raise
-    except (KeyError, TypeError, AttributeError, ValueError, ijson.JSONError) as error:
+    except (
+        *(KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError),
+        ijson.JSONError,
+    ) as error:
         msg = f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON"
         raise DataError(msg) from error
 

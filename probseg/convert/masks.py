@@ -26,7 +26,7 @@ from probseg.formats.mask_names import mask_names
 from probseg.formats.regions import Region
 from probseg.images import check_same_size, image_size
 from probseg.masks import read_objects
-from probseg.object_numbers import MAX_IDS
+from probseg.object_numbers import MAX_IDS, count_values
 from probseg.types import IGNORE
 
 
@@ -116,7 +116,7 @@ def write_index(
                 raise DataError(msg)
             _lose_label(one, ledger)
             part, inside = labels[one.region.window], one.region.inside
-            before = np.bincount(part[inside], minlength=256)
+            before = count_values(part[inside])
             covered += int(before[1:].sum())
             areas -= before
             part[inside] = count

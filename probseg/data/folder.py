@@ -24,6 +24,7 @@ from probseg.images import (
     read_image,
 )
 from probseg.masks import RULES, read_object, read_objects
+from probseg.object_numbers import count_values
 from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
 from probseg.types import IGNORE, Sample, read_only
@@ -199,7 +200,7 @@ def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     labels, numbers = read_objects(mask_path)
     check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
     areas = np.zeros(256, np.int64)
-    areas[numbers] = np.bincount(labels.ravel(), minlength=256)[numbers]
+    areas[numbers] = count_values(labels)[numbers]
     return areas
 
 

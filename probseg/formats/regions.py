@@ -8,10 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from probseg.errors import DataError
 from probseg.images import MAX_PIXELS
 
 FARTHEST = 10**6
 """Pixels from the corner of an image beyond which a coordinate is a mistake."""
+
+MAX_CHANGES = 10**7
+"""Most begins and ends of runs of one object; each costs 60 bytes while it is written."""
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
@@ -116,7 +120,11 @@ def spans(region: Region, by_rows: bool) -> tuple[Numbers, Numbers]:
     if not by_rows:
         inside, line, offset, length = inside.T, region.x, region.y, region.size[0]
     padded = np.pad(inside, ((0, 0), (1, 1)))
-    lines, columns = np.nonzero(padded[:, 1:] != padded[:, :-1])  # begins and ends by turns
+    changes = padded[:, 1:] != padded[:, :-1]
+    if np.count_nonzero(changes) > MAX_CHANGES:
+        msg = f"an object with more than {MAX_CHANGES // 2} runs of pixels is noise; smooth it"
+        raise DataError(msg)
+    lines, columns = np.nonzero(changes)  # begins and ends by turns
     positions = (lines + line) * length + columns + offset
     begins, ends = positions[::2], positions[1::2]
     apart = begins[1:] != ends[:-1]  # a run goes on in the next line

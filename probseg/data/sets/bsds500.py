@@ -15,6 +15,7 @@ from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
+from probseg.object_numbers import count_values
 from probseg.types import Sample, read_only
 
 
@@ -130,7 +131,7 @@ class BSDS500(PublishedDataset):
 def _count(path: Path, min_fraction: float, max_fraction: float) -> npt.NDArray[np.int64]:
     """Count the pixels of each region of a map whose share of the map is within bounds."""
     labels = read_labels(path)
-    areas = np.bincount(labels.ravel(), minlength=256)
+    areas = count_values(labels)
     share = areas / labels.size
     areas[(share < min_fraction) | (share > max_fraction)] = 0
     areas[0] = 0

@@ -22,6 +22,7 @@ from probseg.data.reading import plain_name, read_all
 from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, image_size, opened, read_image
+from probseg.object_numbers import count_values
 from probseg.types import Sample
 
 
@@ -239,6 +240,9 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
         if not all(isinstance(each, np.ndarray) and each.dtype == np.uint8 for each in layers):
             msg = f"{path}: expected layers as PNG files in arrays of bytes; unpack again"
             raise DataError(msg)
+        if sum(layer.nbytes for layer in layers) > path.stat().st_size:  # one layer many times
+            msg = f"{path}: has layers that are larger than the file; unpack the archive again"
+            raise DataError(msg)
         contents = [layer.tobytes() for layer in layers]
         places = [(int(layer), int(number)) for layer, number in loaded[1]]
     except (TypeError, ValueError, IndexError, KeyError) as error:
@@ -258,7 +262,7 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
     counts = []
     for content in contents:
         check_same_size(size, _size_of_layer(content, path), image, path)
-        counts.append(np.bincount(_read_layer(content, path).ravel(), minlength=256))
+        counts.append(count_values(_read_layer(content, path)))
     keys = (*photo.things, *range(photo.first_stuff, len(places)))
     objects = [
         _Object(key, layer, number, int(counts[layer][number]), key >= photo.first_stuff)

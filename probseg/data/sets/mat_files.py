@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -9,19 +10,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.io import loadmat
 
 from probseg.errors import DataError
-from probseg.transfer import BLOCK
 
-MAX_BYTES = 256 * 10**6
+MAX_BYTES = 32 * 10**6
 """Most bytes that all variables of a file may unpack to; label maps of photographs have few MB."""
 
 HEADER = 128
 """Bytes before the first element of a file of version 5."""
 
-COMPRESSED = 15
-"""Type of the elements that hold others, compressed by zlib."""
+MAX_MATRICES = 1000
+"""Most matrices of a file with the cells and structs in them; label maps have twenty or so."""
+
+MATRIX, COMPRESSED = 14, 15
+"""Types of the elements that hold others; the second are compressed by zlib."""
+
+LAST_OF_CELLS = 3
+"""Classes up to this one are cells, structs and objects, whose elements are matrices."""
 
 
 def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variable is)
@@ -32,19 +39,18 @@ def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variab
         name: The variable.
 
     Raises:
-        DataError: If the file unpacks to more than `MAX_BYTES`.
+        DataError: If the file unpacks to more than `MAX_BYTES` or `MAX_MATRICES`.
         Exception: Whatever `scipy.io.loadmat` raises if the file is damaged or of another kind, and
             a KeyError if it has no such variable.
     """
-    unpacked = 0
-    for size in _unpacked(path):
-        unpacked += size
-        if unpacked > MAX_BYTES:
-            msg = (
-                f"{path}: unpacks to more than {MAX_BYTES / 1e6:.0f} MB, which no label map needs; "
-                "replace or remove the file"
-            )
-            raise DataError(msg)
+    try:
+        counts = [_count(content, place, order) for content, place, order in _elements(path)]
+        if len(counts) > MAX_MATRICES or max(counts, default=0) > MAX_MATRICES:
+            msg = f"has more than {MAX_MATRICES} matrices or cells"
+            raise ValueError(msg)
+    except ValueError as error:
+        msg = f"{path}: {error}, which no label map needs; replace or remove the file"
+        raise DataError(msg) from error
     return load_known_mat(path, name)
 
 
@@ -78,19 +84,51 @@ def broken_as_data_error(path: Path, expected: str) -> Iterator[None]:
         raise DataError(msg) from error
 
 
-def _unpacked(path: Path) -> Iterator[int]:
-    """Yield the sizes of what the compressed elements hold, block by block, in bytes."""
+def _elements(path: Path) -> Iterator[tuple[bytes, int, str]]:
+    """Yield bytes, where an element begins in them, and their order.
+
+    Raises:
+        ValueError: If compressed elements unpack to more than `MAX_BYTES`.
+    """
     content = path.read_bytes()
     order = {b"IM": "<", b"MI": ">"}.get(content[HEADER - 2 : HEADER])
-    if order is None:  # version 4, which has no compression, or no MATLAB file
-        return
-    place = HEADER
-    while place + 8 <= len(content):
+    left, place = MAX_BYTES, HEADER
+    while order is not None and place + 8 <= len(content):  # version 4 has neither
         kind, size = struct.unpack_from(f"{order}II", content, place)
         if kind == COMPRESSED:
             stream = zlib.decompressobj()
-            block = stream.decompress(content[place + 8 : place + 8 + size], BLOCK)
-            while block:
-                yield len(block)
-                block = stream.decompress(stream.unconsumed_tail, BLOCK)
+            unpacked = stream.decompress(content[place + 8 : place + 8 + size], left + 1)
+            left -= len(unpacked)
+            if left < 0:
+                msg = f"unpacks to more than {MAX_BYTES / 1e6:.0f} MB"
+                raise ValueError(msg)
+            yield unpacked, 0, order
+        else:
+            yield content, place, order  # scipy reads on where the size of an element is too small
         place += 8 + size
+
+
+def _count(content: bytes, place: int, order: str) -> int:
+    """Count the matrices and their cells from a place on as scipy does, one after the other.
+
+    It goes down a level for each matrix inside of a cell, without a limit, and makes as many cells
+    as a matrix says that it has.
+    """
+    count = 0
+    while place + 8 <= len(content) and count <= MAX_MATRICES:
+        kind, size = struct.unpack_from(f"{order}II", content, place)
+        place += 8
+        if kind == MATRIX:
+            count += 1
+            if size and place + 24 <= len(content):  # tag and flags, 16 bytes, and the dimensions
+                (flags,) = struct.unpack_from(f"{order}I", content, place + 8)
+                kind, size = struct.unpack_from(f"{order}II", content, place + 16)
+                place += 16
+                start, size = (place + 4, kind >> 16) if kind >> 16 else (place + 8, size)
+                sides = content[start : start + size]
+                if flags & 255 <= LAST_OF_CELLS:
+                    sides = sides[: len(sides) // 4 * 4]
+                    count += abs(math.prod(np.frombuffer(sides, f"{order}i4").tolist()))
+        elif not kind >> 16:  # a small element has its data in the tag
+            place += size + -size % 8
+    return count

@@ -13,6 +13,7 @@ from probseg.data.published import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.masks import object_mask, read_labels
+from probseg.object_numbers import count_values
 from probseg.types import IGNORE, Sample
 
 
@@ -52,7 +53,7 @@ class PascalVOC(PublishedDataset):
             if missing:
                 msg = f"{missing[0]}: no such file, but {split}.txt lists it; unpack again"
                 raise DataError(msg)
-            areas = np.bincount(read_labels(self._labels(name)).ravel(), minlength=256)
+            areas = count_values(read_labels(self._labels(name)))
             numbers = np.flatnonzero(areas[1:IGNORE]) + 1
             self.objects += [(name, int(number)) for number in numbers]
         if not self.objects:

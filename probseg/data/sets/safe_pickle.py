@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
 import re
@@ -30,15 +31,15 @@ def load_data(path: Path) -> object:
         The pickled object; arrays are of a subclass of `numpy.ndarray`.
 
     Raises:
-        DataError: If the file is missing or damaged, or holds anything else.
+        DataError: If the file is missing or damaged, holds anything else, or makes more bytes than
+            it has.
         MemoryError: If there is too little memory for the content.
     """
     if not path.is_file():
         msg = f"{path}: no such file; unpack the archive again"
         raise DataError(msg)
     try:
-        with path.open("rb") as file:
-            loaded: object = _Unpickler(file).load()
+        loaded: object = _Unpickler(path.read_bytes()).load()
     except _RefusedError as error:
         msg = (
             f"{path}: {error}; a pickle may only hold plain data and arrays of numbers, and this "
@@ -73,8 +74,25 @@ class _Dtype:
         self.numpy = self.numpy.newbyteorder(">" if state[1] == ">" else "<")
 
 
+class _Budget:
+    """Bytes that a pickle may still make: it can ask for those that it has again and again."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, content: bytes | bytearray) -> bytes | bytearray:
+        """Return bytes that are about to be copied."""
+        self.left -= len(content)
+        if self.left < 0:
+            msg = "makes more bytes than it has"
+            raise _RefusedError(msg)
+        return content
+
+
 class _Array(np.ndarray[Any, Any]):
     """An array that checks its pickled state before NumPy takes it over."""
+
+    budget = _Budget(0)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
@@ -85,11 +103,8 @@ class _Array(np.ndarray[Any, Any]):
         if not counted or math.prod(shape) * dtype.numpy.itemsize != len(content):
             msg = f"holds an array of shape {shape!r:.100} with {len(content)} bytes"
             raise _RefusedError(msg)
+        self.budget.take(content)
         super().__setstate__((1, shape, dtype.numpy, fortran, content))
-
-
-def _numbers(content: bytes | bytearray, dtype: _Dtype) -> npt.NDArray[Any]:
-    return np.frombuffer(content, dtype.numpy).copy()
 
 
 class _Call(NamedTuple):
@@ -101,29 +116,45 @@ class _Call(NamedTuple):
         return self.function(*arguments)
 
 
-_ARRAYS: dict[str, Callable[..., object]] = {
-    "multiarray._reconstruct": lambda *_: _Array(0),
-    "multiarray.scalar": lambda dtype, content: _numbers(content, dtype)[0],
-    "numeric._frombuffer": lambda content, dtype, shape, order: _numbers(content, dtype).reshape(
-        shape, order=order
-    ),
-}
-_ALLOWED: dict[str, object] = {
-    "numpy.ndarray": None,  # named, never called
-    "numpy.dtype": _Call(_Dtype),
-    "_codecs.encode": _Call(lambda text, _: text.encode("latin1")),  # bytes of old protocols
-    "__builtin__.bytes": _Call(lambda: b""),
-    **{f"numpy.{core}.{n}": _Call(f) for n, f in _ARRAYS.items() for core in ("core", "_core")},
-}
+def _allowed(budget: _Budget) -> dict[str, object]:
+    """Return what the few names of data stand for."""
+
+    def array(*_: object) -> _Array:
+        made = _Array(0)
+        made.budget = budget
+        return made
+
+    def numbers(content: bytes | bytearray, dtype: _Dtype) -> npt.NDArray[Any]:
+        return np.frombuffer(budget.take(content), dtype.numpy).copy()
+
+    arrays: dict[str, Callable[..., object]] = {
+        "multiarray._reconstruct": array,
+        "multiarray.scalar": lambda dtype, content: numbers(content, dtype)[0],
+        "numeric._frombuffer": lambda content, dtype, shape, order: numbers(content, dtype).reshape(
+            shape, order=order
+        ),
+    }
+    return {
+        "numpy.ndarray": None,  # named, never called
+        "numpy.dtype": _Call(_Dtype),
+        # bytes of old protocols
+        "_codecs.encode": _Call(lambda text, _: budget.take(text.encode("latin1"))),
+        "__builtin__.bytes": _Call(lambda: b""),
+        **{f"numpy.{core}.{n}": _Call(f) for n, f in arrays.items() for core in ("core", "_core")},
+    }
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))  # which reads no more than there is
+        self.allowed = _allowed(_Budget(2 * len(content)))  # text, and the numbers of it
+
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as in its base
         full = f"{module}.{name}"
-        if "." in name or full not in _ALLOWED:
+        if "." in name or full not in self.allowed:
             msg = f"asks for {full}"
             raise _RefusedError(msg)
-        return _ALLOWED[full]
+        return self.allowed[full]
 
     def persistent_load(self, pid: object) -> Any:  # noqa: ANN401 - as in its base
         msg = "asks for an object outside the file"

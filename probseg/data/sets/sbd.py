@@ -16,6 +16,7 @@ from probseg.data.reading import index_objects
 from probseg.data.sets.mat_files import broken_as_data_error, load_known_mat, load_mat
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
+from probseg.object_numbers import count_values
 from probseg.types import Sample, read_only
 
 
@@ -107,7 +108,7 @@ class SBD(PublishedDataset):
 
 def _count(path: Path) -> npt.NDArray[np.int64]:
     """Count the pixels of each instance."""
-    areas = np.bincount(_instances(path, load_mat).ravel(), minlength=256)
+    areas = count_values(_instances(path, load_mat))
     areas[0] = 0
     return areas
 

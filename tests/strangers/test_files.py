@@ -1,0 +1,431 @@
+"""Files of strangers are refused with little memory, in a sentence, and start no program."""
+
+import ast
+import base64
+import contextlib
+import csv
+import io
+import itertools
+import json
+import lzma
+import pickle
+import struct
+import tarfile
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy._core.numeric import _frombuffer
+from scipy.io import savemat
+
+from probseg.cli import main
+from probseg.data.archives import unpack
+from probseg.data.prompts import read_prompts
+from probseg.data.sets.mat_files import broken_as_data_error, load_mat
+from probseg.data.sets.safe_pickle import load_data
+from probseg.errors import DataError
+from probseg.evaluation.records import read_objects
+from probseg.formats import brush, run_lengths
+from probseg.texts import ShallowJSON, from_cell, read_yaml, write_rows
+from support.confined import confined
+
+MOST = 500
+"""Megabytes that a file of at most one megabyte may take."""
+
+SQUARE = [10, 10, 40, 10, 40, 40, 10, 40]
+ZIGZAG = [[x, y] for x in range(3000) for y in (0, 9000)]
+
+
+def png(width, height):
+    """A PNG of black pixels, in a thousandth of their bytes."""
+
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    packer, line = zlib.compressobj(1), bytes(1 + width // 8)
+    lines = b"".join(packer.compress(line) for _ in range(height)) + packer.flush()
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", lines) + chunk(b"IEND", b"")
+
+
+def labelme(*shapes, size=(50, 60), **changes):
+    height, width = size
+    content = {"imagePath": "a.jpg", "imageHeight": height, "imageWidth": width, "shapes": shapes}
+    return json.dumps(content | changes)
+
+
+def mask(content, corners=((0, 0), (9, 9))):
+    code = base64.b64encode(content).decode()
+    return {"label": "a", "shape_type": "mask", "points": corners, "mask": code}
+
+
+def polygon(points):
+    return {"label": "a", "shape_type": "polygon", "points": points}
+
+
+def coco(segmentation=(SQUARE,), size=(50, 60), file="a.jpg"):
+    height, width = size
+    image = {"id": 1, "file_name": file, "height": height, "width": width}
+    annotation = {"id": 1, "image_id": 1, "segmentation": segmentation}
+    return json.dumps({"images": [image], "annotations": [annotation]})
+
+
+def prompts(size):
+    return coco([1, 2, 3, 4], size).replace("segmentation", "bbox").encode()
+
+
+def runs(counts, size=(50, 60)):
+    return coco({"size": size, "counts": counts}, size)
+
+
+def label_studio(rle=(), size=(50, 60), label="a"):
+    value = {"format": "rle", "rle": rle, "brushlabels": [label]}
+    result = {"type": "brushlabels", "value": value}
+    result |= {"original_height": size[0], "original_width": size[1]}
+    task = {"data": {"image": "a/b.jpg"}, "annotations": [{"result": [result]}]}
+    return json.dumps([task])
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n{} loop\n%%EOF\n"
+NESTED = '{"images": ' + "[" * 60_000
+DEEP = "nested more than 64 deep"
+LARGE = "too large: at most 89 million pixels and sides of 1000000"
+
+CONVERTED = {
+    "labelme, postscript": ("labelme", labelme(mask(EPS)), "cannot be read as an image"),
+    "labelme, 164 million pixels": (
+        "labelme",
+        labelme(mask(png(12_800, 12_800), ((0, 0), (8000, 8000))), size=(9000, 9000)),
+        "more than 89 million pixels",
+    ),
+    "labelme, brackets": ("labelme", "[" * 10**6, DEEP),
+    "labelme, size": ("labelme", labelme(polygon(ZIGZAG[:4]), size=(60_000, 60_000)), LARGE),
+    "labelme, outline": ("labelme", labelme(polygon(ZIGZAG), size=(9000, 9000)), "pixels long"),
+    "labelme, no name": ("labelme", labelme(imagePath="a/.."), "'imagePath' must be"),
+    "labelme, NUL": ("labelme", labelme(imagePath="a\0.jpg"), "'imagePath' must be"),
+    "labelme, half a character": (
+        "labelme",
+        labelme({**polygon(ZIGZAG[:4]), "label": "\ud800"}),
+        "half a character",
+    ),
+    "coco, brackets": ("coco", NESTED, DEEP),
+    "coco, size": ("coco", runs([3_600_000_000], (60_000, 60_000)), LARGE),
+    "coco, size without a mask": ("coco", coco(size=(100_000, 100_000)), LARGE),
+    "coco, one long side": ("coco", runs([0, 80_000_000], (1, 80_000_000)), LARGE),
+    "coco, size of run lengths": (
+        "coco",
+        coco({"size": [60_000, 60_000], "counts": [3_600_000_000]}),
+        LARGE,
+    ),
+    "coco, infinite size": ("coco", coco().replace("50", "1e400"), "floating point"),
+    "coco, runs that overflow": ("coco", runs([2**63 - 1, 2**63 - 1, 3002]), "cannot be used"),
+    "coco, outline": (
+        "coco",
+        coco([list(itertools.chain(*ZIGZAG))], (9000, 9000)),
+        "pixels long",
+    ),
+    "coco, NUL": ("coco", coco(file="a\0.jpg"), "must lead to a file inside"),
+    "label-studio, brackets": ("label-studio", "[" * 60_000, DEEP),
+    "label-studio, size": ("label-studio", label_studio([0], (60_000, 60_000)), LARGE),
+    "label-studio, a number of bytes": (
+        "label-studio",
+        label_studio(2_000_000_000),
+        "expected a list for 'rle'",
+    ),
+    "label-studio, infinite size": (
+        "label-studio",
+        label_studio([0]).replace("50", "1e400"),
+        "floating point",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", CONVERTED)
+def test_annotation_files(row, tmp_path):
+    reader, content, words = CONVERTED[row]
+    source = tmp_path / "in" / "a.json"
+    source.parent.mkdir()
+    source.write_text(content)
+    assert source.stat().st_size < 10**6 + 10
+    place = source.parent if reader == "labelme" else source
+    for writer in ("png", "yolo"):
+        target = tmp_path / writer
+        command = ["data", "convert", place, target, "--from", reader, "--to", writer]
+        seen = confined(lambda command=command: main([str(part) for part in command]))
+        assert words in seen.text
+        assert (seen.status, seen.started) == (2, []), seen
+        assert seen.peak < MOST
+        assert not target.exists()
+
+
+def test_objects_are_drawn_one_at_a_time(tmp_path):
+    """Eight objects of 81 million pixels, in half a kilobyte."""
+    whole = polygon([[0, 0], [9000, 0], [9000, 9000], [0, 9000]])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text(labelme(*8 * [whole], size=(9000, 9000)))
+    command = ["data", "convert", str(tmp_path / "in"), str(tmp_path / "out.json")]
+    seen = confined(lambda: main([*command, "--from", "labelme", "--to", "coco"]))
+    assert seen.status == 0, seen.text
+    assert seen.peak < MOST
+
+
+def header(kind, size, name="x"):
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size = kind, size
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+def packed(begin, size):
+    packer, block = lzma.LZMACompressor(preset=0), bytes(10**6)
+    blocks = itertools.chain([begin], itertools.repeat(block, size // 10**6))
+    return b"".join(packer.compress(part) for part in blocks) + packer.flush()
+
+
+def folders():
+    return packed(b"".join(header(tarfile.DIRTYPE, 0, f"{i}") for i in range(30_000)), 0)
+
+
+def junk():
+    return packed(header(tarfile.REGTYPE, 10**8, "__MACOSX/x"), 2 * 10**8)
+
+
+ARCHIVES = {
+    "pax header": (lambda: packed(header(tarfile.XHDTYPE, 10**9), 10**9), "headers of more"),
+    "global header": (lambda: packed(header(tarfile.XGLTYPE, 10**9), 10**9), "headers of more"),
+    "long name": (lambda: packed(header(tarfile.GNUTYPE_LONGNAME, 10**9), 10**9), "headers"),
+    "backwards": (lambda: packed(header(tarfile.XHDTYPE, -512), 10**6), "headers of more"),
+    "folders": (folders, "unpacks to more than 10.0 MB"),
+    "junk": (junk, "unpacks to more than 10.0 MB"),
+    "chain": (
+        lambda: packed(header(tarfile.XHDTYPE, 512) * 3000, 10**6),
+        "headers of more than 0.1 MB",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ARCHIVES)
+def test_archives(row, tmp_path):
+    make, words = ARCHIVES[row]
+    path = tmp_path / "a.tar.xz"
+    path.write_bytes(make())
+    assert path.stat().st_size < 10**6
+    seen = confined(lambda: unpack(path, tmp_path / "out", 10**7))
+    assert seen.status == 2, seen.text
+    assert words in seen.text
+    assert seen.peak < 100
+
+
+def element(kind, content):
+    return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
+
+
+def cells(sides, inner=b""):
+    """A cell array of a MATLAB file."""
+    head = element(6, struct.pack("<II", 1, 0)) + element(5, struct.pack("<ii", *sides))
+    return element(14, head + element(1, b"S") + inner)
+
+
+def matlab(content):
+    file = io.BytesIO()
+    savemat(file, {"S": 0})
+    packed = zlib.compress(content)
+    return file.getvalue()[:128] + struct.pack("<II", 15, len(packed)) + packed
+
+
+def nested_cells():
+    return matlab(cells((1, 1)) * 100_000)  # scipy looks at no size
+
+
+class Again:
+    """An array of half a megabyte, which all in a pickle share."""
+
+    arguments = (bytes(500_000), np.dtype("u1"), (500_000,), "C")
+
+    def __reduce__(self):
+        return _frombuffer, self.arguments
+
+
+def bomb(levels):
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, levels)]
+    return "\n".join(lines).encode()
+
+
+FILES = {
+    "cells in cells": (load_mat, ".mat", nested_cells, "more than 1000 matrices", ("S",)),
+    "many cells": (load_mat, ".mat", lambda: matlab(cells((40_000, 40_000))), "1000", ("S",)),
+    "empty cells": (
+        load_mat,
+        ".mat",
+        lambda: matlab(cells((1, 900), element(14, b"") * 3_000_000)),
+        "more than 1000 matrices",
+        ("S",),
+    ),
+    "zeros": (load_mat, ".mat", lambda: matlab(bytes(3 * 10**8)), "unpacks to more", ("S",)),
+    "one array many times": (
+        load_data,
+        ".pickle",
+        lambda: pickle.dumps([Again() for _ in range(8000)]),
+        "makes more bytes",
+        (),
+    ),
+    "aliases": (read_yaml, ".yaml", lambda: bomb(30), "with those that aliases repeat", ()),
+    "deep YAML": (read_yaml, ".yaml", lambda: b"[" * 5000, DEEP, ()),
+    "an alias of itself": (read_yaml, ".yaml", lambda: b"&a [*a]", DEEP, ()),
+    "deep prompts": (read_prompts, ".json", lambda: b"[" * 70 + b"]" * 70, DEEP, ()),
+    "large prompts": (
+        read_prompts,
+        ".json",
+        lambda: prompts((60_000, 60_000)),
+        LARGE,
+        (),
+    ),
+    "a cell without end": (
+        read_objects,
+        ".csv",
+        lambda: b"dataset,object,photo,pixels,trial,k,x,y,sign,iou,seconds\n" + b"x" * 200_000,
+        "line",
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", FILES)
+def test_other_files(row, tmp_path):
+    read, suffix, make, words, more = FILES[row]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(make())
+    assert path.stat().st_size < 10**6
+    seen = confined(lambda: read(path, *more))
+    assert (seen.status, seen.started) == (2, []), seen.text
+    assert words in seen.text
+    assert seen.peak < MOST
+
+
+def test_configurations(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"data: {class_path: ImageMaskFolder, x: " + b"[" * 500 + b"]" * 500 + b"}")
+    seen = confined(lambda: main(["test", "--config", str(path)]))
+    assert seen.status == 2
+    assert DEEP in seen.text
+
+
+def test_only_one_reader_opens_pictures_and_one_writer_makes_tables(repository):
+    """Those know the formats and the limits, and how spreadsheets take cells."""
+    calls = {}
+    for path in (repository / "probseg").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute | ast.ImportFrom):
+                name = ast.unparse(node).replace("import ", "")
+                calls.setdefault(name, set()).add(path.relative_to(repository).as_posix())
+    assert calls["Image.open"] == {"probseg/images.py"}
+    assert calls["csv.writer"] == {"probseg/texts.py"}
+    others = ("cv2.imread", "cv2.imdecode", "csv.DictWriter", "mpimg.imread", "plt.imread")
+    assert not {*others, "np.fromfile", "pickle.load", "pickle.loads"} & calls.keys()
+
+
+CELLS = st.text("=+-@\t\r\n'a1,\" ", max_size=5) | st.text(max_size=5)
+
+
+@given(
+    st.lists(st.lists(CELLS | st.integers() | st.floats(allow_nan=False), min_size=1), max_size=4)
+)
+def test_cells_are_no_formulas_and_come_back(rows):
+    file = io.StringIO(newline="")
+    write_rows(file, rows)
+    again = list(csv.reader(io.StringIO(file.getvalue(), newline="")))
+    assert len(again) == len(rows)
+    for row, cells in zip(rows, again, strict=True):
+        for value, cell in zip(row, cells, strict=True):
+            if isinstance(value, str):
+                assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+                assert from_cell(cell) == value
+            else:
+                assert type(value)(cell) == value
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text('[]{}"\\\\,a', max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('["\\'), inner, max_size=2),
+)
+
+
+@given(JSON, st.integers(0, 80), st.integers(1, 9))
+def test_levels_of_json_are_counted_in_any_blocks(value, levels, block):
+    text = b"[" * levels + json.dumps(value).encode() + b"]" * levels
+    file = ShallowJSON(io.BytesIO(text))
+
+    def depth(value):
+        inner = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(depth, inner), default=0) if isinstance(value, dict | list) else 0
+
+    def read():
+        return b"".join(iter(lambda: file.read(block), b""))
+
+    if depth(value) + levels > 64:
+        with pytest.raises(ValueError, match=DEEP):
+            read()
+    else:
+        assert (read(), file.depth) == (text, 0)
+
+
+def whole_archive(place):
+    with tarfile.open(place / "whole.tar", "w") as file:
+        for name in ("a", "b/c"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 700
+            file.addfile(entry, io.BytesIO(bytes(700)))
+    return (place / "whole.tar").read_bytes()
+
+
+def whole_matlab(place):
+    savemat(place / "whole.mat", {"S": {"x": [1, 2, {"y": "z"}]}})
+    return (place / "whole.mat").read_bytes()
+
+
+DAMAGED = {
+    ".tar": (lambda path: unpack(path, path.parent / f"out{path.stem}", 10**6), whole_archive),
+    ".mat": (lambda path: broken(path), whole_matlab),
+    ".pickle": (load_data, lambda place: pickle.dumps({"a": [np.arange(9), "b", 2.5]})),
+    ".json": (
+        read_prompts,
+        lambda place: coco([1, 2, 3, 4]).replace("segmentation", "bbox").encode(),
+    ),
+}
+
+
+def broken(path):
+    with broken_as_data_error(path, "a matrix"):
+        load_mat(path, "S")
+
+
+@pytest.mark.parametrize("suffix", DAMAGED)
+def test_damaged_files_are_read_or_refused(suffix, tmp_path):
+    read, make = DAMAGED[suffix]
+    whole, numbers = make(tmp_path), itertools.count()
+
+    @given(st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=6))
+    def check(changes):
+        content = bytearray(whole)
+        for place, value in changes:
+            content[place] = value
+        path = tmp_path / f"{next(numbers)}{suffix}"
+        path.write_bytes(content)
+        with contextlib.suppress(DataError):
+            read(path)
+
+    check()
+
+
+@given(st.binary(max_size=60), st.integers(1, 9), st.integers(1, 9))
+def test_run_lengths_of_any_bytes(content, height, width):
+    rows = (
+        lambda: brush.decode(list(content), (height, width)),
+        lambda: run_lengths.decode({"size": [height, width], "counts": content}),
+    )
+    for decode in rows:
+        with contextlib.suppress(ValueError):
+            decode()

@@ -22,6 +22,7 @@ from probseg.formats.mask_names import mask_names, stem_of
 from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.paths import replacing, write_text
 from probseg.tasks.prediction import Job, PhotoResult
+from probseg.texts import read_json
 
 ANNOTATIONS = "annotations.json"
 
@@ -268,8 +269,8 @@ class PredictionWriter(L.Callback):
 def _read_json(path: Path) -> Any:  # noqa: ANN401 (any JSON)
     """Return what a record holds; None if it is missing, or something else has changed it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return read_json(path)
+    except ValueError:
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
 from probseg.reports.comparison_inputs import check_results, default_names
+from probseg.texts import read_json
 
 
 def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
@@ -96,10 +96,11 @@ def _tests(folder: Path, run: Path) -> bool:
 def _metadata(folder: Path) -> Mapping[str, Any]:
     """Return the metadata of results; nothing where `read_result` will refuse them."""
     try:
-        metadata = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["metadata"]
-    except (OSError, ValueError, KeyError, TypeError):
+        metadata = read_json(folder / RESULTS)["metadata"]
+    except (ValueError, KeyError, TypeError):
         return {}
-    return metadata if isinstance(metadata, Mapping) else {}
+    known = isinstance(metadata, Mapping) and isinstance(metadata.get("checkpoint"), str | None)
+    return metadata if known else {}
 
 
 def _model(metadata: Mapping[str, Any]) -> str | None:

@@ -31,6 +31,10 @@ MAY_DIFFER = ("description", "trials")
 NEEDED = ("name", "version", "max_clicks", *OPTIONS_OF_BEGINNINGS)
 """Options that the protocol of a result must have."""
 
+PROTOCOL = {"name": str, "max_clicks": int, "target_iou": float | int | None}
+METADATA = {"checkpoint": str | None, "weights_sha256": str | None}
+"""Kinds of what a comparison computes with or prints."""
+
 NAMED = 5
 """Objects that an error names; the others are counted."""
 
@@ -152,6 +156,15 @@ def read_result(folder: Path, name: str) -> Result:
     if missing:
         msg = f"{path}: expected {', '.join(missing)} in its protocol; test the model again"
         raise DataError(msg)
+    wrong = [
+        f"{key} {part.get(key)!r:.60}"
+        for part, kinds in ((protocol, PROTOCOL), (metadata, METADATA))
+        for key, kind in kinds.items()
+        if not isinstance(part.get(key), kind)
+    ]
+    if wrong:
+        msg = f"{path}: has {', '.join(wrong)}, of another kind than `probseg test` writes"
+        raise DataError(msg)
     objects, scores = _read_scores(folder / "objects.csv", protocol)
     for dataset in sorted(objects.keys() | datasets.keys()):
         expected = _part(path, datasets, dataset).get("n_objects") if dataset in datasets else 0
@@ -252,7 +265,8 @@ def _read_scores(
     max_clicks = protocol["max_clicks"]
     records = unique(read_objects(path))
     for record in records:
-        if [step.k for step in record.steps] != list(range(max_clicks + 1)):
+        clicks = [step.k for step in record.steps]
+        if len(clicks) != max_clicks + 1 or clicks != list(range(len(clicks))):
             msg = (
                 f"{path}: expected lines for 0 to {max_clicks} clicks of each run, got "
                 f"{len(record.steps)} of {record.dataset}/{record.name}, trial {record.trial}"

@@ -251,7 +251,10 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, i
             parts = [part for pair in node.value for part in pair]
         sizes = [_measure(part, known) for part in parts]
         depth = max((levels for _, levels in sizes), default=0)
-        known[id(node)] = 1 + sum(nodes for nodes, _ in sizes), depth + (node.id != "scalar")
+        known[id(node)] = (
+            1 + sum(nodes for nodes, _ in sizes),
+            depth + (not isinstance(node, yaml.ScalarNode)),
+        )
     return known[id(node)]
 
 

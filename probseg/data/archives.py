@@ -53,7 +53,7 @@ LONGEST_NAME = 255
 CHAIN = 40
 """Most links of a tar archive that lead from one to the next, as in Linux."""
 
-COMPRESSIONS: dict[bytes, Callable[[Path], Any]] = {
+COMPRESSIONS: dict[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
@@ -255,8 +255,8 @@ def _tar_entries(
     """Yield the files of the archive, and then its links as copies of what was written of it."""
     links: dict[str, str] = {}
     while entry := tar.next():
-        tar.members.clear()  # tarfile keeps all
-        tar.pax_headers.clear()
+        tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all
+        tar.pax_headers = {}
         headers.size = 0
         name = entry.name
         if entry.isdir():

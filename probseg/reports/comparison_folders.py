@@ -109,6 +109,8 @@ def _model(metadata: Mapping[str, Any]) -> str | None:
     model = metadata.get("model")
     if not isinstance(model, Mapping) or "class_path" not in model:
         return None
-    arguments = {**(model.get("init_args") or {}), **(model.get("dict_kwargs") or {})}
-    name = arguments.get("name") or arguments.get("of") or model["class_path"].rpartition(".")[2]
+    parts = (model.get("init_args"), model.get("dict_kwargs"))
+    arguments = {k: v for part in parts if isinstance(part, Mapping) for k, v in part.items()}
+    kind = str(model["class_path"]).rpartition(".")[2]
+    name = arguments.get("name") or arguments.get("of") or kind
     return str(name).rstrip("/").rpartition("/")[2]

@@ -67,7 +67,8 @@ def _run(action: Callable[[], object]) -> Seen:
     status, text = 0, io.StringIO()
     with contextlib.redirect_stderr(text), contextlib.redirect_stdout(text):
         try:
-            status = action() or 0
+            ended = action()
+            status = ended if isinstance(ended, int) else 0
         except Exception as error:
             explained = user_error(error)
             status = 1 if explained is None else 2

@@ -25,7 +25,7 @@ DEPTH = 64
 """Most lists and objects inside of one another in JSON and YAML; annotations have eight or so."""
 
 LARGEST = 1 << 30
-"""Most characters of a text that is read as a whole."""
+"""Most bytes of a text that is read as a whole."""
 
 NODES = 10**6
 """Most values of a YAML file, where those that aliases repeat count each time."""
@@ -118,10 +118,10 @@ def read_text(path: Path, way_out: str = CHECK) -> str:
         DataError: If it cannot be opened, or is no text.
     """
     with open_text(path, way_out) as file:
-        text = file.read(LARGEST + 1)
-    if len(text) > LARGEST:
-        msg = f"{path}: has more than {LARGEST / 1e6:.0f} MB, and is not read; divide the file"
-        raise DataError(msg)
+        if path.stat().st_size > LARGEST:
+            msg = f"{path}: has more than {LARGEST / 1e6:.0f} MB, and is not read; divide the file"
+            raise DataError(msg)
+        text = file.read()
     if "\0" in text:
         msg = (
             f"{path}: is no text in UTF-8, it has NUL characters, as UTF-16 without a byte-order "
@@ -207,7 +207,7 @@ class ShallowJSON:
         steps = (np.frombuffer(signs, np.uint8) & 2).astype(np.int64) - 1  # [ and {: 1, ] and }: -1
         depths = self.depth + np.cumsum(steps)
         if depths.max(initial=0) > DEPTH:
-            msg = f"lists or objects are nested more than {DEPTH} deep"
+            msg = f"lists or objects are nested too deeply, in more than {DEPTH} levels"
             raise ValueError(msg)
         self.depth = int(depths[-1]) if len(depths) else self.depth
         return block
@@ -235,7 +235,7 @@ def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAM
         if nodes <= NODES:
             return loader.construct_document(root)
     except RecursionError as error:
-        msg = f"{path}: lists or objects are nested more than {DEPTH} deep; {way_out}"
+        msg = f"{path}: lists are nested too deeply, in more than {DEPTH} levels; {way_out}"
         raise DataError(msg) from error
     except ValueError as error:  # of dates and numbers that are none
         raise yaml.YAMLError(str(error)) from error

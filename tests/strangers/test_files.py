@@ -99,7 +99,7 @@ def label_studio(rle=(), size=(50, 60), label="a"):
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n{} loop\n%%EOF\n"
 NESTED = '{"images": ' + "[" * 60_000
-DEEP = "nested more than 64 deep"
+DEEP = "nested too deeply, in more than 64 levels"
 LARGE = "too large: at most 89 million pixels and sides of 1000000"
 
 CONVERTED = {

@@ -33,8 +33,13 @@ def finished(labels: npt.NDArray[np.uint8]) -> Finished:
     return Finished(png.encode(labels), run_lengths.encode(mask)["counts"], int(mask.sum()))
 
 
-def window(one: StoredObject, size: tuple[int, int]) -> list[int]:
-    """Return `[x, y, width, height]` of a finished object in an image of `(H, W)`."""
+def window(one: StoredObject, size: tuple[int, int] | None) -> list[int]:
+    """Return `[x, y, width, height]` of a finished object in an image of `(H, W)`.
+
+    It is empty where the image cannot be read: pycocotools ends the process for a height of 0.
+    """
+    if size is None:
+        return [0, 0, 0, 0]
     found = coco_mask.toBbox({"size": list(size), "counts": one.counts})
     return [int(value) for value in found]
 

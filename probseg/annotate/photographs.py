@@ -172,6 +172,21 @@ def thumbnail(photograph: Photograph) -> bytes:
     return _encoded(np.asarray(picture), "JPEG")
 
 
+def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
+    """Decode a mask of the database, as `probseg.formats.png.decode` does.
+
+    Raises:
+        DataError: If it cannot be read, or has another size than its photograph.
+    """
+    name = f"a stored mask of {photograph.name}"
+    with opened(io.BytesIO(mask), name) as picture:
+        size = picture.height, picture.width
+    if size != photograph.size:
+        msg = f"{name}: has the size {size}, the photograph {photograph.size}; delete the object"
+        raise DataError(msg)
+    return png.decode(mask)
+
+
 def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.uint8]:
     """Draw masks over one another at the size of the thumbnail.
 
@@ -187,7 +202,7 @@ def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.
     small = max(1, round(width * scale)), max(1, round(height * scale))
     places = np.zeros(small[::-1], np.uint8)
     for place, content in enumerate(masks, start=1):
-        inside = (png.decode(content) == 1).astype(np.uint8)
+        inside = (stored_labels(content, photograph) == 1).astype(np.uint8)
         places[cv2.resize(255 * inside, small, interpolation=cv2.INTER_AREA) > 127] = place
     return places
 

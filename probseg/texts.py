@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,25 @@ ENCODINGS = {
 
 MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 """The byte-order mark as text, which joined files have between them too."""
+
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Return a text in which no name or message of others can steer a terminal.
+
+    Control characters, those that turn the direction of text, and halves of characters are
+    escaped; line breaks and tabs stay.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Write a `printable` text to the standard output, or to another stream."""
+    (stream or sys.stdout).write(printable(text))
 
 
 @contextmanager

@@ -83,6 +83,7 @@ def open_database(path: Path) -> sqlite3.Connection:
 def _connected(path: Path) -> sqlite3.Connection:
     # Requests are answered by several threads, one at a time: see `Sessions`.
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=2)
+    db.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
@@ -106,7 +107,7 @@ def _checked(path: Path, db: sqlite3.Connection) -> sqlite3.Connection:
     _refuse_foreign_schema(path, db, version)
     if version < VERSION:
         _renew(path, db, version)
-        db = _connected(path)
+        return open_database(path)
     faults = [text for (text,) in db.execute("PRAGMA quick_check(1)") if text != "ok"]
     faults += [f"row {row} of {table}" for table, row, *_ in db.execute("PRAGMA foreign_key_check")]
     if faults:

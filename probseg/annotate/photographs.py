@@ -21,6 +21,7 @@ from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.mask_names import too_long
 from probseg.images import image_size, opened, read_image
+from probseg.paths import LEADS_OUT, leads_out
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     list_pictures,
@@ -36,8 +37,6 @@ THUMBNAIL = 320
 
 REASONS = 5
 """Most reasons why files are not read that are printed."""
-
-LEADS_OUT = "links to a file outside of the folder; copy the file into it"
 
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
@@ -81,7 +80,6 @@ def list_photographs(folder: Path) -> list[Photograph]:
         DataError: If there is no photograph.
     """
     place = folder / "images" if (folder / "images").is_dir() else folder
-    inside = folder.resolve()
     readable = list_pictures(place)
     if not readable:
         refuse_only_unread(place)
@@ -95,7 +93,7 @@ def list_photographs(folder: Path) -> list[Photograph]:
     for path in sorted([*readable, *unread_files(place)]):
         name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
         size, error = None, None
-        if not Path(os.path.realpath(path)).is_relative_to(inside):
+        if leads_out(path, folder):
             error = LEADS_OUT
         elif not _is_text(path.name):
             error = "the name has bytes that are not text; rename the file"

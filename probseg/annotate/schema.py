@@ -105,8 +105,12 @@ LITERAL = re.compile(r"NULL|X'[0-9A-F]*'|'[^']*(?:''[^']*)*'|-?\d+(?:\.\d+)?(?:e
 
 
 def values(literals: str) -> list[str | bytes | float | None]:
-    """Return the values of which `literals` has the text."""
-    return [_value(literal) for literal in LITERAL.findall(literals)]
+    """Return the values of literals with commas between; anything else is a `ValueError`."""
+    found = LITERAL.findall(literals)
+    if ", ".join(found) != literals:
+        msg = f"{literals!r:.100} is no list of values"
+        raise ValueError(msg)
+    return [_value(literal) for literal in found]
 
 
 def _value(literal: str) -> str | bytes | float | None:

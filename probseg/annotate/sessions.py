@@ -92,7 +92,7 @@ class Sessions:
                 raise UsageError(msg) from error
         past = self.store.setting("inference")
         if past is not None:
-            answerer.resume(**past)
+            answerer.resume(folder, **past)
         if answerer.wanted is not None:
             self._remember_inference()
         with self._lock:

@@ -71,7 +71,7 @@ class _StoredPatch(TypedDict):
     positive: bool
 
 
-_STORED: TypeAdapter[StoredStep] = TypeAdapter(
+_STORED: TypeAdapter[Any] = TypeAdapter(
     Annotated[_StoredClick | _StoredBox | _StoredStroke | _StoredPatch, Field(discriminator="type")]
 )
 

@@ -67,6 +67,31 @@ def no_file(path: Path) -> str | None:
     return "is a folder, expected a file" if path.exists() else "no such file"
 
 
+LEADS_OUT = "links to a file outside of the folder; copy the file into it"
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Return whether a path is, or goes through, a link out of the folder that it was found in.
+
+    This is the one rule for links in folders that others made: what they lead to is not read, not
+    listed and not written. The folder itself may be a link. Files of `images/` and `masks/` may lie
+    in the folder that holds these.
+
+    Args:
+        path: Below the folder, by its text.
+        folder: As the user named it.
+    """
+    if not path.is_relative_to(folder):
+        return True
+    inner = path.relative_to(folder)
+    places = [folder / inner, *(folder / place for place in inner.parents)][:-1]
+    if ".." not in inner.parts and not any(place.is_symlink() for place in places):
+        return False
+    homes = [folder, folder.parent] if folder.name in ("images", "masks") else [folder]
+    real = Path(os.path.realpath(path))
+    return not any(real.is_relative_to(os.path.realpath(home)) for home in homes)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file so that a process killed meanwhile leaves the old one or the new one.

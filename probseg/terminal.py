@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from probseg.texts import printable
 
 UNLIMITED = 10_000
 """Columns where the output is no terminal and `COLUMNS` is not set: tables stay whole."""
@@ -33,14 +36,26 @@ class Grid(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-def console(**options: Any) -> Console:  # noqa: ANN401
+class Terminal(Console):
+    """A console that writes `printable` text."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the parts of what is printed, control characters in names of others escaped."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment._replace(text=text)
+
+
+def console(**options: Any) -> Terminal:  # noqa: ANN401
     """Return a console, of `UNLIMITED` columns where the width of the output is unknown.
 
     Args:
         **options: Of `rich.console.Console`.
     """
     known = Console().is_terminal or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if known else UNLIMITED, **options)
+    return Terminal(width=None if known else UNLIMITED, **options)
 
 
 def print_paths(terminal: Console, paths: Iterable[Path]) -> None:

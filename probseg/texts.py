@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,23 @@ MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 """Beginning of a text that a spreadsheet would compute, perhaps behind apostrophes."""
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Return a text in which no name or message of others can steer a terminal.
+
+    Control characters, those that turn the direction of text, and halves of characters are
+    escaped; line breaks and tabs stay.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Write a `printable` text to the standard output, or to another stream."""
+    (stream or sys.stdout).write(printable(text))
 
 
 @contextmanager

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from probseg.annotate import output
 from probseg.annotate.errors import MissingError, RequestError
-from probseg.annotate.photographs import Photograph
+from probseg.annotate.photographs import Photograph, stored_labels
+from probseg.annotate.settings import LONGEST_LABEL, MOST_LABELS, is_label
 from probseg.annotate.steps import (
     CHECKS,
     StoredStep,
@@ -27,7 +28,7 @@ from probseg.annotate.steps import (
 )
 from probseg.annotate.store import State, StoredObject
 from probseg.errors import DataError
-from probseg.formats import png, polygons
+from probseg.formats import polygons
 from probseg.interact.session import Answer
 from probseg.interact.snapping import snapped
 from probseg.interact.steps import Patch, Stroke, fill_holes, islands, remove_islands
@@ -39,9 +40,6 @@ STATES: tuple[State, ...] = get_args(State)
 
 NO_OBJECT = "no object is open; click on one first"
 NO_PIXEL = "the object has no pixel; click on it, or clear it"
-
-LONGEST_LABEL = 100
-"""Most characters of a label."""
 
 Request = Mapping[str, Any]
 
@@ -110,7 +108,7 @@ def split(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     The open object is finished before.
     """
     one = _finished_object(sessions, photograph, action.get("object"))
-    mask = _finished_mask(one)
+    mask = _finished_mask(one, photograph)
     parts = islands(mask)
     largest = next(parts)
     if np.array_equal(largest, mask):
@@ -136,7 +134,7 @@ def merge(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
         raise RequestError(msg)
     _close_object(sessions, photograph, {})
     sessions.store.delete(other.id)
-    _patch_finished(sessions, photograph, one, Patch(_finished_mask(other)))
+    _patch_finished(sessions, photograph, one, Patch(_finished_mask(other, photograph)))
     return True
 
 
@@ -275,7 +273,7 @@ def checked_label(label: object) -> str | None:
     name = label.strip() if isinstance(label, str) else label
     if name is None or name == "":
         return None
-    if not isinstance(name, str) or len(name) > LONGEST_LABEL or not name.isprintable():
+    if not isinstance(name, str) or not is_label(name):
         msg = f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
         raise RequestError(msg)
     return name
@@ -308,9 +306,9 @@ def _finished_object(sessions: Sessions, photograph: Photograph, number: object)
     return one
 
 
-def _finished_mask(one: StoredObject) -> npt.NDArray[np.bool_]:
+def _finished_mask(one: StoredObject, photograph: Photograph) -> npt.NDArray[np.bool_]:
     assert one.mask is not None, "it is finished"
-    mask: npt.NDArray[np.bool_] = png.decode(one.mask) == 1
+    mask: npt.NDArray[np.bool_] = stored_labels(one.mask, photograph) == 1
     return mask
 
 
@@ -408,7 +406,7 @@ def _finish(
     mask = _drawn(sessions, photograph, answer)
     labels = mask.astype(np.uint8)
     if one.mask is not None:
-        labels[(png.decode(one.mask) == 255) & ~mask] = 255
+        labels[(stored_labels(one.mask, photograph) == 255) & ~mask] = 255
     _set_label(sessions, one, label)
     quality = one.quality
     if one.kept != len(one.steps):  # otherwise the mask is the stored one
@@ -420,6 +418,7 @@ def _finish(
 def _set_label(sessions: Sessions, one: StoredObject, label: str | None) -> None:
     """Set the class of an object, which can be chosen from now on."""
     sessions.store.set_label(one.id, label)
-    if label is not None and label not in sessions.labels:
+    known = sessions.labels
+    if label is not None and label not in known and len(known) < MOST_LABELS:
         sessions.labels.append(label)
         sessions.store.set_setting("labels", sessions.labels)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.annotate.models import Answerer
-from probseg.annotate.photographs import Photograph, read_readable
-from probseg.annotate.steps import StoredStep, as_step
+from probseg.annotate.photographs import Photograph, read_readable, stored_labels
+from probseg.annotate.steps import StoredStep, as_step, check_place
 from probseg.annotate.store import Store, StoredObject
-from probseg.formats import png
+from probseg.errors import DataError
 from probseg.interact.session import Answer, Session
 from probseg.interact.states import InteractionState
 
@@ -110,17 +110,27 @@ class Answers:
         same = opened.number == number and opened.steps[: len(steps)] == steps
         if opened.session is None or not same:
             opened.number, opened.steps, opened.session = number, steps, None
-            opened.session = self._built(opened, one)
+            opened.session = self._built(opened, photograph, one)
         opened.session.move_to(len(steps))
         return opened.session
 
-    def _built(self, opened: _Opened, one: StoredObject | None) -> Session:
+    def _built(self, opened: _Opened, photograph: Photograph, one: StoredObject | None) -> Session:
         loop = self._answerer.loop
         memory = max(0, MEMORY - opened.nbytes - math.prod(opened.image.photograph.size))
         if one is None:
             return Session(loop, opened.image, memory=memory)
         files = {0: one.base, one.kept: one.mask} if one.kept else {0: one.base}
-        masks = {n: png.decode(content) == 1 for n, content in files.items() if content is not None}
+        masks = {
+            n: stored_labels(content, photograph) == 1
+            for n, content in files.items()
+            if content is not None
+        }
+        try:
+            for step in one.steps:
+                check_place(step, opened.image.photograph.size)
+        except ValueError as error:
+            msg = f"{photograph.name}: {error}; delete the object"
+            raise DataError(msg) from error
         steps = [as_step(step) for step in one.steps]
         return Session(loop, opened.image, steps, masks=masks, memory=memory)
 
@@ -154,7 +164,7 @@ class Answers:
             opened.finished = np.zeros(mask.shape, np.bool_)
             for one in self._store.objects(photograph.name):
                 if one.mask is not None and not one.open:
-                    opened.finished |= png.decode(one.mask) == 1
+                    opened.finished |= stored_labels(one.mask, photograph) == 1
         return mask & ~opened.finished
 
     def drop(self, photograph: Photograph) -> None:

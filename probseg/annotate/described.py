@@ -69,7 +69,7 @@ def describe_finished(
             "id": one.id,
             "label": one.label,
             "area": one.area,
-            "window": output.window(one, photograph.size or (0, 0)),
+            "window": output.window(one, photograph.size),
             "clicks": sum(step["type"] == "click" for step in one.steps),
             "seconds": round(one.seconds, 1),
             "quality": one.quality,

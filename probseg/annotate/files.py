@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from probseg.annotate import output
+from probseg.annotate.keys import KEYS
 from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Store
 from probseg.data.layout import unread_folders
 from probseg.errors import DataError, UsageError
 from probseg.formats.mask_names import MaskNames
+from probseg.paths import leads_out
 
 DATABASE = Path(".probseg") / "annotations.sqlite"
 
@@ -23,8 +24,9 @@ DELAY = 2.0
 
 def check_links(out: Path) -> None:
     """Raise a UsageError if what is written to a folder would leave it through a link."""
-    for place in (out / "masks", out / ".probseg" / "masks", out / DATABASE):
-        if not Path(os.path.realpath(place)).is_relative_to(out.resolve()):
+    database = [f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
+    for place in (out / name for name in ("masks", ".probseg/masks", *database, KEYS)):
+        if leads_out(place, out):
             msg = f"{place}: a link leads out of {out}; remove the link"
             raise UsageError(msg)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -19,13 +20,19 @@ from probseg.interact.photograph import as_photograph
 from probseg.interact.session import build_loop, encode_image, prepared
 from probseg.interact.states import InteractionState
 from probseg.interact.zoom import RECOMMENDED_ZOOM
+from probseg.paths import is_path
 from probseg.zoo import create_interactive, list_models
+
+_logger = logging.getLogger(__name__)
 
 KNOBS = tuple(field.name for field in fields(Adaptation))
 """Settings of `Segmenter.adapt`."""
 
 ITERATIONS = tuple(f"{kind}_iterations" for kind in UPDATES)
 """Those of them that switch an adaptation off with 0."""
+
+MOST_ITERATIONS = 100
+"""Most iterations of an adaptation, ten times those of the page's sliders."""
 
 ZOOM_NAMES = (RECOMMENDED_ZOOM,)
 """Ways to zoom that the page offers."""
@@ -74,20 +81,35 @@ class Answerer:
         self.model = prepared(create_interactive(name, pretrained=True), self.device)
         self.name = name
 
-    def resume(self, model: str, settings: Mapping[str, Any]) -> None:
+    def resume(self, folder: Path, model: str, settings: Mapping[str, Any]) -> None:
         """Restore the model and the settings of an earlier session.
 
-        Nothing is changed if another model was asked for, or if that model is no more.
+        Nothing is changed if another model was asked for. What a folder of others says is followed
+        only to the models of the zoo and of the user's own runs, never to a path.
+
+        Args:
+            folder: That they were kept in.
+            model: Name of the model.
+            settings: As `settings` returned them.
         """
-        there = model in self.names or Path(model).exists()
-        if model != (self.wanted or model) or not there:
+        if model != (self.wanted or model):
+            return
+        path = Path(model)
+        inside = path.absolute().is_relative_to(folder.absolute())
+        inside |= path.resolve().is_relative_to(folder.resolve())
+        brought = self.wanted is None and is_path(model) and inside
+        if brought or model not in self.names:
+            _logger.warning("%s: was last used with %r: give --model to use it", folder, model)
             return
         self.wanted = model
         if model != self.name:
             self.load(model)
         off = {name: 0 for name in ITERATIONS if settings.get(name) == 0}
-        self.change({**settings, **dict.fromkeys(off, 1)})  # no prior is taken without iterations
-        self.change(off)
+        try:
+            self.change({**settings, **dict.fromkeys(off, 1)})  # no prior without iterations
+            self.change(off)
+        except ValueError as error:
+            _logger.warning("%s: its last settings are not used: %.300s", folder, error)
 
     def begin(self, image: npt.NDArray[np.uint8]) -> InteractionState:
         """Return an image without prompts, encoded if that does not depend on prompts."""
@@ -113,14 +135,10 @@ class Answerer:
             msg = f"unknown settings {unknown}; known are {[*KNOBS, 'zoom', 'avoid_finished']}"
             raise ValueError(msg)
         for name, value in rest.items():
-            wrong = type(value) is not int if name.endswith("iterations") else not _real(value)
-            if value is not None and (wrong or not 0 <= value <= 1e6):
-                msg = f"`{name}` must be a number of at least 0, got {value!r:.200}"
+            most, kinds = (MOST_ITERATIONS, (int,)) if name in ITERATIONS else (1e6, (int, float))
+            if value is not None and not (type(value) in kinds and 0 <= value <= most):
+                msg = f"`{name}` must be a number from 0 to {most:g}, got {value!r:.200}"
                 raise ValueError(msg)
         if any(value is not None for value in rest.values()):
             self.model.adapt(Adaptation(**rest))
         self.zoom = zoom
-
-
-def _real(value: object) -> bool:
-    return type(value) in (int, float)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.annotate.photographs import LEADS_OUT, Photograph
+from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Finished, Store, StoredObject
 from probseg.data.layout import sort_pictures
 from probseg.errors import DataError
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames
 from probseg.masks import read_objects
-from probseg.paths import replacing
+from probseg.paths import leads_out, replacing
 from probseg.picture_formats import LOSSLESS_SUFFIXES
 
 ANNOTATIONS = "annotations.json"
@@ -33,8 +32,13 @@ def finished(labels: npt.NDArray[np.uint8]) -> Finished:
     return Finished(png.encode(labels), run_lengths.encode(mask)["counts"], int(mask.sum()))
 
 
-def window(one: StoredObject, size: tuple[int, int]) -> list[int]:
-    """Return `[x, y, width, height]` of a finished object in an image of `(H, W)`."""
+def window(one: StoredObject, size: tuple[int, int] | None) -> list[int]:
+    """Return `[x, y, width, height]` of a finished object in an image of `(H, W)`.
+
+    It is empty where the image cannot be read: pycocotools ends the process for a height of 0.
+    """
+    if size is None:
+        return [0, 0, 0, 0]
     found = coco_mask.toBbox({"size": list(size), "counts": one.counts})
     return [int(value) for value in found]
 
@@ -58,15 +62,12 @@ def mask_files(folder: Path, names: MaskNames) -> MaskFiles:
         folder: That `masks/` is in.
         names: Of the masks of all photographs.
     """
-    files, refused = sort_pictures(folder / "masks", LOSSLESS_SUFFIXES)
-    inside = folder.resolve()
+    files, refused = sort_pictures(folder / "masks", LOSSLESS_SUFFIXES, folder)
     owned: dict[str, list[Path]] = defaultdict(list)
     for stem, path in files.items():
         owner = names.owner(stem)
         if owner is None:
             refused[path] = NO_PHOTOGRAPH
-        elif not Path(os.path.realpath(path)).is_relative_to(inside):
-            refused[path] = LEADS_OUT
         else:
             owned[owner].append(path)
     return MaskFiles(owned, refused)
@@ -116,16 +117,15 @@ def write_masks(
     before = owned.get(photograph.stem, [])
     marker = kept / f"{photograph.stem}.done"
     if not marker.exists():
-        kept.mkdir(parents=True, exist_ok=True)
         for path in before:
-            _keep(path, kept)
-        marker.touch()
+            _keep(path, folder)
+        with replacing(marker) as empty:  # in place of a link
+            empty.touch()
     for name, mask in wanted.items():
         path = folder / "masks" / name
-        if path in refused and path.is_file():  # it was not read, but has the name
-            with replacing(kept / name) as copy:
-                copy.write_bytes(path.read_bytes())
-        if not path.is_file() or path.read_bytes() != mask:
+        if path in refused:  # it was not read, but has the name
+            _keep(path, folder)
+        if path.is_symlink() or not path.is_file() or path.read_bytes() != mask:
             with replacing(path) as unfinished:
                 unfinished.write_bytes(mask)
     for path in before:
@@ -135,8 +135,7 @@ def write_masks(
 
 def keep_annotations(folder: Path) -> None:
     """Copy `annotations.json` of before annotation began to `.probseg/masks/`, if there is one."""
-    if (folder / ANNOTATIONS).is_file():
-        _keep(folder / ANNOTATIONS, _kept(folder))
+    _keep(folder / ANNOTATIONS, folder)
 
 
 def _kept(folder: Path) -> Path:
@@ -144,7 +143,11 @@ def _kept(folder: Path) -> Path:
     return folder / ".probseg" / "masks"
 
 
-def _keep(path: Path, kept: Path) -> None:
+def _keep(path: Path, folder: Path) -> None:
+    """Copy a file of a folder to the files of before, unless it is a link to elsewhere."""
+    if leads_out(path, folder) or not path.is_file():
+        return
+    kept = _kept(folder)
     with replacing(kept / path.name) as copy:
         copy.write_bytes(path.read_bytes())
 

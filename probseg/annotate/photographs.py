@@ -21,6 +21,7 @@ from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.mask_names import too_long
 from probseg.images import image_size, opened, read_image
+from probseg.paths import LEADS_OUT, leads_out
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     list_pictures,
@@ -36,8 +37,6 @@ THUMBNAIL = 320
 
 REASONS = 5
 """Most reasons why files are not read that are printed."""
-
-LEADS_OUT = "links to a file outside of the folder; copy the file into it"
 
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
@@ -81,7 +80,6 @@ def list_photographs(folder: Path) -> list[Photograph]:
         DataError: If there is no photograph.
     """
     place = folder / "images" if (folder / "images").is_dir() else folder
-    inside = folder.resolve()
     readable = list_pictures(place)
     if not readable:
         refuse_only_unread(place)
@@ -95,7 +93,7 @@ def list_photographs(folder: Path) -> list[Photograph]:
     for path in sorted([*readable, *unread_files(place)]):
         name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
         size, error = None, None
-        if not Path(os.path.realpath(path)).is_relative_to(inside):
+        if leads_out(path, folder):
             error = LEADS_OUT
         elif not _is_text(path.name):
             error = "the name has bytes that are not text; rename the file"
@@ -172,6 +170,21 @@ def thumbnail(photograph: Photograph) -> bytes:
     return _encoded(np.asarray(picture), "JPEG")
 
 
+def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
+    """Decode a mask of the database, as `probseg.formats.png.decode` does.
+
+    Raises:
+        DataError: If it cannot be read, or has another size than its photograph.
+    """
+    name = f"a stored mask of {photograph.name}"
+    with opened(io.BytesIO(mask), name) as picture:
+        size = picture.height, picture.width
+    if size != photograph.size:
+        msg = f"{name}: has the size {size}, the photograph {photograph.size}; delete the object"
+        raise DataError(msg)
+    return png.decode(mask)
+
+
 def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.uint8]:
     """Draw masks over one another at the size of the thumbnail.
 
@@ -187,7 +200,7 @@ def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.
     small = max(1, round(width * scale)), max(1, round(height * scale))
     places = np.zeros(small[::-1], np.uint8)
     for place, content in enumerate(masks, start=1):
-        inside = (png.decode(content) == 1).astype(np.uint8)
+        inside = (stored_labels(content, photograph) == 1).astype(np.uint8)
         places[cv2.resize(255 * inside, small, interpolation=cv2.INTER_AREA) > 127] = place
     return places
 

@@ -32,11 +32,18 @@ from probseg.annotate.files import DATABASE, Files, check_links
 from probseg.annotate.frames import pack
 from probseg.annotate.keys import read_keys
 from probseg.annotate.models import Answerer
-from probseg.annotate.photographs import Photograph, list_photographs, read_readable, small_map
+from probseg.annotate.photographs import (
+    Photograph,
+    list_photographs,
+    read_readable,
+    small_map,
+    stored_labels,
+)
+from probseg.annotate.settings import MOST_LABELS
 from probseg.annotate.steps import MAX_RADIUS, as_step, next_click
 from probseg.annotate.store import State, Store
 from probseg.errors import DataError, UsageError
-from probseg.formats import png, polygons
+from probseg.formats import polygons
 from probseg.interact.session import Session
 
 
@@ -85,7 +92,7 @@ class Sessions:
                 raise UsageError(msg) from error
         past = self.store.setting("inference")
         if past is not None:
-            answerer.resume(**past)
+            answerer.resume(folder, **past)
         if answerer.wanted is not None:
             self._remember_inference()
         with self._lock:
@@ -170,7 +177,7 @@ class Sessions:
         if one.mask is None:
             msg = f"object {number} is not finished"
             raise RequestError(msg)
-        return pack({}, png.decode(one.mask) == 1)
+        return pack({}, stored_labels(one.mask, photograph) == 1)
 
     def small_masks(self, photograph: Photograph) -> bytes:
         """Return the frame of all finished objects at the size of the thumbnail.
@@ -300,8 +307,8 @@ class Sessions:
 
     def set_labels(self, labels: object) -> list[str]:
         """Set the classes to choose from."""
-        if not isinstance(labels, list) or len(labels) > 1000:
-            msg = "`labels` must be a list of at most 1000 names"
+        if not isinstance(labels, list) or len(labels) > MOST_LABELS:
+            msg = f"`labels` must be a list of at most {MOST_LABELS} names"
             raise RequestError(msg)
         names = [checked_label(label) for label in labels]
         with self._lock:

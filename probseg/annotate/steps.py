@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import cv2
 import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from probseg.formats import run_lengths
 from probseg.formats.polygons import Polygon
+from probseg.images import MAX_PIXELS
 from probseg.interact.mask import Mask
 from probseg.interact.steps import BoxStep, Patch, Step, Stroke
 from probseg.types import Click
@@ -27,6 +30,64 @@ MAX_RADIUS = 500.0
 """Largest radius of a stroke in pixels."""
 
 StoredStep = dict[str, Any]
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_Number = Annotated[float, Field(gt=-1e9, lt=1e9)]
+_Side = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
+
+
+@with_config(_STRICT)
+class _StoredClick(TypedDict):
+    type: Literal["click"]
+    x: _Number
+    y: _Number
+    positive: bool
+
+
+@with_config(_STRICT)
+class _StoredBox(TypedDict):
+    type: Literal["box"]
+    box: tuple[int, int, int, int]
+
+
+@with_config(_STRICT)
+class _StoredStroke(TypedDict):
+    type: Literal["brush"]
+    radius: Annotated[float, Field(gt=0, le=MAX_RADIUS)]
+    points: Annotated[list[tuple[_Number, _Number]], Field(min_length=1, max_length=MAX_POINTS)]
+    positive: bool
+
+
+@with_config(_STRICT)
+class _RunLengths(TypedDict):
+    size: tuple[_Side, _Side]
+    counts: str
+
+
+@with_config(_STRICT)
+class _StoredPatch(TypedDict):
+    type: Literal["patch"]
+    segmentation: _RunLengths
+    positive: bool
+
+
+_STORED: TypeAdapter[Any] = TypeAdapter(
+    Annotated[_StoredClick | _StoredBox | _StoredStroke | _StoredPatch, Field(discriminator="type")]
+)
+
+
+def check_stored(body: str) -> None:
+    """Raise a `ValueError` unless a text of the database is a step in its stored form."""
+    _STORED.validate_json(body)
+
+
+def check_place(step: StoredStep, size: tuple[int, int]) -> None:
+    """Raise a `ValueError` unless a stored step lies in a photograph of `(H, W)`."""
+    if step["type"] in CHECKS:
+        check_step(step, size)
+    elif tuple(step["segmentation"]["size"]) != size:
+        msg = f"a patch has the size {step['segmentation']['size']}, its photograph {size}"
+        raise ValueError(msg)
 
 
 def check_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:

@@ -8,16 +8,22 @@ history of all that was done to its objects and to its state, for undo and redo:
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from probseg.annotate.schema import CHANGES
-from probseg.errors import UsageError
+from probseg.annotate.database import WAY_OUT, open_database
+from probseg.annotate.schema import INVERSES, values
+from probseg.annotate.settings import SETTINGS, is_label
+from probseg.annotate.steps import check_stored
+from probseg.errors import DataError, UsageError
+
+_logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
 """Longer times in seconds between two steps count as this much."""
@@ -134,7 +140,7 @@ class Store:
         path: The file; made if it is missing.
 
     Raises:
-        UsageError: If it was written by a newer version, or is used by another process.
+        UsageError: If it cannot be used, see `open_database`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,29 +150,13 @@ class Store:
             msg = f"{path.parent}: cannot be made ({error}); choose another --out"
             raise UsageError(msg) from error
         self._last: float | None = None  # time of the last step on any object
-        # Requests are answered by several threads, one at a time: see `Sessions`.
+        self._path = path
+        self._db = open_database(path)
         try:
-            self._db = sqlite3.connect(
-                path, check_same_thread=False, isolation_level=None, timeout=2
-            )
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one server for each folder
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version < len(CHANGES):
-                changes = "".join(CHANGES[version:])
-                mark = f"PRAGMA user_version = {len(CHANGES)};"
-                self._db.executescript(f"BEGIN;{changes}{mark}COMMIT;")
-        except sqlite3.DatabaseError as error:
-            msg = (
-                f"{path}: {error}; stop another `probseg annotate` that is at work on this folder, "
-                "make the folder writable, or choose another --out"
-            )
-            raise UsageError(msg) from error
-        if version > len(CHANGES):
-            msg = f"{path}: schema {version} is of a newer probseg, this one reads {len(CHANGES)}"
-            raise UsageError(msg)
+            self._refuse_damage()
+        except DataError as error:
+            self.close()
+            raise UsageError(str(error)) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -235,11 +225,46 @@ class Store:
         self._db.execute("UPDATE recording SET revision = ?, undone = ?", (revision, not undone))
         group = "FROM history WHERE photo = ? AND undone = ? AND revision = ?"
         known = (photo, undone, revision)
-        rows = self._db.execute(f"SELECT inverse {group} ORDER BY number DESC", known).fetchall()
+        sql = f"SELECT inverse, literals {group} ORDER BY number DESC"
+        rows = self._db.execute(sql, known).fetchall()
         self._db.execute(f"DELETE {group}", known)
-        for (inverse,) in rows:
-            self._db.execute(inverse)
+        self._reverse(photo, rows)
         return True
+
+    def _reverse(self, photo: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Carry out what takes changes back: names of `INVERSES`, and literals of their values."""
+        try:
+            for inverse, literals in rows:
+                self._db.execute(INVERSES[inverse], values(literals))
+        except sqlite3.OperationalError:  # the disk is full
+            raise
+        except (LookupError, ValueError, OverflowError, sqlite3.Error) as error:
+            msg = f"{self._path}: the history of {photo} is damaged ({error!r:.200}); {WAY_OUT}"
+            raise DataError(msg) from error
+        self._refuse_damage(photo)
+
+    def _refuse_damage(self, photo: str | None = None) -> None:
+        """Raise a `DataError` unless the objects of a photograph, or all, are as they are stored.
+
+        What the schema can say is checked already, see `probseg.annotate.database`.
+        """
+        which = "(?1 IS NULL OR photo = ?1)"
+        finished = "open = 0 AND (mask IS NULL OR counts IS NULL OR area IS NULL)"
+        sql = f"SELECT id FROM objects WHERE {which} AND {finished}"
+        faults = [f"object {number} has no mask" for (number,) in self._db.execute(sql, (photo,))]
+        sql = f"SELECT id, label FROM objects WHERE {which} AND label IS NOT NULL"
+        for number, label in self._db.execute(sql, (photo,)):
+            if not is_label(label):
+                faults.append(f"the label of object {number} is {label!r:.100}")
+        sql = f"SELECT object, body FROM steps JOIN objects ON id = object WHERE {which}"
+        for number, body in self._db.execute(sql, (photo,)):
+            try:
+                check_stored(body)
+            except ValueError as error:
+                faults.append(f"a step of object {number}: {error}")
+        if faults:
+            msg = f"{self._path}: is damaged ({faults[0]}); {WAY_OUT}"
+            raise DataError(msg)
 
     def overview(self) -> dict[str, Overview]:
         """Return what the list of photographs says of each known one, by name."""
@@ -366,14 +391,16 @@ class Store:
 
     def close_again(self, number: int) -> None:
         """Take back all that was done to an object since it was opened again; inside `change`."""
-        reopened = f"UPDATE objects SET open = 0 WHERE id = {number}"
+        group = "history WHERE object = ?1 AND undone = 0"
         sql = (
-            "SELECT inverse FROM history WHERE object = ? AND undone = 0 AND number >= (SELECT "
-            "MAX(number) FROM history WHERE object = ? AND undone = 0 AND inverse = ?) "
-            "ORDER BY number DESC"
+            f"SELECT photo, inverse, literals FROM {group} AND number >= (SELECT MAX(number) "
+            f"FROM {group} AND inverse = 'objects_open' AND literals = ?2) ORDER BY number DESC"
         )
-        for (inverse,) in self._db.execute(sql, (number, number, reopened)).fetchall():
-            self._db.execute(inverse)
+        rows = self._db.execute(sql, (number, f"0, {number}")).fetchall()
+        if rows:
+            self._reverse(rows[0][0], [row[1:] for row in rows])
+        else:  # its history was left behind
+            self._db.execute("UPDATE objects SET open = 0 WHERE id = ?", (number,))
 
     def set_label(self, number: int, label: str | None) -> None:
         """Set the class of an object; inside `change`."""
@@ -403,9 +430,15 @@ class Store:
         self._db.execute(sql, (photo,))
 
     def setting(self, name: str) -> Any:  # noqa: ANN401
-        """Return a setting; None if it was never set."""
+        """Return a setting; None if it was never set, or is none of `SETTINGS`."""
         row = self._db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        if row is None:
+            return None
+        try:
+            return SETTINGS[name].validate_json(row[0], strict=True)
+        except ValueError as error:
+            _logger.warning("%s: the setting %s is not used: %.300s", self._path, name, error)
+            return None
 
     def set_setting(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Keep a setting."""

@@ -14,6 +14,7 @@ from probseg.annotate.listening import listen, need_server, serve
 from probseg.cli.arguments import Parser, add_device, check_writable
 from probseg.errors import UsageError
 from probseg.paths import no_folder
+from probseg.texts import tell
 
 PORT = 8808
 
@@ -61,8 +62,8 @@ def run(arguments: Sequence[str]) -> None:
         address,
         f"to look without changing anything: {listening.address}/#{reader}",
     ]
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.write("Ctrl-C ends it; nothing is lost.\n")
+    tell("\n".join(lines) + "\n")
+    tell("Ctrl-C ends it; nothing is lost.\n")
     sys.stdout.flush()
     if options.browser:
         threading.Timer(0.5, webbrowser.open, [address]).start()
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--model",
         help="model of the zoo, model folder, or folder of a run (default: the last one used in "
-        "this folder, at first lite2_unet_prop)",
+        "this folder if it is of the zoo or in --runs, else lite2_unet_prop)",
     )
     add(
         "--runs",

@@ -6,13 +6,20 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    NotRequired,  # pydantic needs it before Python 3.12
+)
 
 import lightning as L
 import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from PIL import Image
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from probseg.data.prompts import PromptedImage
 from probseg.errors import UsageError
@@ -20,7 +27,8 @@ from probseg.formats import coco, png, run_lengths
 from probseg.formats.colours import distinct_colours, overlay
 from probseg.formats.mask_names import mask_names, stem_of
 from probseg.formats.results import COCO, MASKS, OVERLAYS
-from probseg.paths import replacing, write_text
+from probseg.images import MAX_PIXELS
+from probseg.paths import leads_out, replacing, write_text
 from probseg.tasks.prediction import Job, PhotoResult
 from probseg.texts import read_json
 
@@ -42,6 +50,33 @@ class Outcome(NamedTuple):
     done: int
     failed: int
     reasons: Mapping[str, str]
+
+
+_Side = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
+
+
+class _RunLengths(TypedDict):
+    size: tuple[_Side, _Side]
+    counts: Annotated[str, Field(pattern="^[0-o]*[0-O]$")]  # others end the process in pycocotools
+
+
+class _Unfinished(TypedDict):
+    digest: None
+    files: list[str]
+    failed: NotRequired[dict[str, str]]
+
+
+class _Finished(TypedDict):
+    digest: str
+    files: list[str]
+    size: tuple[_Side, _Side]
+    masks: dict[str, _RunLengths | None]
+    qualities: NotRequired[dict[str, float]]
+    failed: dict[str, str]
+
+
+_RECORD: TypeAdapter[Any] = TypeAdapter(_Finished | _Unfinished)
+"""What is kept of a photograph in a folder, which others may have sent."""
 
 
 class PredictionWriter(L.Callback):
@@ -98,6 +133,11 @@ class PredictionWriter(L.Callback):
         Raises:
             UsageError: If there is one, or `annotations.json` has other photographs, too.
         """
+        places = {(self.folder / file).parent for file in self._writers}
+        for place in (*places, *(self._place(job).parent for job in self.jobs)):
+            if leads_out(place, self.folder):
+                msg = f"--output {self.folder}: {place} is a link out of the folder; remove it"
+                raise UsageError(msg)
         own = {file for job in self.jobs for file in self._record(job).get("files", ())}
         strangers = [
             file for file in self._writers if file not in own and (self.folder / file).exists()
@@ -223,7 +263,8 @@ class PredictionWriter(L.Callback):
                 "failed": result.failed,
             }
         for file in before.difference(record["files"]):  # of objects that are no more
-            if self._writers.get(file, job.image.file) == job.image.file:
+            own = self._writers.get(file, job.image.file) == job.image.file
+            if own and not leads_out(self.folder / file, self.folder):
                 (self.folder / file).unlink(missing_ok=True)
         self._keep(job, record)
 
@@ -255,8 +296,11 @@ class PredictionWriter(L.Callback):
         write_text(self._place(job), json.dumps(record))
 
     def _record(self, job: Job) -> dict[str, Any]:
-        record = _read_json(self._place(job))
-        return record if isinstance(record, dict) else {}
+        try:
+            record: dict[str, Any] = _RECORD.validate_json(self._place(job).read_bytes())
+        except (FileNotFoundError, ValueError):  # or something else has changed it
+            return {}
+        return record
 
     @property
     def _list(self) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import probseg
 from probseg.cli.help import short_help
 from probseg.kinds import Offers
+from probseg.texts import tell
 
 USAGE = """\
 usage: probseg [-h] [--version] VERB ...
@@ -74,7 +75,7 @@ class _Notices(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record to `sys.stderr`, which progress bars replace while they are shown."""
-        sys.stderr.write(f"probseg: {self.format(record)}\n")
+        tell(f"probseg: {self.format(record)}\n", sys.stderr)
 
 
 NOTICES = _Notices()
@@ -101,15 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("probseg").setLevel(logging.INFO)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
-        sys.stdout.write(USAGE)
+        tell(USAGE)
         return 0
     verb, *options = arguments
     if verb == "--version":
-        sys.stdout.write(f"probseg {probseg.__version__}\n")
+        tell(f"probseg {probseg.__version__}\n")
         return 0
     short = short_help(arguments)
     if short is not None:
-        sys.stdout.write(short)
+        tell(short)
         return 0
     from probseg.errors import UnknownNameError, user_error
 
@@ -130,9 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             explained = MemoryError(f"there is not enough memory ({error or 'none was left'})")
         if explained is None:
             raise
-        sys.stderr.write(f"probseg: error: {explained}\n")
+        tell(f"probseg: error: {explained}\n", sys.stderr)
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("\nprobseg: stopped by Ctrl-C\n")
+        tell("\nprobseg: stopped by Ctrl-C\n", sys.stderr)
         return 130
     return 0

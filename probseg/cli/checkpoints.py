@@ -21,7 +21,7 @@ from probseg.errors import UsageError, WeightsError
 from probseg.lightning_internals import finished_epochs
 from probseg.models import Segmenter
 from probseg.paths import no_file
-from probseg.texts import read_yaml
+from probseg.texts import read_yaml, tell
 from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
 
 RANDOM = "random"
@@ -205,7 +205,7 @@ def _trains_on(run: Path, data: Mapping[str, Any]) -> bool:
     except yaml.YAMLError:
         stored = None
     if not isinstance(stored, Mapping):  # cut off while it was written
-        sys.stderr.write(f"probseg: {path} cannot be read; its run is left out\n")
+        tell(f"probseg: {path} cannot be read; its run is left out\n", sys.stderr)
         return False
     return _text(stored.get("data")) == _text(data)
 

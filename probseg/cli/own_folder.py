@@ -13,7 +13,7 @@ import yaml
 from probseg.cli.configs import named_configs
 from probseg.errors import UsageError
 from probseg.paths import configs_dir, find_data
-from probseg.texts import read_yaml
+from probseg.texts import read_yaml, tell
 
 FOLDER = "--folder"
 
@@ -85,9 +85,10 @@ def _warn_of_training_data(arguments: Sequence[str], folder: Path) -> None:
             continue
         root = _root(path)
         if root is not None and find_data(root).resolve() == folder.resolve():
-            sys.stderr.write(
+            tell(
                 f"probseg: {FOLDER} {folder}: this run was trained on most of its photographs, and "
-                f"scores too well on them; without {FOLDER}, it is tested on the others\n"
+                f"scores too well on them; without {FOLDER}, it is tested on the others\n",
+                sys.stderr,
             )
 
 

@@ -12,6 +12,8 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator, XLAA
 from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.functional import conv2d
 
+from probseg.texts import tell
+
 BFLOAT16 = ("bf16", "bf16-mixed", "bf16-true")
 """Lightning's names of bfloat16."""
 
@@ -29,9 +31,10 @@ def without_slow_bfloat16(trainer: Namespace) -> None:
     gain = bfloat16_gain()
     if gain < 1:
         trainer["precision"] = "32-true"
-    rank_zero_only(sys.stderr.write)(
+    rank_zero_only(tell)(
         f"probseg: on this processor a convolution in bfloat16 is {gain:.2g} times as fast as in "
-        f"float32; the training uses {trainer['precision']}\n"
+        f"float32; the training uses {trainer['precision']}\n",
+        sys.stderr,
     )
 
 

@@ -30,7 +30,7 @@ from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.interact.photograph import as_photograph
 from probseg.kinds import TASKS, find
 from probseg.models import Network, task_of
-from probseg.paths import write_text
+from probseg.paths import LEADS_OUT, leads_out, write_text
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     UNREAD_SUFFIXES,
@@ -40,6 +40,7 @@ from probseg.picture_formats import (
     second_of_a_stem,
 )
 from probseg.tasks.prediction import Job, Photo, Prediction, PredictionData, prompted_state
+from probseg.texts import tell
 from probseg.zoo import create_model
 from probseg.zoo.trained import description_for, weights_digest
 
@@ -88,7 +89,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
         png.write_binary(output, answer.masks[0].mask())
     else:
         write_text(output, json.dumps(run_lengths.encode(answer.masks[0])) + "\n")
-    sys.stdout.write(f"{output}\n")
+    tell(f"{output}\n")
 
 
 def predict_folder(options: argparse.Namespace) -> None:
@@ -113,6 +114,8 @@ def predict_folder(options: argparse.Namespace) -> None:
     for image in prompts.images:
         path = paths[image.file]
         refusal = second_of_a_stem(twins[path]) if path in twins else None
+        if leads_out(path, options.images):
+            refusal = LEADS_OUT
         digest = "" if refusal else _digest(image, path, weights, options.formats)
         jobs.append(Job(image, path, digest, refusal))
     writer = PredictionWriter(
@@ -150,7 +153,7 @@ def predict_folder(options: argparse.Namespace) -> None:
             stopped = interruption(error, trainer.received_sigterm)
             if stopped is None:
                 raise
-            sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command continues\n")
+            tell(f"probseg: stopped by {stopped[1]}; the same command continues\n", sys.stderr)
             raise SystemExit(stopped[0]) from error
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         _finish(writer, prompts, before, options)
@@ -233,7 +236,7 @@ def _finish(
         lines.append(f"failed: {len(reasons) - SHOWN} more")
     text = "".join(f"{line}\n" for line in lines)
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    tell(text.encode(encoding, "backslashreplace").decode(encoding))
     if reasons:
         sys.stdout.flush()
         raise SystemExit(1)

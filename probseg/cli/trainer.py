@@ -51,7 +51,7 @@ from probseg.errors import UsageError, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, VerbCLI
 from probseg.models import task_of
-from probseg.texts import read_yaml
+from probseg.texts import read_yaml, tell
 
 NOISE = re.compile(
     r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"
@@ -118,7 +118,7 @@ class ProbsegCLI(VerbCLI):
         if self.checkpoint is None and self.verb != "fit":
             self.checkpoint = best_of_run([Path(str(path)) for path in config.config or ()])
             if self.checkpoint is not None:
-                sys.stderr.write(f"probseg: best checkpoint of the run: {self.checkpoint}\n")
+                tell(f"probseg: best checkpoint of the run: {self.checkpoint}\n", sys.stderr)
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
         if ckpt_path == "best":
@@ -130,10 +130,10 @@ class ProbsegCLI(VerbCLI):
                 self.run_to_continue = Path(self.checkpoint).parent.parent
         stored = check_readable(Path(self.checkpoint))
         if self.verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
-            sys.stderr.write(f"probseg: {self.checkpoint}: {done}\n")
+            tell(f"probseg: {self.checkpoint}: {done}\n", sys.stderr)
             raise SystemExit(0)
         if ckpt_path == "last":
-            sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
+            tell(f"probseg: going on from {self.checkpoint}\n", sys.stderr)
 
     def instantiate_classes(self) -> None:
         """Make trainer, model and data.
@@ -169,7 +169,7 @@ class ProbsegCLI(VerbCLI):
             reason = user_error(error) or datasets.refused or innermost
             raise UsageError(str(reason)) from error
         if self.verb == "fit" and self.checkpoint is None:
-            sys.stderr.write(f"probseg: weights to begin with: {weights}\n")
+            tell(f"probseg: weights to begin with: {weights}\n", sys.stderr)
         config.model, config.weights_only = asked, weights_only
         for logger, _ in names:  # the saved configuration must not tie later runs to this folder
             logger["version"] = None
@@ -210,7 +210,7 @@ class ProbsegCLI(VerbCLI):
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
         if self.trainer.is_global_zero and keeps_files(self.trainer):
-            sys.stderr.write(next_commands(self.trainer))
+            tell(next_commands(self.trainer), sys.stderr)
 
     def run_verb(self) -> None:
         """Train or evaluate, and explain errors.
@@ -227,8 +227,9 @@ class ProbsegCLI(VerbCLI):
             if (stopped := interruption(error, self.trainer.received_sigterm)) is not None:
                 status, by = stopped
                 if self.trainer.is_global_zero:
-                    sys.stderr.write(
-                        f"probseg: stopped by {by}; {how_to_continue(self.verb, last)}\n"
+                    tell(
+                        f"probseg: stopped by {by}; {how_to_continue(self.verb, last)}\n",
+                        sys.stderr,
                     )
                 raise SystemExit(status) from error
             explained = explain(error, self.verb, self.config[self.verb], last)

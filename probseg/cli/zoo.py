@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markdown import Markdown
 
 from probseg.cli.arguments import Parser, add_verbs
 from probseg.errors import UsageError
 from probseg.kinds import Offers
 from probseg.paths import zoo_dir
-from probseg.terminal import Grid, console, fitted, print_table
+from probseg.terminal import Grid, Terminal, console, fitted, print_table
+from probseg.texts import tell
 from probseg.zoo.figures import class_figures, figure
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import CARD
@@ -121,7 +120,7 @@ def _list(options: argparse.Namespace) -> None:
 def _show(options: argparse.Namespace) -> None:
     card = find_model(options.name).folder / CARD
     text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]  # without the front matter
-    terminal = Console()
+    terminal = Terminal()
     whole = TABLE.sub(lambda table: _narrow(table[0], terminal.width), text)
     terminal.print(Markdown(whole))
 
@@ -147,4 +146,4 @@ def _fetch(options: argparse.Namespace) -> None:
             raise UsageError(msg)
         folder = hub_folder(name)
         check_folder(folder)
-        sys.stdout.write(f"{name} is in {folder}\n")
+        tell(f"{name} is in {folder}\n")

@@ -186,7 +186,7 @@ def _files(
 ) -> dict[str, Path]:
     """Map the stems of the picture files of a folder to their paths."""
     place = root / folder
-    found, refused = sort_pictures(place, suffixes)
+    found, refused = sort_pictures(place, suffixes, root)
     problems += [Problem(str(path), reason) for path, reason in refused.items()]
     if not found:
         refuse_only_unread(place)

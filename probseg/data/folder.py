@@ -75,8 +75,8 @@ class ImageMaskFolder(InteractiveDataset):
         self.name = name
         check_layout(self.root, name)
         place, within = self.root / images_folder(self.root), self.root / "masks"
-        images = _some_files(picture_files(place), place, IMAGE_SUFFIXES)
-        drawn = _some_files(mask_files(within), within, LOSSLESS_SUFFIXES)
+        images = _some_files(picture_files(place, root=self.root), place, IMAGE_SUFFIXES)
+        drawn = _some_files(mask_files(within, self.root), within, LOSSLESS_SUFFIXES)
         masks = pair_masks(images, drawn, self.root, place)
         stems = sorted(images)
         if split is not None:

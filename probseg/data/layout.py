@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PureWindowsPath
 
 from probseg.errors import DataError
-from probseg.paths import data_dir
+from probseg.paths import LEADS_OUT, data_dir, leads_out
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -33,21 +33,28 @@ def chosen_root(root: Path | str | None, *names: str) -> Path:
     return next((place for place in choices if place.is_dir()), choices[0])
 
 
-def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict[str, Path]:
+def picture_files(
+    place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
+) -> dict[str, Path]:
     """Map the stems of the picture files in a folder to their paths.
 
     Args:
         place: The folder, which may be missing.
         suffixes: Those of the files that count, in small letters.
+        root: The folder that links must stay in, see `leads_out`; by default `place`.
 
     Returns:
         The paths in the order of their names; empty if there are none.
 
     Raises:
-        DataError: If two files have the same stem, or all photographs are of a format that is not
-            supported.
+        DataError: If two files have the same stem, one links out of `root`, or all photographs are
+            of a format that is not supported.
     """
     found = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
+    for path in found:
+        if leads_out(path, root or place):
+            msg = f"{path}: {LEADS_OUT}"
+            raise DataError(msg)
     for path, first in of_one_stem(found).items():
         msg = f"{path}: {second_of_a_stem(first)}"
         raise DataError(msg)
@@ -57,20 +64,23 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
 
 
 def sort_pictures(
-    place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES
+    place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> tuple[dict[str, Path], dict[Path, str]]:
     """Divide the pictures in a folder into those that are read and the others, by their names.
 
     Args:
         place: The folder, which may be missing.
         suffixes: Those of the files that are read, in small letters.
+        root: See `picture_files`.
 
     Returns:
         The files that are read by their stems; and why each of the others is not.
     """
     files, refused = [], {}
     for path in list_pictures(place, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
-        if path.suffix.lower() in suffixes:
+        if leads_out(path, root or place):
+            refused[path] = LEADS_OUT
+        elif path.suffix.lower() in suffixes:
             files.append(path)
         else:
             expected = f"is not lossless; expected {', '.join(suffixes)}"
@@ -93,7 +103,7 @@ def unread_folders(*places: Path) -> dict[Path, str]:
     """
     reasons = {}
     for folder in sorted(path for place in places for path in place.glob("[!.]*")):
-        if not folder.is_dir():
+        if not folder.is_dir() or leads_out(folder, folder.parent):
             continue
         inside = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
         count = sum(len(list_pictures(path)) for path in inside)
@@ -103,14 +113,14 @@ def unread_folders(*places: Path) -> dict[Path, str]:
     return reasons
 
 
-def mask_files(place: Path) -> dict[str, Path]:
+def mask_files(place: Path, root: Path | None = None) -> dict[str, Path]:
     """Map the stems of the masks in a folder to their paths.
 
     Raises:
-        DataError: If a mask has the stem of another one, or a format that changes its numbers or
-            is not read.
+        DataError: If a mask has the stem of another one, links out of `root`, or has a format that
+            changes its numbers or is not read.
     """
-    files, refused = sort_pictures(place, LOSSLESS_SUFFIXES)
+    files, refused = sort_pictures(place, LOSSLESS_SUFFIXES, root)
     for path, reason in refused.items():
         msg = f"{path}: {reason}"
         raise DataError(msg)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from probseg.data.cache import cached
 from probseg.data.threads import in_threads
 from probseg.errors import DataError
+from probseg.texts import printable
 from probseg.transfer import Progress, silent
 
 _Item = TypeVar("_Item")
@@ -151,7 +152,7 @@ def _terminal() -> Progress:
         if now - last > 0.5 or done == total:
             last = now
             end = "\n" if done == total else ""
-            sys.stderr.write(f"\r{what}: {done} of {total}{end}")
+            sys.stderr.write(f"\r{printable(what)}: {done} of {total}{end}")
             sys.stderr.flush()
 
     return show

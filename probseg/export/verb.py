@@ -13,6 +13,7 @@ from probseg.errors import UsageError
 from probseg.export import export_model
 from probseg.export.targets import TARGETS
 from probseg.terminal import console
+from probseg.texts import tell
 from probseg.zoo.create import create_interactive
 
 SETTINGS = ("key", "value", "click")
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str]) -> None:
         options.to,
         options.size,
         options.model,
-        tell=lambda step: sys.stderr.write(f"{step}\n"),
+        tell=lambda step: tell(f"{step}\n", sys.stderr),
     )
     console().print(
         f"{parity.answers} answers compared: logits differ by at most "

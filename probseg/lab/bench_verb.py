@@ -20,6 +20,7 @@ from probseg.models import list_presets, task_of
 from probseg.models.encoded import reduced
 from probseg.paths import is_path, write_text
 from probseg.terminal import Grid, console, print_table
+from probseg.texts import tell
 from probseg.zoo import list_models
 from probseg.zoo.lookup import describe
 
@@ -147,7 +148,7 @@ def _model(options: argparse.Namespace) -> None:
     settings = Settings(**given)
     records: list[Record] = []
     for number, name in enumerate(names, start=1):
-        sys.stderr.write(f"measuring {name} ({number} of {len(names)})\n")
+        tell(f"measuring {name} ({number} of {len(names)})\n", sys.stderr)
         records.append(measure_elsewhere(name, settings))
         if json_file is not None:  # after each, so that a long run leaves something if it is ended
             _write_json(json_file, records, settings)

@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from probseg.attention import UPDATES
 from probseg.cli.arguments import Parser, add_device, check_writable, count, new_file, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
@@ -23,6 +21,7 @@ from probseg.errors import DataError, UsageError
 from probseg.evaluation import get_protocol
 from probseg.lab.tuning import Grid, Trial, settings_of, tune
 from probseg.paths import write_text
+from probseg.terminal import Terminal
 from probseg.zoo import create_interactive
 from probseg.zoo.lookup import describe
 
@@ -67,7 +66,7 @@ def run(arguments: Sequence[str]) -> None:
     protocol = get_protocol(options.protocol)
     if protocol.is_random:
         protocol = replace(protocol, trials=options.trials)
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(
         f"{options.model} on {len(samples)} objects of {objects.name}, protocol {protocol.name}: "
         "mean clicks to an IoU of 90 %, ± standard error, and the interval of the difference (95 % "

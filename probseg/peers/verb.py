@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from probseg.models import Segmenter
 from probseg.peers.ritm import import_ritm
 from probseg.peers.sam_files import import_sam
 from probseg.peers.simpleclick_files import import_simpleclick
+from probseg.texts import tell
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
@@ -41,7 +41,7 @@ def add_import(verbs: Verbs) -> None:
 def _import(options: argparse.Namespace) -> None:
     ORIGINS[options.kind](options.file, options.folder)
     name = f"{options.folder.resolve()}/"
-    sys.stdout.write(
+    tell(
         f"wrote {options.folder}; test it under the protocols with\n"
         f"  probseg test --config configs/experiment/grabcut.yaml --model.model.name {name}\n"
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.console import Console
 
 from probseg.cli.arguments import add_device, check_writable
 from probseg.errors import DataError, DatasetNotFoundError, UsageError
@@ -17,6 +16,7 @@ from probseg.paths import zoo_dir
 from probseg.release.evaluations import Evaluation
 from probseg.release.facts import Facts, facts_of
 from probseg.release.publish import check_same_weights, publish
+from probseg.terminal import Terminal
 from probseg.texts import read_text
 from probseg.zoo.index import INDEX, Entry, read_index
 from probseg.zoo.trained import Trained, read_trained
@@ -84,7 +84,7 @@ def _publish(options: argparse.Namespace) -> None:
     trained = read_trained(options.source, options.weights)
     facts = _facts(options.facts, entries.get(options.name), trained)
     evaluations = _evaluations(options.results, trained)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Terminal(highlight=False, markup=False, soft_wrap=True)
 
     def measure(model: Any, evaluation: Evaluation) -> dict[str, float]:  # noqa: ANN401
         console.print(f"measuring {evaluation.key} with the weights in half precision")

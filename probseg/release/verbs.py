@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from probseg.paths import zoo_dir
 from probseg.release.push import push
 from probseg.release.table import render_table, write_table
+from probseg.terminal import Terminal
+from probseg.texts import tell
 from probseg.zoo.index import read_index
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def add_table(verbs: Verbs) -> None:
 
 def _push(options: argparse.Namespace) -> None:
     address = push(options.name, options.repository, private=options.private, root=options.zoo)
-    Console(highlight=False, markup=False, soft_wrap=True).print(
+    Terminal(highlight=False, markup=False, soft_wrap=True).print(
         f"pushed {options.name}: {address}"
     )
 
@@ -47,6 +46,6 @@ def _push(options: argparse.Namespace) -> None:
 def _table(options: argparse.Namespace) -> None:
     table = render_table(read_index(options.zoo or zoo_dir()).values())
     if options.into is None:
-        sys.stdout.write(table)
+        tell(table)
     else:
         write_table(options.into, table, check=options.check)

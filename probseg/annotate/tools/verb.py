@@ -17,6 +17,7 @@ from probseg.cli.arguments import Parser, add_device
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 from probseg.paths import no_folder
+from probseg.texts import tell
 
 if TYPE_CHECKING:
     from probseg.annotate.listening import Listening
@@ -89,7 +90,7 @@ def _serve_x_anylabeling(options: argparse.Namespace) -> None:
 
 
 def _serve(app: Guard, listening: Listening) -> None:
-    sys.stdout.write(f"{listening.address}\nCtrl-C ends it.\n")
+    tell(f"{listening.address}\nCtrl-C ends it.\n")
     sys.stdout.flush()
     serve(app, listening)
 
@@ -124,7 +125,7 @@ def _write_function(folder: Path) -> None:
         raise UsageError(msg)
     with as_file(files("probseg.annotate.tools") / "cvat_nuclio") as template:
         shutil.copytree(template, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    sys.stdout.write(f"wrote {folder}\n")
+    tell(f"wrote {folder}\n")
 
 
 def _parser() -> argparse.ArgumentParser:

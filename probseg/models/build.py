@@ -26,7 +26,7 @@ Description = dict[str, Any]
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
 """Arguments of parts that come from the part before them, and from no description."""
 
-_PARTS: Mapping[str, type[nn.Module]] = Offers(
+PARTS: Mapping[str, type[nn.Module]] = Offers(
     "part",
     {
         "ClickMaps": ClickMaps,
@@ -195,7 +195,7 @@ def build(description: Description, kind: type[Network] = Network) -> Network:
         TypeError: If a part has no such argument; the message lists the nearest ones.
         ValueError: If an argument is wrong, or the network is of another class.
     """
-    model = build_described(resolved(description), _PARTS, "part of a network", _made)
+    model = build_described(resolved(description), PARTS, "part of a network", _made)
     if not isinstance(model, kind):
         networks = [facts.network for facts in TASKS.values()]
         expected = map(_last, networks) if kind is Network else [kind.__name__]
@@ -219,7 +219,7 @@ def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, 
         TypeError: If the part has no such argument.
         ValueError: If a whole network gets something else where it needs a part.
     """
-    part = _PARTS[name]
+    part = PARTS[name]
     parameters = inspect.signature(part).parameters
     known = [key for key in parameters if key not in FROM_BEFORE]
     for key, value in arguments.items():

@@ -21,7 +21,14 @@ from probseg.backbones import Backbone
 from probseg.descriptions import class_name, is_description
 from probseg.errors import UnknownNameError, ZooError
 from probseg.kinds import TASKS
-from probseg.models.build import FROM_BEFORE, PARTS, Description, resolved, without_downloads
+from probseg.models.build import (
+    FROM_BEFORE,
+    PARTS,
+    Description,
+    override,
+    resolved,
+    without_downloads,
+)
 from probseg.models.network import Network
 
 COUNTS = ("blocks", "depth", "depths", "iterations", "layers", "stages", "steps")
@@ -53,12 +60,15 @@ class Variant(BaseModel, strict=True, hide_input_in_errors=True):
     changes: dict[str, Any] | None = None
 
 
-def checked(description: object, source: str) -> Description:
+def checked(
+    description: object, source: str, changes: Mapping[str, Any] | None = None
+) -> Description:
     """Return the description of a network that came with weights, which then downloads nothing.
 
     Args:
         description: A network, or a call of a task's `variant`.
         source: The file that it is in, for messages.
+        changes: Changes to it, as `override` takes them, that the file makes.
 
     Raises:
         UnknownNameError: If a class, a preset or a layer is not one of the project.
@@ -70,7 +80,7 @@ def checked(description: object, source: str) -> Description:
             raise TypeError(msg)
         if class_name(description) in {facts.variant.split(".")[-1] for facts in TASKS.values()}:
             Variant.model_validate(description["init_args"])
-        network = resolved(description)
+        network = override(resolved(description), changes or {})
         if is_description(network["init_args"].get("backbone")):
             network = without_downloads(network)
         _check_part(Network, network)
@@ -92,7 +102,7 @@ def _check_part(kind: type, description: object) -> None:
     if name not in PARTS:
         path = description["class_path"]
         named = path[:200] if isinstance(path, str) else type(path).__name__
-        raise UnknownNameError("part of a network", named, PARTS)
+        raise UnknownNameError(kind="part of a network", name=named, known=PARTS)
     part = PARTS[name]
     if not issubclass(part, kind):
         msg = f"a {name} for a {kind.__name__}"
@@ -104,7 +114,7 @@ def _check_part(kind: type, description: object) -> None:
     layer = arguments.get("attention", parameters["attention"].default)
     options = arguments.get("attention_options" if issubclass(part, Backbone) else "options")
     if layer is not None and layer not in ATTENTIONS:
-        raise UnknownNameError("attention", layer, ATTENTIONS)
+        raise UnknownNameError(kind="attention", name=layer, known=ATTENTIONS)
     _check_arguments(ATTENTIONS[layer] if layer else Attention2d, options or {})
 
 

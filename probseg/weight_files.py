@@ -134,16 +134,13 @@ def _check_tensors(path: Path, content: object) -> None:
 
 
 def tensors_in(content: object) -> Iterator[Tensor]:
-    """Yield the tensors in dictionaries, lists and tuples, each once, at any depth."""
+    """Yield the tensors in dictionaries, lists and tuples at any depth, as often as they are."""
     seen: set[int] = set()
     waiting = [content]
     while waiting:
         item = waiting.pop()
-        if id(item) in seen:
-            continue
         if isinstance(item, Tensor):
-            seen.add(id(item))
             yield item
-        elif isinstance(item, dict | list | tuple | set):
+        elif isinstance(item, dict | list | tuple) and id(item) not in seen:
             seen.add(id(item))
             waiting.extend(item.values() if isinstance(item, dict) else item)

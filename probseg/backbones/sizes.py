@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +19,6 @@ ANY = (1, 33)
 
 WINDOWS = (1, 2, 7)
 """Sides of windows, in cells of the coarsest map, that an image may have to be divided into."""
-
-OUTLINE: ContextVar[bool] = ContextVar("outline", default=False)
-"""Whether networks are built for the names and shapes of their weights alone, and cannot run."""
 
 
 class SizeError(ValueError):
@@ -46,8 +42,6 @@ def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> int:
     Raises:
         SizeError: If there is none; the message says what happened at the last tried size.
     """
-    if OUTLINE.get():
-        return 1
     coarsest = math.lcm(*features.strides)
     trials = [(1, ANY), *((m, (m, 2 * m)) for m in (coarsest * side for side in WINDOWS))]
     with _evaluating(network):

@@ -23,9 +23,9 @@ from probseg.errors import (
     WeightsError,
     ZooError,
 )
+from probseg.models.budget import Budget
 from probseg.models.build import Description, build
 from probseg.models.network import Network
-from probseg.models.outline import LARGEST, outline
 from probseg.paths import replacing, write_text
 from probseg.transfer import digest
 from probseg.weight_files import read_safetensors
@@ -33,6 +33,9 @@ from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, File
 
 LONGEST = 2**20
 """Bytes of a description that are read; a thousand are usual."""
+
+FRESH, SPARE = 100_000_000, 20_000_000
+"""Numbers that a network may hold which comes without weights, or beyond its weights."""
 
 
 def file_of(path: Path) -> File:
@@ -114,9 +117,7 @@ def load_into(model: nn.Module, path: Path) -> None:
 def build_to_fit(
     description: Description, weights: Mapping[str, Tensor] | None, source: str
 ) -> Network:
-    """Build a network from others' description if its size is that of its weights.
-
-    Names and shapes are compared before anything of the network's size is made.
+    """Build a network from others' description, of about the size of its weights.
 
     Args:
         description: The network, perhaps with changes.
@@ -130,19 +131,11 @@ def build_to_fit(
         ZooError: If no network can be built from the description.
         WeightsError: If the weights are of another one, or it is too large without any.
     """
+    spare = FRESH if weights is None else SPARE
+    numbers = sum(tensor.numel() for tensor in (weights or {}).values())
     try:
-        sizes = outline(description)
-        held = sum(tensor.numel() for tensor in (*sizes.parameters(), *sizes.buffers()))
-        if weights is not None:
-            check_fit(sizes.state_dict(), weights, source)
-            held -= sum(tensor.numel() for tensor in weights.values())
-        if held > LARGEST:
-            msg = (
-                f"{source}: the network has {held:,} numbers and no weights for them, of at most "
-                f"{LARGEST:,}; load it with its weights (pretrained=True)"
-            )
-            raise WeightsError(msg)
-        model = build(description)
+        with Budget(numbers + spare, source):
+            model = build(description)
     except USER_ERRORS:
         raise
     except Exception as error:  # whatever a library raises for settings that do not go together
@@ -150,6 +143,7 @@ def build_to_fit(
         raise ZooError(msg) from error
     if weights is None:
         return model
+    check_fit(model.state_dict(), weights, source)
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     return model.eval()
 

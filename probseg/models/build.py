@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import partial
+from reprlib import repr as short
 from typing import Any, TypeVar, overload
 
 import yaml
@@ -151,7 +152,7 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
             if not isinstance(value, Mapping):
                 msg = (
                     f"`{key}` must be a dictionary of arguments to change, e.g. "
-                    f"{key}={{'channels': 64}}, got {value!r}"
+                    f"{key}={{'channels': 64}}, got {short(value)}"
                 )
                 raise ValueError(msg)
             arguments[key] = dict(value) if is_description(value) else override(old, value)

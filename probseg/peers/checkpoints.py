@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, NamedTuple
 
 import torch
@@ -136,7 +137,7 @@ def check_arguments(
         raise WeightsError(msg)
     for name, wanted in needed.items():
         if config[name] != wanted:
-            msg = f"{source}: {name} must be {wanted}, got {config[name]!r}; {others}"
+            msg = f"{source}: {name} must be {wanted}, got {short(config[name])}; {others}"
             raise WeightsError(msg)
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, Literal
 
 import yaml
@@ -199,7 +200,7 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
         return checked(description, str(source)), name if isinstance(name, str) else None
     if not isinstance(name, str) or not NAME.fullmatch(name):
         msg = (
-            f"{source}: its training began with the network {name!r:.80}, and files do not say "
+            f"{source}: its training began with the network {short(name)}, and files do not say "
             "where else to read; `probseg test --config` with its config.yaml does, if it is yours"
         )
         raise WeightsError(msg)

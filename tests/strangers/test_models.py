@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import pickle
 import struct
 import zipfile
 
@@ -215,9 +214,10 @@ def test_pickles_that_unpack_to_more(tmp_path, attack):
                 changed_file.writestr(entry.filename, data)
     with pytest.raises(WeightsError, match=r"b\.ckpt"):
         read_pickled(other, "a checkpoint")
-    (tmp_path / "c.pth").write_bytes(content or pickle.dumps([1]))
-    with pytest.raises(WeightsError, match=r"c\.pth"):
-        read_pickled(tmp_path / "c.pth", "a checkpoint", legacy=True)
+    if attack == "bytearray":
+        (tmp_path / "c.pth").write_bytes(content)
+        with pytest.raises(WeightsError, match=r"c\.pth: holds a bytearray"):
+            read_pickled(tmp_path / "c.pth", "a checkpoint", legacy=True)
 
 
 WATCHED = """

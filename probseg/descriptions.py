@@ -25,7 +25,8 @@ Make = Callable[[str, dict[str, Any]], Any]
 
 def class_name(description: Mapping[str, Any]) -> str:
     """Return the last part of a description's `class_path`; an empty text without one."""
-    return str(description.get("class_path") or "").split(".")[-1]
+    path = description.get("class_path")
+    return path.split(".")[-1] if isinstance(path, str) else ""
 
 
 def is_description(value: object) -> TypeGuard[dict[str, Any]]:

@@ -21,6 +21,7 @@ FLOORS = [
         "lightning_internals",
         "quick_imports",
         "page",
+        "weight_files",
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},

@@ -103,7 +103,7 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
     # The base of what the hub's HTTP library raises when a download breaks off; no OSError.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
-    arguments: dict[str, Any] = {"pretrained": pretrained, "features_only": True, **options}
+    arguments: dict[str, Any] = {**options, "pretrained": pretrained, "features_only": True}
     if output_stride != 32:  # which not every network would take
         arguments["output_stride"] = output_stride
     config = timm.get_pretrained_cfg(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -11,13 +10,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
 from probseg.errors import WeightsError
 from probseg.quick_imports import import_timm
+from probseg.weight_files import read_pickled, read_safetensors
 
 _logger = logging.getLogger(__name__)
 
@@ -143,17 +140,10 @@ def _file_in(package: str) -> Path:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     """Read a weight file without running code."""
-    try:
-        if path.suffix == ".safetensors":
-            content: Any = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        msg = (
-            f"{path}: cannot be read; the file is damaged, of another kind, or holds Python "
-            "objects, which are not read since they could run code"
-        )
-        raise WeightsError(msg) from error
+    if path.suffix == ".safetensors":
+        content: Any = read_safetensors(path)
+    else:
+        content = read_pickled(path, "tensors by name", legacy=True)
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         msg = f"{path}: must hold tensors by name and nothing else, as model.state_dict() gives"
         raise WeightsError(msg)
@@ -165,7 +155,7 @@ def _whole(name: str, options: Mapping[str, Any]) -> nn.Module:
     timm = import_timm()
 
     kept = {key: value for key, value in options.items() if key not in _OF_FEATURES}
-    network: nn.Module = timm.create_model(name, **kept)
+    network: nn.Module = timm.create_model(name, **{**kept, "pretrained": False})
     return network
 
 
@@ -185,7 +175,7 @@ def _converted(given: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
     return result
 
 
-def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, Size]:
     return {key: value.shape for key, value in state.items()}
 
 

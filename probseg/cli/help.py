@@ -21,7 +21,9 @@ _PURPOSE = {
 
 _COMMON = """\
 run:
-  -c, --config FILE            configuration; several are merged, options win over them
+  -c, --config FILE            configuration; several are merged, options win over them. The
+                               classes that it names are imported: of your own, or of people
+                               whose code you would run
   --ckpt_path FILE             checkpoint; last: the newest of the runs of this configuration
   --seed_everything N          seed of weights, data and clicks
   --trainer.accelerator NAME   auto, cpu, gpu, mps
@@ -107,5 +109,8 @@ def short_help(arguments: Sequence[str]) -> str | None:
     if arguments[0] not in EXAMPLES or not {"-h", "--help"} & set(arguments[1:]):
         return None
     verb = arguments[0]
-    head = f"usage: probseg {verb} --config FILE [options]\n\n{_PURPOSE[verb]}\n"
+    usage = f"usage: probseg {verb} --config FILE [options]\n"
+    if verb != "fit":
+        usage += f"       probseg {verb} RUN --folder DIR [options]  (only the network of RUN)\n"
+    head = f"{usage}\n{_PURPOSE[verb]}\n"
     return "\n".join([head, *_PARTS[verb], _END, f"example: {EXAMPLES[verb]}\n"])

@@ -12,7 +12,7 @@ import yaml
 
 from probseg.cli.configs import named_configs
 from probseg.errors import UsageError
-from probseg.paths import configs_dir, find_data
+from probseg.paths import configs_dir, find_data, is_path
 from probseg.texts import read_yaml, tell
 
 FOLDER = "--folder"
@@ -76,6 +76,23 @@ def with_folder(arguments: Sequence[str]) -> list[str]:
         data.append(f"--data={json.dumps(module)}")
     after = 1 + max(named_configs(rest), default=0)
     return [*rest[:after], *data, *rest[after:]]
+
+
+def with_run(arguments: Sequence[str]) -> list[str]:
+    """Replace the run that follows the verb by options that evaluate its network.
+
+    Nothing of its `config.yaml` is used, which imports what it names: a run may be a stranger's.
+
+    Args:
+        arguments: Verb and options; first, perhaps, a run, a checkpoint or a model folder.
+    """
+    verb, *rest = arguments
+    if verb not in ROLES or not rest or rest[0].startswith("-"):
+        return list(arguments)
+    model = rest[0] if is_path(rest[0]) else f"./{rest[0]}"
+    config = str(configs_dir() / "experiment" / "folder.yaml")
+    chosen = ["--model.model.name", model, "--model.model.pretrained", "true"]
+    return [verb, "--config", config, *chosen, *rest[1:]]
 
 
 def _warn_of_training_data(arguments: Sequence[str], folder: Path) -> None:

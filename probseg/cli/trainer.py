@@ -44,7 +44,7 @@ from probseg.cli.named import import_named, named_tasks, names_in
 from probseg.cli.nearest import nearest_options
 from probseg.cli.noise import without_notices, without_notices_about_checkpoints
 from probseg.cli.nulls import restore_nulls
-from probseg.cli.own_folder import FOLDER, ROLES, with_folder
+from probseg.cli.own_folder import FOLDER, ROLES, with_folder, with_run
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_accelerator, check_processes
 from probseg.errors import UsageError, history, user_error
@@ -324,7 +324,7 @@ def completed(arguments: Sequence[str]) -> list[str]:
     Raises:
         UsageError: If `--folder` cannot be meant.
     """
-    return with_whole_models(with_folder(with_shipped_configs(arguments)))
+    return with_whole_models(with_folder(with_shipped_configs(with_run(arguments))))
 
 
 def with_whole_models(arguments: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import partial
+from reprlib import repr as short
 from typing import Any, TypeVar, overload
 
 import yaml
@@ -26,7 +27,7 @@ Description = dict[str, Any]
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
 """Arguments of parts that come from the part before them, and from no description."""
 
-_PARTS: Mapping[str, type[nn.Module]] = Offers(
+PARTS: Mapping[str, type[nn.Module]] = Offers(
     "part",
     {
         "ClickMaps": ClickMaps,
@@ -151,7 +152,7 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
             if not isinstance(value, Mapping):
                 msg = (
                     f"`{key}` must be a dictionary of arguments to change, e.g. "
-                    f"{key}={{'channels': 64}}, got {value!r}"
+                    f"{key}={{'channels': 64}}, got {short(value)}"
                 )
                 raise ValueError(msg)
             arguments[key] = dict(value) if is_description(value) else override(old, value)
@@ -195,7 +196,7 @@ def build(description: Description, kind: type[Network] = Network) -> Network:
         TypeError: If a part has no such argument; the message lists the nearest ones.
         ValueError: If an argument is wrong, or the network is of another class.
     """
-    model = build_described(resolved(description), _PARTS, "part of a network", _made)
+    model = build_described(resolved(description), PARTS, "part of a network", _made)
     if not isinstance(model, kind):
         networks = [facts.network for facts in TASKS.values()]
         expected = map(_last, networks) if kind is Network else [kind.__name__]
@@ -219,7 +220,7 @@ def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, 
         TypeError: If the part has no such argument.
         ValueError: If a whole network gets something else where it needs a part.
     """
-    part = _PARTS[name]
+    part = PARTS[name]
     parameters = inspect.signature(part).parameters
     known = [key for key in parameters if key not in FROM_BEFORE]
     for key, value in arguments.items():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from probseg.errors import ModelNotFoundError, WeightsError
@@ -18,6 +16,7 @@ from probseg.models.build import Description
 from probseg.paths import write_text
 from probseg.transfer import digest
 from probseg.types import Prompts
+from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CARD, WEIGHTS
 from probseg.zoo.store import check_fit, load_into, save
 
@@ -80,24 +79,10 @@ def read_checkpoint(path: Path, name: str, own: Iterable[str] = ()) -> Any:  # n
     if not path.is_file():
         msg = f"{path}: no such file; give the path of a checkpoint of {name}"
         raise ModelNotFoundError(msg)
-    damaged = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
     if path.suffix == ".safetensors":
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise WeightsError(damaged) from error
+        return read_safetensors(path)
     stand_ins = [(type(f"Inert{n}", (Inert,), {}), full) for n, full in enumerate(own)]
-    try:
-        with torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        msg = (
-            f"{path}: holds Python objects, which are not read since they could run code, or is "
-            f"damaged; expected a checkpoint of {name}, of tensors, numbers and texts"
-        )
-        raise WeightsError(msg) from error
-    except Exception as error:  # PyTorch's reader raises what it happens to stumble over
-        raise WeightsError(damaged) from error
+    return read_pickled(path, f"a checkpoint of {name}", stand_ins, legacy=True)
 
 
 def read_with_config(
@@ -152,7 +137,7 @@ def check_arguments(
         raise WeightsError(msg)
     for name, wanted in needed.items():
         if config[name] != wanted:
-            msg = f"{source}: {name} must be {wanted}, got {config[name]!r}; {others}"
+            msg = f"{source}: {name} must be {wanted}, got {short(config[name])}; {others}"
             raise WeightsError(msg)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from probseg.errors import UsageError
 from probseg.kinds import TASKS, TaskName
 from probseg.models import Network, Segmenter, build, list_presets, override
+from probseg.weight_files import read_safetensors
 from probseg.zoo.index import WEIGHTS
 from probseg.zoo.lookup import all_models, describe, is_run
-from probseg.zoo.store import check_fit, load_into
+from probseg.zoo.store import build_to_fit
 from probseg.zoo.trained import read_trained
 
 FOR_TESTS = "micro_"
@@ -68,23 +69,22 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         UsageError: If a run has no checkpoint, there is no such checkpoint, or the name is that of
             a backbone of timm; the message has the line that uses it.
         WeightsError: If the weights do not fit the network, which changes may cause, or a
-            checkpoint is damaged or no training wrote it.
+            checkpoint is damaged or no training wrote it; or if a network without weights is larger
+            than a stranger's file may ask for.
         ZooError: If an index or the model's description is damaged.
     """
     if is_run(Path(name)):
         trained = read_trained(Path(name))
-        model = build(override(trained.description, changes))
-        if not pretrained:
-            return model
-        check_fit(model.state_dict(), trained.weights, str(trained.source))
-        model.load_state_dict(trained.weights)
-        return model.eval()
+        network = override(trained.description, changes)
+        weights = trained.weights if pretrained else None
+        return build_to_fit(network, weights, str(trained.source))
     folder, description = describe(name, pretrained)
-    model = build(override(description, changes))
-    if folder is None:
-        return model
-    load_into(model, folder / WEIGHTS)
-    return model.eval()
+    network = override(description, changes)
+    if folder is not None:
+        return build_to_fit(network, read_safetensors(folder / WEIGHTS), str(folder / WEIGHTS))
+    if any(name in list_presets(task) for task in TASKS):
+        return build(network)
+    return build_to_fit(network, None, name)
 
 
 def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from probseg.errors import ModelNotFoundError, ZooError
 from probseg.kinds import TaskName
-from probseg.models.build import Description, override, read_preset
+from probseg.models.build import Description, read_preset
 from probseg.paths import write_text
 
 INDEX, WEIGHTS, CONFIG, CARD = "index.json", "model.safetensors", "config.json", "README.md"
@@ -108,8 +108,11 @@ def description_of(entry: Entry) -> Description:
 
     Raises:
         UnknownNameError: If there is no such preset.
+        ZooError: If the arguments are more than settings of the network's parts.
     """
-    return override(read_preset(entry.preset, entry.task), entry.arguments)
+    from probseg.models.schema import checked  # with pydantic, which presets do not need
+
+    return checked(read_preset(entry.preset, entry.task), entry.name, entry.arguments)
 
 
 def read_index(root: Path) -> dict[str, Entry]:
@@ -141,7 +144,7 @@ def parse_index(content: bytes, source: str) -> dict[str, Entry]:
     """
     try:
         index = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{source}: is not JSON ({error}); the file is damaged, or no index of a zoo"
         raise ZooError(msg) from error
     if not isinstance(index, dict) or "schema" not in index:

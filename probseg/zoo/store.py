@@ -13,16 +13,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as as_bytes
 from torch import Tensor, nn
 
-from probseg.errors import ChecksumError, ModelNotFoundError, WeightsError, ZooError
-from probseg.models.build import Description
+from probseg.errors import (
+    USER_ERRORS,
+    ChecksumError,
+    ModelNotFoundError,
+    WeightsError,
+    ZooError,
+)
+from probseg.models.budget import Budget
+from probseg.models.build import Description, build
+from probseg.models.network import Network
 from probseg.paths import replacing, write_text
 from probseg.transfer import digest
+from probseg.weight_files import read_safetensors
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, File
+
+LONGEST = 2**20
+"""Bytes of a description that are read; a thousand are usual."""
+
+FRESH, SPARE = 100_000_000, 20_000_000
+"""Numbers that a network may hold which comes without weights, or beyond its weights."""
 
 
 def file_of(path: Path) -> File:
@@ -96,13 +109,43 @@ def load_into(model: nn.Module, path: Path) -> None:
         WeightsError: If the file cannot be read, or names or shapes of the weights are not those of
             the network.
     """
-    try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        msg = f"{path}: cannot be read ({error}); the file is damaged or no safetensors file"
-        raise WeightsError(msg) from error
+    weights = read_safetensors(path)
     check_fit(model.state_dict(), weights, str(path))
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+
+
+def build_to_fit(
+    description: Description, weights: Mapping[str, Tensor] | None, source: str
+) -> Network:
+    """Build a network from others' description, of about the size of its weights.
+
+    Args:
+        description: The network, perhaps with changes.
+        weights: What it gets; None for a fresh network.
+        source: Where both are from, for messages.
+
+    Returns:
+        The network: with weights in evaluation mode, else in training mode.
+
+    Raises:
+        ZooError: If no network can be built from the description.
+        WeightsError: If the weights are of another one, or it is too large without any.
+    """
+    spare = FRESH if weights is None else SPARE
+    numbers = sum(tensor.numel() for tensor in (weights or {}).values())
+    try:
+        with Budget(numbers + spare, source):
+            model = build(description)
+    except USER_ERRORS:
+        raise
+    except Exception as error:  # whatever a library raises for settings that do not go together
+        msg = f"{source}: the network that it describes cannot be built: {error}"
+        raise ZooError(msg) from error
+    if weights is None:
+        return model
+    check_fit(model.state_dict(), weights, source)
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    return model.eval()
 
 
 def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
@@ -173,13 +216,12 @@ def read_config(folder: Path) -> Description:
             "the Hugging Face hub is named hf-hub:owner/name"
         )
         raise ModelNotFoundError(msg)
-    expected = f"expected the description of a network, as `probseg zoo publish` writes {CONFIG}"
+    from probseg.models.schema import checked  # with pydantic, which presets do not need
+
     try:
-        description: object = json.loads(path.read_bytes())
-    except ValueError as error:
-        msg = f"{path}: is not JSON ({error}); {expected}"
+        with path.open("rb") as file:
+            description = json.loads(file.read(LONGEST))
+    except (ValueError, RecursionError) as error:
+        msg = f"{path}: is not JSON ({error}); expected the description of a network"
         raise ZooError(msg) from error
-    if not isinstance(description, dict) or not isinstance(description.get("init_args"), dict):
-        msg = f"{path}: has no class_path with init_args; {expected}"
-        raise ZooError(msg)
-    return description
+    return checked(description, str(path))

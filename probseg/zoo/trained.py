@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-import zipfile
-import zlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, Literal
 
-import torch
 import yaml
-from safetensors.torch import load_file
 from torch import Tensor
 
 from probseg.descriptions import class_name, is_description
 from probseg.errors import UsageError, WeightsError
-from probseg.models import override, preset_task, read_preset, resolved
 from probseg.models.build import Description
-from probseg.paths import is_path
+from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CONFIG, WEIGHTS
 from probseg.zoo.lookup import describe, is_run
 from probseg.zoo.store import check_folder, read_config
@@ -30,6 +26,9 @@ Which = Literal["best", "last", "ema"]
 
 LAST = "last.ckpt"
 """Checkpoint of a run from which its training resumes, see `probseg.callbacks.LastCheckpoint`."""
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+"""Names of presets and models; no path and no address."""
 
 AVERAGED = "current_model_state"
 """Key of a checkpoint of which `state_dict` is an average; Lightning keeps the weights that were
@@ -99,7 +98,7 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
             )
             raise UsageError(msg)
         check_folder(source)
-        weights = load_file(source / WEIGHTS)
+        weights = read_safetensors(source / WEIGHTS)
         return Trained(source, read_config(source), None, weights, _digests(weights, None))
     path = source
     if source.is_dir():
@@ -117,8 +116,12 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     }
     digests = _digests(weights, state)
     run = path.parent.parent
-    seed, config = _settings(run / "config.yaml")
-    commit = _commits(run / "starts.jsonl")
+    try:
+        seed, config = _settings(run / "config.yaml")
+        commit = _commits(run / "starts.jsonl")
+    except (ValueError, TypeError, LookupError, RecursionError, yaml.YAMLError) as error:
+        msg = f"{run}: config.yaml or starts.jsonl is not what `probseg fit` writes ({error})"
+        raise WeightsError(msg) from error
     return Trained(path, description, preset, weights, digests, seed, commit, config)
 
 
@@ -145,29 +148,24 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         msg = f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
         raise UsageError(msg)
-    try:
-        with zipfile.ZipFile(path) as file:
-            broken = file.testzip()  # by checksums: torch does not look at all of the tensors
-        if broken is not None:
-            msg = f"{path}: the file is damaged, {broken} in it has another checksum"
-            raise WeightsError(msg)
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        msg = (
-            f"{path}: holds Python objects, which are not read since they could run code; expected "
-            "a checkpoint written by `probseg fit`"
-        )
-        raise WeightsError(msg) from error
-    except PermissionError as error:
-        msg = f"{path}: cannot be read: {error.strerror}; change its permissions"
-        raise WeightsError(msg) from error
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
-        msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
-        raise WeightsError(msg) from error
-    if not isinstance(content, dict) or "state_dict" not in content:
+    content = read_pickled(path, "a checkpoint written by `probseg fit`")
+    if not isinstance(content, dict) or not _is_state(content.get("state_dict")):
         msg = f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
         raise WeightsError(msg)
+    sections = [content.get(name, {}) for name in ("hyper_parameters", "callbacks")]
+    if not all(isinstance(part, dict) for part in sections) or not _is_state(
+        content.get(AVERAGED, {})
+    ):
+        msg = f"{path}: has sections that are none of a training; expected a checkpoint of one"
+        raise WeightsError(msg)
     return content
+
+
+def _is_state(content: object) -> bool:
+    """Return whether these are tensors by name."""
+    return isinstance(content, dict) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
+    )
 
 
 def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, str | None]:
@@ -183,6 +181,7 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
 
     Raises:
         WeightsError: If the training was not started from a configuration.
+        ZooError: If the network is described by anything but names and settings of its parts.
     """
     description = stored.get("hyper_parameters", {}).get("model")
     if not is_description(description):
@@ -191,18 +190,29 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
             "`probseg fit` can be published"
         )
         raise WeightsError(msg)
+    from probseg.models.schema import checked  # with pydantic, which presets do not need
+
+    arguments = {**_mapping(description, "init_args"), **_mapping(description, "dict_kwargs")}
     maker = class_name(description)
-    arguments = dict(description.get("init_args") or {})
-    if maker in ("create_model", "create_interactive"):
-        arguments |= description.get("dict_kwargs") or {}
-        name, pretrained = str(arguments.pop("name")), arguments.pop("pretrained", False)
-        preset = None if is_path(name) else name.split(".")[0]
-        return override(describe(name, pretrained)[1], arguments), preset
-    if maker == "warm_start":
-        preset = str(arguments["of"])
-        described = read_preset(preset, preset_task(preset))
-        return override(described, arguments.get("changes") or {}), preset
-    return resolved(description), arguments.get("of")
+    by_name = maker in ("create_model", "create_interactive")
+    name = arguments.pop("name" if by_name else "of", None)
+    if not by_name and maker != "warm_start":
+        return checked(description, str(source)), name if isinstance(name, str) else None
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        msg = (
+            f"{source}: its training began with the network {short(name)}, and files do not say "
+            "where else to read; `probseg test --config` with its config.yaml does, if it is yours"
+        )
+        raise WeightsError(msg)
+    pretrained = by_name and arguments.pop("pretrained", False) is True
+    changes = arguments if by_name else arguments.get("changes")
+    network = describe(name, pretrained)[1]
+    return checked(network, str(source), changes), name.split(".")[0]
+
+
+def _mapping(description: Description, key: str) -> Mapping[str, Any]:
+    value = description.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _digests(weights: Mapping[str, Tensor], state: Mapping[str, Tensor] | None) -> frozenset[str]:
@@ -248,7 +258,7 @@ def _best_names(stored: Mapping[str, Any]) -> set[str]:
     """Return the names of the best checkpoints that a checkpoint knows of, mostly one."""
     states = stored.get("callbacks", {}).values()
     paths = [state.get("best_model_path") for state in states if isinstance(state, dict)]
-    return {Path(path).name for path in paths if path}
+    return {Path(path).name for path in paths if isinstance(path, str)}
 
 
 def _state(stored: Mapping[str, Any], which: Which | None, path: Path) -> Mapping[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,13 @@ def create_app(
     return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token, reader=reader)
 
 
-def _file(path: Path, media: str) -> Callable[[Request], Response]:
-    return lambda request: Response(path.read_bytes(), media_type=media)
+def _file(path: Path, media: str) -> Callable[[Request], Awaitable[Response]]:
+    content = path.read_bytes()
+
+    async def endpoint(request: Request) -> Response:
+        return Response(content, media_type=media)
+
+    return endpoint
 
 
 def _get(path: str, answer: Callable[..., Any]) -> Route:

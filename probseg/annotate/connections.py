@@ -21,7 +21,8 @@ CONNECTIONS = 100
 class Connection(H11Protocol):
     """A connection that is closed if a request takes too long, or if others need its place.
 
-    Where there are too many, the one makes room that has been waiting longest for a request.
+    Where there are too many, the one makes room that has been waiting longest for a request; a new
+    one, if all are being answered.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -30,13 +31,11 @@ class Connection(H11Protocol):
         self._begun, self._received = self.loop.time(), 0
         self._limit: asyncio.TimerHandle | None = self.loop.call_later(SECONDS, transport.abort)
         if len(self.connections) > CONNECTIONS:
+            others = cast("set[Connection]", self.connections - {self})
             waiting = [
-                other
-                for other in cast("set[Connection]", self.connections - {self})
-                if other._limit is not None or other.cycle.response_complete
+                one for one in others if one._limit is not None or one.cycle.response_complete
             ]
-            if waiting:  # otherwise this one is refused with the status 503
-                min(waiting, key=lambda other: other._begun).transport.abort()
+            min(waiting, key=lambda one: one._begun, default=self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""

@@ -75,7 +75,7 @@ def serve(app: ASGIApp, listening: Listening) -> None:
         log_level="warning",
         server_header=False,
         timeout_keep_alive=60,
-        limit_concurrency=CONNECTIONS + 1,  # all are answering, and none could make room
+        limit_concurrency=2 * CONNECTIONS,  # with requests whose clients are gone
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # uvicorn ends, then sends it again
     uvicorn.Server(settings).run(sockets=[listening.listener])

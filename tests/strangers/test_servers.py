@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 import webbrowser
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
 from importlib.resources import files
 from pathlib import Path
@@ -114,22 +114,21 @@ WHOLE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n"
 def test_half_requests_do_not_block_the_page_and_are_given_up(page, sent):
     values = (page.port, page.token.encode(), page.port, page.port)
     order = {WHOLE + BODY: (0, 2, 1), BODY: (0, 1), HEAD: (0,), WHOLE: (0,)}.get(sent, ())
-    half = []
-    for _ in range(HANDLES + 44):
-        with suppress(ConnectionError):
-            client = socket.create_connection(("127.0.0.1", page.port), timeout=30)
-            client.sendall(sent % tuple(values[n] for n in order))
-            half.append(client)
-    assert asked(page) < 10
-    if sent != WHOLE:  # which may ask again for a minute
-        end = time.monotonic() + 15 + SECONDS
-        for client in half:
-            client.settimeout(max(0.1, end - time.monotonic()))
+    with ExitStack() as half:
+        clients = []
+        for _ in range(HANDLES + 44):
             with suppress(ConnectionError):
-                while client.recv(65536):
-                    pass
-    for client in half:
-        client.close()
+                client = socket.create_connection(("127.0.0.1", page.port), timeout=30)
+                clients.append(half.enter_context(client))
+                client.sendall(sent % tuple(values[n] for n in order))
+        assert asked(page) < 10
+        if sent != WHOLE:  # which may ask again for a minute
+            end = time.monotonic() + 15 + SECONDS
+            for client in clients:
+                client.settimeout(max(0.1, end - time.monotonic()))
+                with suppress(ConnectionError):
+                    while client.recv(65536):
+                        pass
 
 
 def test_a_client_that_trickles_is_given_up(page):
@@ -408,21 +407,20 @@ def test_one_request_is_answered_at_a_time(model, tmp_path, monkeypatch):
 
 def test_bodies_in_memory_have_a_limit(model, tmp_path, monkeypatch):
     monkeypatch.setattr(posts, "MAX_BODY", 100_000)
-    go_on = threading.Event()
-    waits = Mock(side_effect=lambda *_, **__: go_on.wait(60))
-    monkeypatch.setattr(model, "answer", waits)
+    go_on, answer = threading.Event(), model.answer
+
+    def later(*arguments):
+        go_on.wait(60)
+        return answer(*arguments)
+
+    monkeypatch.setattr(model, "answer", later)
     body = {**RIGHT["x-anylabeling"], "more": 80_000 * "x"}
-    with client("x-anylabeling", model, tmp_path) as http, ThreadPoolExecutor(2) as pool:
-        first = [pool.submit(posted, http, "/v1/predict", body) for _ in range(security.BODIES)]
-        end = time.monotonic() + 60
-        while posted(http, "/v1/predict", body).status_code != 429 and time.monotonic() < end:
-            go_on.clear()
-        assert time.monotonic() < end
+    with client("x-anylabeling", model, tmp_path) as http, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(posted, http, "/v1/predict", body) for _ in range(security.BODIES + 2)]
+        assert next(as_completed(asked, timeout=60)).result().status_code == 429
         go_on.set()
-        with suppress(Exception):
-            [one.result() for one in first]
-        monkeypatch.undo()
-        assert posted(http, "/v1/predict", RIGHT["x-anylabeling"]).status_code == 200
+        assert sorted(one.result().status_code for one in asked) == [200, 200, 429, 429]
+        assert posted(http, "/v1/predict", body).status_code == 200
 
 
 def test_encoded_images_are_kept_as_far_as_they_fit(model, monkeypatch):

@@ -32,9 +32,7 @@ class Connection(H11Protocol):
         self._limit: asyncio.TimerHandle | None = self.loop.call_later(SECONDS, transport.abort)
         if len(self.connections) > CONNECTIONS:
             others = cast("set[Connection]", self.connections - {self})
-            waiting = [
-                one for one in others if one._limit is not None or one.cycle.response_complete
-            ]
+            waiting = [one for one in others if one._waits()]
             min(waiting, key=lambda one: one._begun, default=self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -59,6 +57,9 @@ class Connection(H11Protocol):
         self._stop_waiting()
         due = self._begun + SECONDS + self._received / SLOWEST
         self._limit = self.loop.call_at(due, self.transport.abort)
+
+    def _waits(self) -> bool:
+        return self._limit is not None or self.cycle is None or self.cycle.response_complete
 
     def _stop_waiting(self) -> None:
         if self._limit is not None:

@@ -1,4 +1,4 @@
-.PHONY: help quick style types test coverage lowest smoke thorough benchmarks wheel first docs tables
+.PHONY: help quick style types test coverage lowest smoke thorough strangers audit benchmarks wheel first docs tables
 BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 SMOKE := tests/test_platforms.py tests/cli/test_fit_and_test.py tests/cli/test_number_options.py tests/data/test_folder.py \
 	tests/interact tests/zoo/test_create_model.py
@@ -26,6 +26,11 @@ smoke: ## what differs between systems: paths, processes, devices; and the first
 	probseg test --config configs/quickstart.yaml
 thorough: ## all tests with many examples of each property, and networks of full size
 	HYPOTHESIS_PROFILE=thorough pytest -q -n auto --dist loadfile -m ""
+strangers: ## files and requests of strangers, with many examples of new seeds for an hour at most; the seed is printed
+	seed=$${SEED:-$$(date +%s)}; echo "SEED=$$seed"; \
+	HYPOTHESIS_PROFILE=thorough timeout 3600 pytest -q -n auto --dist loadfile --hypothesis-seed=$$seed tests/strangers
+audit: ## known faults of the installed packages (needs pip-audit)
+	pip-audit --skip-editable
 benchmarks: ## the tests of the benchmarks
 	pytest -q -n auto --dist loadfile --durations=25 benchmarks/tests
 wheel: ## sdist and wheel in dist/; the tests of the sdist are complete

@@ -29,6 +29,8 @@ from probseg.picture_formats import decoders, foreign_content, not_supported
 MAX_PIXELS = 89_478_485
 """Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
 
+STRIP = 1 << 20
+"""Pixels that are converted at a time: whole copies of a large image would take gigabytes."""
 
 GREY_WEIGHTS = (0.299, 0.587, 0.114)
 """Shares of red, green and blue in a grey value (ITU-R BT.601)."""
@@ -227,25 +229,46 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         raise DataError(msg)
     picture = upright(picture)
     if picture.mode.startswith("I"):
-        grey = np.asarray(picture).astype(np.int64)
-        if grey.min(initial=0) < 0 or grey.max(initial=0) > 65535:
-            msg = (
-                f"{name}: holds numbers from {grey.min()} to {grey.max()}, expected 0 to 65535; "
-                "save it with 8 or 16 bits"
-            )
-            raise DataError(msg)
-        if grey.max(initial=0) > 255:  # mode "I" also holds plain 8-bit values
-            grey = grey // 257
-        return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
-    if picture.mode == "La":  # grey values multiplied by their opacity
-        picture = picture.convert("LA")
-    if picture.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in picture.info:
-        layer = picture.convert("RGBA")
-        if layer.getchannel("A").getextrema() == (0, 0):  # not in use, as in many BMP files
-            layer.putalpha(255)
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        picture = Image.alpha_composite(white, layer)
-    return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
+        return _deep_grey(picture, name)
+    alpha = picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
+    # Of many BMP files, all pixels are clear: the channel is not in use.
+    alpha = alpha and any(_rgba(strip).getextrema()[3] != (0, 0) for _, strip in _strips(picture))
+    pixels = np.empty((picture.height, picture.width, 3), np.uint8)
+    for top, strip in _strips(picture):
+        if alpha:
+            white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
+            strip = Image.alpha_composite(white, _rgba(strip))
+        pixels[top : top + strip.height] = np.asarray(strip.convert("RGB"))
+    return pixels
+
+
+def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
+    """Return the pixels of a picture of up to 32 bits as 8-bit RGB."""
+    grey = np.asarray(picture)
+    low, high = grey.min(initial=0), grey.max(initial=0)
+    if low < 0 or high > 65535:
+        msg = (
+            f"{name}: holds numbers from {low} to {high}, expected 0 to 65535; "
+            "save it with 8 or 16 bits"
+        )
+        raise DataError(msg)
+    factor = 257 if high > 255 else 1  # mode "I" also holds plain 8-bit values
+    pixels = np.empty((*grey.shape, 3), np.uint8)
+    for row, values in zip(pixels, grey, strict=True):
+        row[:] = (values // factor)[:, None]
+    return pixels
+
+
+def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Cut a picture into strips of at most `STRIP` pixels or one row, each with its first row."""
+    rows = max(1, STRIP // picture.width)
+    for top in range(0, picture.height, rows):
+        yield top, picture.crop((0, top, picture.width, min(top + rows, picture.height)))
+
+
+def _rgba(picture: Image.Image) -> Image.Image:
+    # "La" has grey values that are multiplied by their opacity.
+    return (picture.convert("LA") if picture.mode == "La" else picture).convert("RGBA")
 
 
 def upright(picture: Image.Image) -> Image.Image:

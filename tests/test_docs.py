@@ -40,7 +40,8 @@ OF_TRAINING = ("data.md", "faults.md")
 OF_PARTS = ("parts.md",)
 """Likewise, with `torch.compile` and `torch.export`."""
 
-NAMED_TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+NAMED_TEST = re.compile(r"`((?:\w+/)?test_\w+\.py)(?:::(test_\w+))?`")
+HEADER = re.compile(r"\| tests? \|$")
 
 
 def pages_of(nav):
@@ -264,16 +265,37 @@ def names_of_tests(path):
 
 
 def test_every_fault_has_tests_that_exist(docs, repository):
-    files = {path.name: path for path in (repository / "tests").rglob("test_*.py")}
+    paths = list((repository / "tests").rglob("test_*.py"))
+    files = {path.name: path for path in paths}
+    files |= {f"{path.parent.name}/{path.name}": path for path in paths}
     lines = (docs / "faults.md").read_text("utf-8").splitlines()
-    rows = [line for line in lines if line.startswith("| ") and not line.endswith("| test |")]
+    rows = [line for line in lines if line.startswith("| ") and not HEADER.search(line)]
     assert len(rows) > 30
     for row in rows:
         named = NAMED_TEST.findall(row)
         assert named, f"no test shows: {row}"
         for file, test in named:
             assert file in files, row
-            assert test in names_of_tests(files[file]), f"{file} has no {test}"
+            assert not test or test in names_of_tests(files[file]), f"{file} has no {test}"
+
+
+def test_every_door_for_strangers_has_tests_of_its_own(docs, repository):
+    text = (docs / "faults.md").read_text("utf-8")
+    section = text.partition("| door |")[2].partition("\n\n")[0]
+    rows = section.splitlines()[2:]
+    doors = (
+        *("models", "checkpoints", "hub", "annotated folders", "photographs", "annotation files"),
+        *("archives", "page", "servers", "CSV", "terminals", "--config"),
+    )
+    for door in doors:
+        assert any(door in row.split("|")[1] for row in rows), door
+    named = set()
+    for row in rows:
+        here = {file for file, _ in NAMED_TEST.findall(row) if file.startswith("strangers/")}
+        assert here, f"no test of strangers holds: {row}"
+        named |= here
+    folder = repository / "tests" / "strangers"
+    assert named == {f"strangers/{path.name}" for path in folder.glob("test_*.py")}
 
 
 def test_tables_made_from_the_code_are_those_of_the_code(docs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from probseg.annotate.errors import MissingError, RequestError
 from probseg.annotate.photographs import shown, thumbnail
+from probseg.annotate.responses import AsciiJson, refusal
 from probseg.annotate.security import READER, Guard
 from probseg.annotate.sessions import Sessions
 from probseg.annotate.store import StaleRevisionError
@@ -119,8 +120,13 @@ def create_app(
     return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token, reader=reader)
 
 
-def _file(path: Path, media: str) -> Callable[[Request], Response]:
-    return lambda request: Response(path.read_bytes(), media_type=media)
+def _file(path: Path, media: str) -> Callable[[Request], Awaitable[Response]]:
+    content = path.read_bytes()
+
+    async def endpoint(request: Request) -> Response:
+        return Response(content, media_type=media)
+
+    return endpoint
 
 
 def _get(path: str, answer: Callable[..., Any]) -> Route:
@@ -135,9 +141,9 @@ def _post(path: str, answer: Callable[..., Any]) -> Route:
         try:
             body = json.loads(await request.body())
         except (ValueError, RecursionError):
-            return _error(400, "the body is not JSON")
+            return refusal(400, "the body is not JSON")
         if not isinstance(body, dict):
-            return _error(400, "the body must be a JSON object")
+            return refusal(400, "the body must be a JSON object")
         return await _answered(answer, **request.path_params, body=body)
 
     return Route(path, endpoint, methods=["POST"])
@@ -148,29 +154,18 @@ async def _answered(answer: Callable[..., Any], **arguments: Any) -> Response:  
     try:
         result = await run_in_threadpool(answer, **arguments)
     except StaleRevisionError:
-        return _error(409, "this photograph was changed in another tab; reload it")
+        return refusal(409, "this photograph was changed in another tab; reload it")
     except MissingError as error:
-        return _error(404, f"there is no {error.args[0]:.100}")
+        return refusal(404, f"there is no {error.args[0]:.100}")
     except DataError as error:
-        return _error(422, str(error))
+        return refusal(422, str(error))
     except (RequestError, *USER_ERRORS) as error:
-        return _error(400, str(error))
+        return refusal(400, str(error))
     except (OSError, sqlite3.Error) as error:  # the disk is full, or the folder is gone
-        return _error(507, str(error))
-    return result if isinstance(result, Response) else _Json(result)
+        return refusal(507, str(error))
+    return result if isinstance(result, Response) else AsciiJson(result)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, error.detail)
-
-
-def _error(status: int, reason: str) -> JSONResponse:
-    return _Json({"error": reason}, status_code=status)
-
-
-class _Json(JSONResponse):
-    """JSON in ASCII: a text of a client or of a file may have halves of characters."""
-
-    def render(self, content: Any) -> bytes:  # noqa: ANN401
-        return json.dumps(content, allow_nan=False).encode("ascii")
+    return refusal(error.status_code, error.detail)

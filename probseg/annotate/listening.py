@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,7 +46,9 @@ def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
     if host in ("0.0.0.0", "::", ""):
         msg = f"--host must be the address of one interface, got {host!r}"
         raise UsageError(msg)
-    listener = socket.socket()
+    # With the protocol, asyncio sets TCP_NODELAY. Otherwise the body of each answer waits for the
+    # delayed acknowledgement of its head, 40 ms.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -59,8 +63,19 @@ def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
 
 
 def serve(app: ASGIApp, listening: Listening) -> None:
-    """Serve an application until Ctrl-C."""
+    """Serve an application until Ctrl-C, or SIGTERM, which is a `SystemExit` then."""
     import uvicorn
 
-    settings = uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=60)
+    from probseg.annotate.connections import CONNECTIONS, Connection
+
+    settings = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=60,
+        limit_concurrency=2 * CONNECTIONS,  # with requests whose clients are gone
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # uvicorn ends, then sends it again
     uvicorn.Server(settings).run(sockets=[listening.listener])

@@ -142,6 +142,22 @@ def check_polygons(sent: Mapping[str, Any], name: str, size: tuple[int, int]) ->
     return [Polygon(group[0], tuple(group[1:])) for group in drawn if group]
 
 
+def check_number(value: object, name: str) -> float:
+    """Return a number of a client.
+
+    Args:
+        value: What it sent.
+        name: Of the argument.
+
+    Raises:
+        ValueError: If it is something else, infinite, not a number, or absurd.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9:
+        return float(value)
+    msg = f"`{name}` must be a number, got {value!r:.200}"
+    raise ValueError(msg)
+
+
 def as_step(stored: StoredStep) -> Step:
     """Return a stored step as models are asked; clicks are on the pixels that they lie in."""
     match stored["type"]:
@@ -180,7 +196,7 @@ def next_click(mask: Mask) -> dict[str, Any] | None:
 
 
 def _click(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
-    x, y = _number(sent.get("x"), "x"), _number(sent.get("y"), "y")
+    x, y = check_number(sent.get("x"), "x"), check_number(sent.get("y"), "y")
     if not (0 <= x < width and 0 <= y < height):
         msg = f"`x` and `y` must satisfy 0 <= x < {width} and 0 <= y < {height}, got ({x}, {y})"
         raise ValueError(msg)
@@ -192,7 +208,7 @@ def _box(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
     if not isinstance(box, list) or len(box) != 4:
         msg = f"`box` must be four numbers [x0, y0, x1, y1], got {box!r:.200}"
         raise ValueError(msg)
-    x0, y0, x1, y1 = (_number(value, "box") for value in box)
+    x0, y0, x1, y1 = (check_number(value, "box") for value in box)
     if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
         msg = f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, got {box}"
         raise ValueError(msg)
@@ -200,7 +216,7 @@ def _box(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
 
 
 def _stroke(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
-    radius = _number(sent.get("radius"), "radius")
+    radius = check_number(sent.get("radius"), "radius")
     if not 0 < radius <= MAX_RADIUS:
         msg = f"`radius` must be above 0 and at most {MAX_RADIUS}, got {radius}"
         raise ValueError(msg)
@@ -217,7 +233,7 @@ def _points(points: object, name: str, height: int, width: int) -> list[list[flo
         if not isinstance(point, list) or len(point) != 2:
             msg = f"`{name}` must be pairs [x, y], got {point!r:.200}"
             raise ValueError(msg)
-        x, y = (_number(value, name) for value in point)
+        x, y = (check_number(value, name) for value in point)
         if not (-width <= x <= 2 * width and -height <= y <= 2 * height):
             msg = f"`{name}` must be near the photograph, got [{x}, {y}]"
             raise ValueError(msg)
@@ -231,13 +247,6 @@ CHECKS: dict[str, Callable[[Mapping[str, Any], int, int], StoredStep]] = {
     "brush": _stroke,
 }
 """Validates what is sent for a step in a photograph of height and width, by type of the step."""
-
-
-def _number(value: object, name: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9:
-        return float(value)
-    msg = f"`{name}` must be a number, got {value!r:.200}"
-    raise ValueError(msg)
 
 
 def _sign(sent: Mapping[str, Any]) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from probseg.annotate.listening import listen, need_server, serve
 from probseg.cli.arguments import Parser, add_device, check_writable
@@ -65,12 +68,28 @@ def run(arguments: Sequence[str]) -> None:
     tell("\n".join(lines) + "\n")
     tell("Ctrl-C ends it; nothing is lost.\n")
     sys.stdout.flush()
-    if options.browser:
-        threading.Timer(0.5, webbrowser.open, [address]).start()
     try:
-        serve(app, listening)
+        with _page_that_leads_to(address) as page:
+            if options.browser:
+                threading.Timer(0.5, webbrowser.open, [page.as_uri()]).start()
+            serve(app, listening)
     finally:
         sessions.close()
+
+
+@contextmanager
+def _page_that_leads_to(address: str) -> Iterator[Path]:
+    """Write a page that only this user can read: all see the command line of a browser."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    place = runtime if os.access(runtime, os.W_OK) else None
+    with TemporaryDirectory(prefix="probseg-", dir=place, ignore_cleanup_errors=True) as folder:
+        page = Path(folder) / "open.html"
+        page.touch(0o600)
+        page.write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">'
+            f'<a href="{address}">probseg annotate</a>'
+        )
+        yield page
 
 
 def _parser() -> argparse.ArgumentParser:

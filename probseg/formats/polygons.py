@@ -65,10 +65,11 @@ def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:
     region = as_region(mask)
     if not region.inside.size:
         return []
-    _, parts = cv2.connectedComponents(region.inside.astype(np.uint8), connectivity=4)
+    rings = _rings(region.inside)
+    _, parts = cv2.connectedComponents(region.inside.view(np.uint8), connectivity=4)
     outer: dict[int, Points] = {}
     holes: dict[int, list[Points]] = {}
-    for ring in _rings(region.inside):
+    for ring in rings:
         column, row = ring[0].astype(int).tolist()
         part = int(parts[row, column])
         simple = _simplified(ring, tolerance)
@@ -176,20 +177,23 @@ def _rings(mask: Mask) -> list[Points]:
     inside = np.pad(mask, 1)
     above, below = inside[:-1], inside[1:]  # of the line between two rows
     left, right = inside[:, :-1], inside[:, 1:]
-    begins = np.zeros((4, height + 2, width + 2), dtype=np.bool_)  # by direction and first corner
-    begins[0, :-1, :-1] = (below & ~above)[:, 1:]
-    begins[1, :-1, :-1] = (left & ~right)[1:]
-    begins[2, :-1, 1:] = (above & ~below)[:, 1:]
-    begins[3, 1:, :-1] = (right & ~left)[1:]
-    # The corner (x, y) is at begins[:, y, x].
-    steps = np.flatnonzero(begins)
-    direction, row, column = np.unravel_index(steps, begins.shape)
+    begins = np.zeros((height + 2, width + 2), dtype=np.uint8)  # directions as bits, by corner
+    begins[:-1, :-1] = (below > above)[:, 1:]
+    begins[:-1, :-1] |= (left > right)[1:].view(np.uint8) << 1
+    begins[:-1, 1:] |= (above > below)[:, 1:].view(np.uint8) << 2
+    begins[1:, :-1] |= (right > left)[1:].view(np.uint8) << 3
+    # The corner (x, y) is at begins[y, x].
+    shape = (4, *begins.shape)
+    steps = np.concatenate(
+        [n * begins.size + np.flatnonzero(begins & (1 << n)) for n in range(len(_DOWN))]
+    )
+    direction, row, column = np.unravel_index(steps, shape)
     to_row, to_column = row + _DOWN[direction], column + _RIGHT[direction]
     following = np.zeros_like(steps)
     for turn in (3, 0, 1):  # left, straight on, right: the last that is possible remains
         turned = (direction + turn) % 4
-        possible = begins[turned, to_row, to_column]
-        there = np.ravel_multi_index((turned, to_row, to_column), begins.shape)
+        possible = (begins[to_row, to_column] >> turned & 1).astype(np.bool_)
+        there = np.ravel_multi_index((turned, to_row, to_column), shape)
         following[possible] = there[possible]
     places = np.searchsorted(steps, following)
     is_corner = np.zeros(len(steps), dtype=np.bool_)

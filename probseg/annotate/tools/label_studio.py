@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from starlette.responses import JSONResponse
+from starlette.requests import Request
 from starlette.routing import Route
 
+from probseg.annotate.responses import AsciiJson
 from probseg.annotate.security import Guard
-from probseg.annotate.tools.label_studio_images import Images, Source
+from probseg.annotate.steps import check_number
+from probseg.annotate.tools.label_studio_images import Images
 from probseg.annotate.tools.posts import Json, guarded, post
-from probseg.annotate.tools.prompted import PromptedModel, confidence
+from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import brush
-from probseg.interact.states import InteractionState
 
-ENCODED = 8
-"""Encoded images that are kept in memory."""
+MAX_CONFIG = 1 << 20
+"""Most characters of a labelling interface, which takes fifty times as much memory when read."""
 
 
 class Question(NamedTuple):
@@ -43,7 +43,7 @@ class Question(NamedTuple):
 
     image: str
     task: int
-    size: tuple[int, int]
+    size: tuple[float, float]
     positive: list[tuple[float, float]]
     negative: list[tuple[float, float]]
     box: tuple[float, float, float, float] | None
@@ -61,20 +61,8 @@ class Backend:
     """
 
     def __init__(self, model: PromptedModel, images: Images) -> None:
-        self._model, self._images = model, images
-        self._encoded = lru_cache(ENCODED)(self._encode)
-
-    def health(self) -> Json:
-        """Return that the server runs."""
-        return {"status": "UP", "model_class": "probseg"}
-
-    def setup(self, body: Mapping[str, Any]) -> Json:
-        """Return the model's name."""
-        return {"model_version": self._model.name}
-
-    def webhook(self, body: Mapping[str, Any]) -> Json:
-        """Accept a notice of a change; nothing is trained here."""
-        return {"status": "ok"}
+        self.model, self._images = model, images
+        self._encodings = Encodings(model)
 
     def predict(self, body: Mapping[str, Any]) -> Json:
         """Return the mask of the object under the prompts; no result without prompts.
@@ -89,17 +77,19 @@ class Backend:
             msg = f"the body is not a request of Label Studio for a prediction: {error!r}"
             raise ValueError(msg) from error
         if question is None:
-            return {"results": [], "model_version": self._model.name}
-        encoded = self._encoded(self._images.find(question.image, question.task))
+            return {"results": [], "model_version": self.model.name}
+        source = self._images.find(question.image, question.task)
+        encoded = self._encodings.find(source.key, lambda: self._images.read(source))
         size = encoded.photograph.size
         if size != question.size:
             msg = (
                 f"{question.image:.200}: has {size[1]} x {size[0]} pixels, Label Studio shows "
-                f"{question.size[1]} x {question.size[0]}; reload the task"
+                f"{question.size[1]:g} x {question.size[0]:g}; reload the task"
             )
             raise ValueError(msg)
-        mask = self._model.answer(encoded, question.positive, question.negative, question.box)
-        score = confidence(mask)
+        mask = self.model.answer(encoded, question.positive, question.negative, question.box)
+        score, inside = confidence(mask), mask.binary
+        del mask  # its probabilities take four times as much memory
         region = {
             "id": uuid.uuid4().hex[:10],
             "type": "brushlabels",
@@ -110,21 +100,18 @@ class Backend:
             "image_rotation": 0,
             "value": {
                 "format": "rle",
-                "rle": brush.encode(mask.binary),
+                "rle": brush.encode(inside),
                 "brushlabels": [question.label],
             },
             "score": score,
             "readonly": False,
         }
         result = {
-            "result": [region] if mask.binary.any() else [],
+            "result": [region] if inside.any() else [],
             "score": score,
-            "model_version": self._model.name,
+            "model_version": self.model.name,
         }
-        return {"results": [result], "model_version": self._model.name}
-
-    def _encode(self, source: Source) -> InteractionState:
-        return self._model.encode(self._images.read(source))
+        return {"results": [result], "model_version": self.model.name}
 
 
 def asked(body: Mapping[str, Any]) -> Question | None:
@@ -139,7 +126,8 @@ def asked(body: Mapping[str, Any]) -> Question | None:
     if not regions:
         return None
     tag, image_tag, key = brush_tags(body["label_config"])
-    height, width = size = regions[0]["original_height"], regions[0]["original_width"]
+    names = ("original_height", "original_width")
+    height, width = (check_number(regions[0][name], name) for name in names)
     positive: list[tuple[float, float]] = []
     negative: list[tuple[float, float]] = []
     box, label = None, ""
@@ -149,14 +137,20 @@ def asked(body: Mapping[str, Any]) -> Question | None:
             msg = f"`type` must be keypointlabels or rectanglelabels, got {kind!r:.200}"
             raise ValueError(msg)
         label = value[kind][0]
-        x, y = value["x"] * width / 100, value["y"] * height / 100
-        if kind == "rectanglelabels":
-            box = (x, y, x + value["width"] * width / 100, y + value["height"] * height / 100)
+        names = ("x", "y", "width", "height") if kind == "rectanglelabels" else ("x", "y")
+        shares = [check_number(value[name], name) / 100 for name in names]
+        x, y, *sides = (share * (width, height)[n % 2] for n, share in enumerate(shares))
+        if sides:
+            box = (x, y, x + sides[0], y + sides[1])
         else:
             (positive if region.get("is_positive", True) else negative).append((x, y))
     task = body["tasks"][0]
-    number, address = int(task["id"]), str(task["data"][key])
-    return Question(address, number, size, positive, negative, box, label, tag, image_tag)
+    if not isinstance(task["id"], int):
+        msg = f"`id` of a task must be a whole number, got {task['id']!r:.200}"
+        raise ValueError(msg)
+    address = str(task["data"][key])
+    size = (height, width)
+    return Question(address, task["id"], size, positive, negative, box, label, tag, image_tag)
 
 
 def brush_tags(label_config: str) -> tuple[str, str, str]:
@@ -165,6 +159,9 @@ def brush_tags(label_config: str) -> tuple[str, str, str]:
     Raises:
         ValueError: If the labelling interface has no such tags.
     """
+    if len(label_config) > MAX_CONFIG:
+        msg = f"`label_config` must have at most {MAX_CONFIG} characters"
+        raise ValueError(msg)
     try:
         root = ElementTree.fromstring(label_config)
     except ElementTree.ParseError as error:
@@ -182,17 +179,28 @@ def brush_tags(label_config: str) -> tuple[str, str, str]:
     raise ValueError(msg)
 
 
-def create_app(backend: Backend, hosts: frozenset[str]) -> Guard:
+def create_app(backend: Backend, hosts: frozenset[str], password: str | None = None) -> Guard:
     """Return the ASGI application.
 
     Args:
         backend: Answers the requests.
         hosts: Accepted values of `Host`; see `Guard`.
+        password: That Label Studio must send; None for none.
     """
+
+    async def health(request: Request) -> AsciiJson:
+        return AsciiJson({"status": "UP", "model_class": "probseg"})
+
+    async def setup(request: Request) -> AsciiJson:
+        return AsciiJson({"model_version": backend.model.name})
+
+    async def webhook(request: Request) -> AsciiJson:  # of a change; nothing is trained here
+        return AsciiJson({"status": "ok"})
+
     routes = [
-        Route("/health", lambda request: JSONResponse(backend.health()), methods=["GET"]),
-        post("/setup", backend.setup),
+        Route("/health", health, methods=["GET"]),
+        Route("/setup", setup, methods=["POST"]),
         post("/predict", backend.predict),
-        post("/webhook", backend.webhook),
+        Route("/webhook", webhook, methods=["POST"]),
     ]
-    return guarded(routes, hosts)
+    return guarded(routes, hosts, password)

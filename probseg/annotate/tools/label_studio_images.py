@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
+import os
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Hashable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -46,6 +49,12 @@ class Source(NamedTuple):
 
     place: Path | bytes | str
     changed: int = 0
+
+    @property
+    def key(self) -> Hashable:
+        """What tells it apart from others."""
+        place = self.place
+        return (hashlib.sha256(place).digest() if isinstance(place, bytes) else place, self.changed)
 
 
 class Server:
@@ -144,7 +153,7 @@ class Images:
                 msg = f"{address:.40}...: the image of the task is not base64 ({error})"
                 raise ValueError(msg) from error
         inside = _path_in_data(address)
-        path = None if inside is None else (self._folder / inside).resolve()
+        path = None if inside is None else Path(os.path.realpath(self._folder / inside))
         if path is not None and path.is_relative_to(self._folder) and path.is_file():
             return Source(path, path.stat().st_mtime_ns)
         if self._server is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,12 @@ from probseg.types import Click
 from probseg.zoo import create_interactive
 
 Point = Sequence[float]
+
+MAX_POINTS = 1000
+"""Most points of an object: what the model computes grows faster than their number."""
+
+MEMORY = 256 << 20
+"""Bytes of the encoded images that are kept; half of it while another one is read."""
 
 
 class PromptedModel:
@@ -71,8 +78,11 @@ class PromptedModel:
             The mask, which is empty where there is neither a positive point nor a box.
 
         Raises:
-            ValueError: If a prompt is outside of the image.
+            ValueError: If a prompt is outside of the image, or there are too many.
         """
+        if len(positive) + len(negative) > MAX_POINTS:
+            msg = f"an object must have at most {MAX_POINTS} points; clear some"
+            raise ValueError(msg)
         size = encoded.photograph.size
         steps: list[Step] = [pixel_click(point, True, size) for point in positive]
         steps += [pixel_click(point, False, size) for point in negative]
@@ -81,6 +91,42 @@ class PromptedModel:
         elif not positive:
             return Mask(np.zeros(size, np.float32))
         return Mask(answer_steps(self._loop, Answer(encoded), steps).state.answer)
+
+
+class Encodings:
+    """Encoded images by name; the last ones are kept, as many as fit into `MEMORY`.
+
+    Args:
+        model: Encodes them.
+    """
+
+    def __init__(self, model: PromptedModel) -> None:
+        self._model = model
+        self._kept: OrderedDict[Hashable, InteractionState] = OrderedDict()
+
+    def find(self, name: Hashable, read: Callable[[], npt.NDArray[np.uint8]]) -> InteractionState:
+        """Return an image from memory, or else read and encode it.
+
+        Args:
+            name: Of the image with its content.
+            read: Returns it, RGB, uint8, shape `(H, W, 3)`.
+        """
+        if name not in self._kept:
+            self._drop(MEMORY // 2)
+            self._kept[name] = self._model.encode(read())
+        self._kept.move_to_end(name)
+        encoded = self._kept[name]
+        self._drop(max(MEMORY, _nbytes(encoded)))
+        return encoded
+
+    def _drop(self, most: int) -> None:
+        """Drop the images that were asked about first, until the others have so many bytes."""
+        while sum(map(_nbytes, self._kept.values())) > most:
+            self._kept.popitem(last=False)
+
+
+def _nbytes(state: InteractionState) -> int:
+    return state.photograph.nbytes + Answer(state).nbytes
 
 
 def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
@@ -105,5 +151,5 @@ def is_inside(point: Point, size: tuple[int, int]) -> bool:
 
 def confidence(mask: Mask) -> float:
     """Return the mean probability of the pixels of a mask, 0 for an empty one."""
-    inside = mask.probability[mask.binary]
-    return float(inside.mean()) if inside.size else 0.0
+    inside = mask.binary
+    return float(mask.probability.mean(where=inside, dtype=np.float64)) if inside.any() else 0.0

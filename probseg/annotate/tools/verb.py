@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Sequence
@@ -33,6 +35,9 @@ X_ANYLABELING_PORT = 8000
 TOKEN = "LABEL_STUDIO_API_KEY"
 """Environment variable with the token for Label Studio."""
 
+PASSWORD = "PROBSEG_TOKEN"
+"""Environment variable with the password that tools must send."""
+
 EXAMPLES = """\
 examples:
   probseg serve label-studio --images my_photographs
@@ -55,15 +60,31 @@ def run(arguments: Sequence[str]) -> None:
         UsageError: If a folder, the model or the port cannot be used.
     """
     options = _parser().parse_args(list(arguments))
+    password = _password(options.token)
     if options.tool == "label-studio":
-        _serve_label_studio(options)
+        _serve_label_studio(options, password)
     elif options.tool == "x-anylabeling":
-        _serve_x_anylabeling(options)
+        _serve_x_anylabeling(options, password)
     else:
-        _write_function(options.folder)
+        _write_function(options.folder, password)
 
 
-def _serve_label_studio(options: argparse.Namespace) -> None:
+def _password(given: str | None) -> str | None:
+    """Return the password that tools must send: given, from the environment, or a new one.
+
+    Raises:
+        UsageError: If it cannot stand in a header.
+    """
+    if given is None:
+        return None
+    password = given or os.environ.get(PASSWORD) or secrets.token_urlsafe(24)
+    if not password.isascii() or not password.isprintable() or " " in password:
+        msg = "--token must be ASCII characters without spaces; choose another password"
+        raise UsageError(msg)
+    return password
+
+
+def _serve_label_studio(options: argparse.Namespace, password: str | None) -> None:
     need_server()
     if (fault := no_folder(options.images)) is not None:
         msg = f"--images {options.images}: {fault}; give the folder of the images"
@@ -76,21 +97,28 @@ def _serve_label_studio(options: argparse.Namespace) -> None:
     listening = listen(options.host, options.port, options.allow_host)
     model = PromptedModel(options.model, options.device)
     backend = Backend(model, Images(options.images, server))
-    _serve(create_app(backend, listening.hosts), listening)
+    where = "Basic Authentication in Label Studio, with any user"
+    _serve(create_app(backend, listening.hosts, password), listening, password, where)
 
 
-def _serve_x_anylabeling(options: argparse.Namespace) -> None:
+def _serve_x_anylabeling(options: argparse.Namespace, password: str | None) -> None:
     need_server()
     from probseg.annotate.tools.prompted import PromptedModel
     from probseg.annotate.tools.x_anylabeling import Backend, create_app
 
     listening = listen(options.host, options.port, options.allow_host)
-    app = create_app(Backend(PromptedModel(options.model, options.device)), listening.hosts)
-    _serve(app, listening)
+    backend = Backend(PromptedModel(options.model, options.device))
+    app = create_app(backend, listening.hosts, password)
+    _serve(app, listening, password, "the API key in X-AnyLabeling")
 
 
-def _serve(app: Guard, listening: Listening) -> None:
-    tell(f"{listening.address}\nCtrl-C ends it.\n")
+def _serve(app: Guard, listening: Listening, password: str | None, where: str) -> None:
+    """Serve an application, and say which password goes where."""
+    if password is None:
+        access = "every user of this machine can ask for masks; --token sets a password"
+    else:
+        access = f"password: {password} ({where})"
+    tell(f"{listening.address}\n{access}\nCtrl-C ends it.\n")
     sys.stdout.flush()
     serve(app, listening)
 
@@ -119,12 +147,17 @@ def _label_studio(address: str | None) -> Server | None:
     return Server(address, token)
 
 
-def _write_function(folder: Path) -> None:
+def _write_function(folder: Path, password: str | None) -> None:
     if folder.exists():
         msg = f"{folder}: exists already; give a new folder"
         raise UsageError(msg)
     with as_file(files("probseg.annotate.tools") / "cvat_nuclio") as template:
         shutil.copytree(template, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    if password is not None:
+        settings = folder / "function.yaml"
+        text = settings.read_text("utf-8").replace('value: ""', f"value: {json.dumps(password)}")
+        settings.chmod(0o600)
+        settings.write_text(text, "utf-8")
     tell(f"wrote {folder}\n")
 
 
@@ -157,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
         "cvat-nuclio", help="write the folder of a serverless function of CVAT"
     )
     nuclio.add_argument("folder", type=Path, help="new folder")
+    _add_token(nuclio, "a proxy before the function")
     return parser
 
 
@@ -182,4 +216,16 @@ def _add_server(parser: argparse.ArgumentParser, port: int, tool: str) -> None:
         help=f"another name by which {tool} may call this machine, such as "
         "host.docker.internal; repeatable",
     )
+    _add_token(parser, tool)
     add_device(parser)
+
+
+def _add_token(parser: argparse.ArgumentParser, sender: str) -> None:
+    parser.add_argument(
+        "--token",
+        nargs="?",
+        const="",
+        help=f"password that {sender} must send. Other users see what stands in a command line: "
+        f"without a value, it is that of the environment variable {PASSWORD}, or a new one, which "
+        "is printed (default: no password)",
+    )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from starlette.requests import Request
@@ -18,16 +18,13 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from probseg.annotate.security import Guard
+from probseg.annotate.steps import check_number
 from probseg.annotate.tools.posts import Json, guarded, post
-from probseg.annotate.tools.prompted import PromptedModel, confidence
+from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import polygons
 from probseg.images import decode_image
-from probseg.interact.states import InteractionState
 
 MODEL_ID = "probseg"
-
-ENCODED = 4
-"""Images that are kept in memory, encoded and as they came."""
 
 UNFINISHED = "AUTOLABEL_OBJECT"
 """Label of shapes for which X-AnyLabeling asks when the object is finished."""
@@ -54,7 +51,7 @@ class Backend:
 
     def __init__(self, model: PromptedModel) -> None:
         self._model = model
-        self._encoded = lru_cache(ENCODED)(self._encode)
+        self._encodings = Encodings(model)
 
     def info(self) -> Json:
         """Describe the model, as X-AnyLabeling lists it."""
@@ -85,17 +82,17 @@ class Backend:
             raise ValueError(msg)
         shapes: list[Json] = []
         if positive or box is not None:
-            mask = self._model.answer(self._encoded(content), positive, negative, box)
-            score = round(confidence(mask), 3)
-            for part in polygons.trace(mask.binary, TOLERANCE):
+            name = hashlib.sha256(content).digest()
+            encoded = self._encodings.find(name, lambda: decode_image(content))
+            mask = self._model.answer(encoded, positive, negative, box)
+            score, inside = round(confidence(mask), 3), mask.binary
+            del mask  # its probabilities take four times as much memory
+            for part in polygons.trace(inside, TOLERANCE):
                 points = part.outer.tolist()
                 shape = {"label": UNFINISHED, "shape_type": "polygon", "score": score}
                 shapes.append({**shape, "points": [*points, points[0]]})
         # Otherwise X-AnyLabeling would remove the objects that are finished.
         return {"success": True, "data": {"shapes": shapes, "description": "", "replace": False}}
-
-    def _encode(self, content: bytes) -> InteractionState:
-        return self._model.encode(decode_image(content))
 
 
 def _prompts(
@@ -112,7 +109,8 @@ def _prompts(
     points: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
     boxes: list[list[float]] = []
     for mark in marks:
-        kind, data, label = mark["type"], [float(number) for number in mark["data"]], mark["label"]
+        kind, label = mark["type"], mark["label"]
+        data = [check_number(number, "data") for number in mark["data"]]
         if kind == "point" and len(data) == 2 and label in points:
             points[label].append((data[0], data[1]))
         elif kind == "rectangle" and len(data) == 4 and label == 1:
@@ -126,21 +124,22 @@ def _prompts(
     return points[1], points[0], boxes[0] if boxes else None
 
 
-def create_app(backend: Backend, hosts: frozenset[str]) -> Guard:
+def create_app(backend: Backend, hosts: frozenset[str], password: str | None = None) -> Guard:
     """Return the ASGI application.
 
     Args:
         backend: Answers the requests.
         hosts: Accepted values of `Host`; see `Guard`.
+        password: That X-AnyLabeling must send as its API key; None for none.
     """
 
-    def models(request: Request) -> JSONResponse:
+    async def models(request: Request) -> JSONResponse:
         return JSONResponse({"success": True, "data": {MODEL_ID: backend.info()}})
 
-    def info(request: Request) -> JSONResponse:
+    async def info(request: Request) -> JSONResponse:
         return JSONResponse({"success": True, "data": backend.info()})
 
-    def health(request: Request) -> JSONResponse:
+    async def health(request: Request) -> JSONResponse:
         return JSONResponse({"status": "healthy", "models_loaded": 1})
 
     routes = [
@@ -149,4 +148,4 @@ def create_app(backend: Backend, hosts: frozenset[str]) -> Guard:
         Route(f"/v1/models/{MODEL_ID}/info", info, methods=["GET"]),
         post("/v1/predict", backend.predict),
     ]
-    return guarded(routes, hosts)
+    return guarded(routes, hosts, password)

@@ -30,10 +30,13 @@ from probseg.interact.zoom import (
     cut_factor,
     expected_iou,
     first_windows,
+    look_window,
     next_window,
     scaled_size,
+    with_look,
 )
 from probseg.models import Segmenter
+from probseg.models.encoded import reduced
 from probseg.types import Click, Prompts
 
 
@@ -77,6 +80,10 @@ class InteractionLoop:
         """The model, for images of several sizes in one call."""
         return SegmenterModel(self.model) if isinstance(self.model, Segmenter) else self.model
 
+    def _model(self, view: View) -> Model:
+        """Return the model that encodes a view."""
+        return SegmenterModel(self.model, as_is=True) if view.as_is else self._batched
+
     def step(
         self, states: Sequence[InteractionState], clicks: Sequence[Click]
     ) -> list[InteractionState]:
@@ -100,34 +107,73 @@ class InteractionLoop:
             ValueError: If the model's logits are not of the view's shape.
         """
         choices = [self._next_views(state) for state in states]
-        tried = [state for state, views in zip(states, choices, strict=True) for _ in views]
-        answered = iter(self._answered(tried, [view for views in choices for view in views]))
-        return [_best([next(answered) for _ in views]) for views in choices]
+        tried = [
+            (state._replace(window=window, seconds=0.0), view)
+            for state, views in zip(states, choices, strict=True)
+            for view, window in views
+        ]
+        looks = {
+            i: self._look(state, *choices[i][0])
+            for i, state in enumerate(states)
+            if self._looks(state)
+        }
+        encoded = self._encoded([*tried, *looks.values()])
+        answered = iter(self._decoded(encoded[: len(tried)]))
+        best = [_best([next(answered) for _ in views]) for views in choices]
+        for _ in range(self.zoom.repeats if self.zoom and self.previous_mask else 0):
+            best = self._decoded(best)
+        asked = [
+            look._replace(answer=best[i].answer)
+            for i, look in zip(looks, encoded[len(tried) :], strict=True)
+        ]
+        for i, look in zip(looks, self._decoded(asked), strict=True):
+            best[i] = self._with_look(best[i], look)
+        return best
 
-    def _answered(
-        self, states: Sequence[InteractionState], chosen: Sequence[tuple[View, Box | None]]
-    ) -> list[InteractionState]:
-        """Return the states with the answers from these views, and windows to remember."""
-        views, windows = [view for view, _ in chosen], [window for _, window in chosen]
-        current = self._encoded([state._replace(seconds=0.0) for state in states], views)
-        current = [s._replace(window=w) for s, w in zip(current, windows, strict=True)]
-        answered = list(current)
-        for part in self._together(views):
-            timed = _Stopwatch(current[part[0]].photograph.device)
-            answers = self._answers([current[i] for i in part])
+    def _looks(self, state: InteractionState) -> bool:
+        """Return whether a second look follows the answer: from the second click on."""
+        zoom = self.zoom
+        return zoom is not None and zoom.look is not None and len(state.clicks) > zoom.skip_clicks
+
+    def _look(
+        self, state: InteractionState, view: View, window: Box | None
+    ) -> tuple[InteractionState, View]:
+        """Return a state of which the second look is the window, and its view."""
+        assert self.zoom is not None, "there is a second look"
+        last, encoded = state.look or (None, None)
+        size, old = state.photograph.size, None if last is None else last.box
+        window = look_window(self.zoom, view.box, state.clicks[-1], size, old)
+        inner = state._replace(window=window, view=last, encoded=encoded, seconds=0.0)
+        return inner, self._view(inner, window)
+
+    def _with_look(self, state: InteractionState, look: InteractionState) -> InteractionState:
+        """Return the state with a second look in its answer."""
+        assert look.view is not None, "it was answered"
+        answer = with_look(state.answer, look.answer)
+        if self.keep_clicks:  # where the answers of large photographs are resampled
+            answer = keep_clicks(answer, state.clicks)
+        seconds = (state.seconds or 0.0) + (look.seconds or 0.0)
+        return state._replace(answer=answer, look=(look.view, look.encoded), seconds=seconds)
+
+    def _decoded(self, states: Sequence[InteractionState]) -> list[InteractionState]:
+        """Return encoded states with the answers of their views, one more time."""
+        decoded = list(states)
+        for part in self._together([_shown(state) for state in states]):
+            timed = _Stopwatch(states[part[0]].photograph.device)
+            answers = self._answers([states[i] for i in part])
             share = timed.seconds() / len(part)
             for i, answer in zip(part, answers, strict=True):
-                took = (current[i].seconds or 0.0) + share
-                state = _put_back(current[i], *answer)._replace(seconds=took)
+                took = (states[i].seconds or 0.0) + share
+                state = _put_back(states[i], *answer)._replace(seconds=took)
                 if self.keep_clicks:
                     state = state._replace(answer=keep_clicks(state.answer, state.clicks))
-                answered[i] = state
-        return answered
+                decoded[i] = state
+        return decoded
 
     @torch.inference_mode()
     def encode(self, state: InteractionState) -> InteractionState:
         """Return the state with its crop encoded, before any answer."""
-        return self._encoded([state], [_whole(state)])[0]
+        return self._encoded([(state, _whole(state))])[0]
 
     def _next_views(self, state: InteractionState) -> list[tuple[View, Box | None]]:
         """Return the next views for the model, and the window to remember with each."""
@@ -146,12 +192,17 @@ class InteractionLoop:
         """Return the view of a window, None for the whole image."""
         if window is None or self.zoom is None:
             return _whole(state)
-        return View(window, scaled_size(box_size(window), self.zoom.target))
+        size, finest = box_size(window), self.zoom.finest
+        later, model = len(state.clicks) > self.zoom.skip_clicks, self.model
+        if later and finest and isinstance(model, Segmenter) and model.sizing == "reduce":
+            own = reduced(size, finest)
+            if max(own) > max(model.sized(own)):
+                return View(window, own, as_is=True)
+        return View(window, scaled_size(size, self.zoom.target))
 
-    def _encoded(
-        self, states: Sequence[InteractionState], views: Sequence[View]
-    ) -> list[InteractionState]:
+    def _encoded(self, chosen: Sequence[tuple[InteractionState, View]]) -> list[InteractionState]:
         """Return the states with these views encoded; unchanged views are not encoded again."""
+        states, views = [state for state, _ in chosen], [view for _, view in chosen]
         encoded = list(states)
         new: dict[tuple[int, View], list[int]] = defaultdict(list)  # trials share their image
         for i, view in enumerate(views):
@@ -160,9 +211,9 @@ class InteractionLoop:
         firsts = [alike[0] for alike in new.values()]
         for part in self._together(views, firsts):
             timed = _Stopwatch(states[part[0]].photograph.device)
-            images = [states[i].photograph.shown(*views[i]) for i in part]
+            images = [states[i].photograph.shown(*views[i][:2]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
-            encodings = self._batched.encode_each([*images, *mirrored])
+            encodings = self._model(views[part[0]]).encode_each([*images, *mirrored])
             sides = [encodings[: len(part)], encodings[len(part) :]] if self.flip else [encodings]
             groups = [new[_picture(states[i]), views[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
@@ -182,7 +233,7 @@ class InteractionLoop:
         if self.flip:
             encoded += [state.encoded[1] for state in states]
             prompts += [self._prompts(state, mirrored=True) for state in states]
-        answers = self._decoded(encoded, prompts)
+        answers = self._asked(encoded, prompts)
         expected = [state.view.size for state in states if state.view is not None]
         for answer, size in zip(answers, expected * (1 + self.flip), strict=True):
             if tuple(answer.logits.shape) != size:
@@ -205,7 +256,7 @@ class InteractionLoop:
             ]
         return [(mean.sigmoid(), own) for mean, own in zip(means, predicted, strict=True)]
 
-    def _decoded(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Answered]:
+    def _asked(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Answered]:
         """Return the model's answers, with the predicted IoU where it predicts one."""
         if isinstance(self._batched, SegmenterModel):
             return self._batched.answer_each(encoded, prompts)
@@ -217,19 +268,19 @@ class InteractionLoop:
         width = state.view.size[1]
         shifted = self.zoom is not None and self.zoom.shifted
         clicked = np.array([[click.x, click.y] for click in state.clicks], float).reshape(-1, 2)
-        points = places(clicked, *state.view, shifted=shifted)
+        points = places(clicked, *state.view[:2], shifted=shifted)
         box = np.full((2, 2), np.nan)
         if state.box is not None:
             end = np.array([[0], [0 if shifted else 1]])  # behind its last pixel
             corners = np.array(state.box).reshape(2, 2) - end
-            box = places(corners, *state.view, shifted=shifted) + end
+            box = places(corners, *state.view[:2], shifted=shifted) + end
         if mirrored:
             points[:, 0] = width - 1 - points[:, 0]
             box[:, 0] = width - box[::-1, 0]
         device = state.photograph.device
         previous = None
         if self.previous_mask:
-            previous = state.answer.part(*state.view).to(device)[None]  # (1, 1, h, w)
+            previous = state.answer.part(*state.view[:2]).to(device)[None]  # (1, 1, h, w)
             previous = previous.flip(-1) if mirrored else previous
         return Prompts(
             points=torch.tensor(points, dtype=torch.float32, device=device)[None],
@@ -246,7 +297,7 @@ class InteractionLoop:
         """Yield the numbers of views that the model can take in one call."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i in range(len(views)) if chosen is None else chosen:
-            groups[self._batched.grid(views[i].size)].append(i)
+            groups[views[i].as_is, self._model(views[i]).grid(views[i].size)].append(i)
         most = max(1, self.batch_size // 2) if self.flip else self.batch_size
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))
@@ -264,6 +315,11 @@ def _best(answers: Sequence[InteractionState]) -> InteractionState:
         return answers[0]
     best = max(answers, key=lambda state: expected_iou(state.answer) * cut_factor(state.answer))
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
+
+
+def _shown(state: InteractionState) -> View:
+    assert state.view is not None, "decoded before it was encoded"
+    return state.view
 
 
 def _whole(state: InteractionState) -> View:

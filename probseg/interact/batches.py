@@ -74,15 +74,13 @@ class SegmenterModel(NamedTuple):
 
     Args:
         network: In evaluation mode.
-        as_is: Whether it works at the size of each image, and not at its working size.
     """
 
     network: Segmenter
-    as_is: bool = False
 
     def grid(self, size: Size) -> Size:
         """Return the size of the padded image that the network sees, for one of size `(H, W)`."""
-        height, width = size if self.as_is else self.network.sized(size)
+        height, width = self.network.sized(size)
         cell = self.network.cell
         return height + -height % cell, width + -width % cell
 
@@ -92,7 +90,7 @@ class SegmenterModel(NamedTuple):
         Args:
             images: RGB in [0, 1], float, shape `(3, H, W)` each, all of one `grid`.
         """
-        prepared = [self.network.prepared(image[None], self.as_is) for image in images]
+        prepared = [self.network.prepared(image[None]) for image in images]
         decoder_maps = self.network.features(torch.cat([encoded.image for encoded in prepared]))
         if decoder_maps is None:
             return prepared

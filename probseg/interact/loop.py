@@ -30,13 +30,13 @@ from probseg.interact.zoom import (
     cut_factor,
     expected_iou,
     first_windows,
+    look_size,
     look_window,
     next_window,
     scaled_size,
     with_look,
 )
 from probseg.models import Segmenter
-from probseg.models.encoded import reduced
 from probseg.types import Click, Prompts
 
 
@@ -80,10 +80,6 @@ class InteractionLoop:
         """The model, for images of several sizes in one call."""
         return SegmenterModel(self.model) if isinstance(self.model, Segmenter) else self.model
 
-    def _model(self, view: View) -> Model:
-        """Return the model that encodes a view."""
-        return SegmenterModel(self.model, as_is=True) if view.as_is else self._batched
-
     def step(
         self, states: Sequence[InteractionState], clicks: Sequence[Click]
     ) -> list[InteractionState]:
@@ -112,47 +108,45 @@ class InteractionLoop:
             for state, views in zip(states, choices, strict=True)
             for view, window in views
         ]
-        looks = {
-            i: self._look(state, *choices[i][0])
-            for i, state in enumerate(states)
-            if self._looks(state)
-        }
-        encoded = self._encoded([*tried, *looks.values()])
+        looking = [i for i, state in enumerate(states) if self._looks_at(state)]
+        looks = [self._look(states[i], choices[i][0][0]) for i in looking]
+        encoded = self._encoded([*tried, *looks])
         answered = iter(self._decoded(encoded[: len(tried)]))
         best = [_best([next(answered) for _ in views]) for views in choices]
-        for _ in range(self.zoom.repeats if self.zoom and self.previous_mask else 0):
-            best = self._decoded(best)
-        asked = [
-            look._replace(answer=best[i].answer)
-            for i, look in zip(looks, encoded[len(tried) :], strict=True)
-        ]
-        for i, look in zip(looks, self._decoded(asked), strict=True):
-            best[i] = self._with_look(best[i], look)
-        return best
+        if not self._looks:
+            return best
+        closer = [state._replace(seconds=0.0) for state in best]  # the same view once more
+        for i, look in zip(looking, encoded[len(tried) :], strict=True):
+            closer[i] = look._replace(answer=best[i].answer)
+        pairs = zip(best, self._decoded(closer), strict=True)
+        return [self._with_look(state, look) for state, look in pairs]
 
-    def _looks(self, state: InteractionState) -> bool:
-        """Return whether a second look follows the answer: from the second click on."""
-        zoom = self.zoom
-        return zoom is not None and zoom.look is not None and len(state.clicks) > zoom.skip_clicks
+    @property
+    def _looks(self) -> bool:
+        """Whether each answer is followed by a closer one."""
+        return self.previous_mask and self.zoom is not None and self.zoom.look is not None
 
-    def _look(
-        self, state: InteractionState, view: View, window: Box | None
-    ) -> tuple[InteractionState, View]:
-        """Return a state of which the second look is the window, and its view."""
-        assert self.zoom is not None, "there is a second look"
+    def _looks_at(self, state: InteractionState) -> bool:
+        """Return whether the next answer is followed by a look around the last click."""
+        return self._looks and self.zoom is not None and len(state.clicks) > self.zoom.skip_clicks
+
+    def _look(self, state: InteractionState, view: View) -> tuple[InteractionState, View]:
+        """Return the state of a second look, with its window, and its view."""
+        assert self.zoom is not None, "it looks"
         last, encoded = state.look or (None, None)
-        size, old = state.photograph.size, None if last is None else last.box
-        window = look_window(self.zoom, view.box, state.clicks[-1], size, old)
+        old = None if last is None else last.box
+        window = look_window(self.zoom, view.box, state.clicks[-1], state.photograph.size, old)
         inner = state._replace(window=window, view=last, encoded=encoded, seconds=0.0)
-        return inner, self._view(inner, window)
+        return inner, View(window, look_size(self.zoom, window))
 
     def _with_look(self, state: InteractionState, look: InteractionState) -> InteractionState:
         """Return the state with a second look in its answer."""
-        assert look.view is not None, "it was answered"
+        seconds = (state.seconds or 0.0) + (look.seconds or 0.0)
+        if look.view is None or look.view == state.view:
+            return state._replace(answer=look.answer, seconds=seconds)
         answer = with_look(state.answer, look.answer)
         if self.keep_clicks:  # where the answers of large photographs are resampled
             answer = keep_clicks(answer, state.clicks)
-        seconds = (state.seconds or 0.0) + (look.seconds or 0.0)
         return state._replace(answer=answer, look=(look.view, look.encoded), seconds=seconds)
 
     def _decoded(self, states: Sequence[InteractionState]) -> list[InteractionState]:
@@ -192,13 +186,7 @@ class InteractionLoop:
         """Return the view of a window, None for the whole image."""
         if window is None or self.zoom is None:
             return _whole(state)
-        size, finest = box_size(window), self.zoom.finest
-        later, model = len(state.clicks) > self.zoom.skip_clicks, self.model
-        if later and finest and isinstance(model, Segmenter) and model.sizing == "reduce":
-            own = reduced(size, finest)
-            if max(own) > max(model.sized(own)):
-                return View(window, own, as_is=True)
-        return View(window, scaled_size(size, self.zoom.target))
+        return View(window, scaled_size(box_size(window), self.zoom.target))
 
     def _encoded(self, chosen: Sequence[tuple[InteractionState, View]]) -> list[InteractionState]:
         """Return the states with these views encoded; unchanged views are not encoded again."""
@@ -211,9 +199,9 @@ class InteractionLoop:
         firsts = [alike[0] for alike in new.values()]
         for part in self._together(views, firsts):
             timed = _Stopwatch(states[part[0]].photograph.device)
-            images = [states[i].photograph.shown(*views[i][:2]) for i in part]
+            images = [states[i].photograph.shown(*views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
-            encodings = self._model(views[part[0]]).encode_each([*images, *mirrored])
+            encodings = self._batched.encode_each([*images, *mirrored])
             sides = [encodings[: len(part)], encodings[len(part) :]] if self.flip else [encodings]
             groups = [new[_picture(states[i]), views[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
@@ -268,19 +256,19 @@ class InteractionLoop:
         width = state.view.size[1]
         shifted = self.zoom is not None and self.zoom.shifted
         clicked = np.array([[click.x, click.y] for click in state.clicks], float).reshape(-1, 2)
-        points = places(clicked, *state.view[:2], shifted=shifted)
+        points = places(clicked, *state.view, shifted=shifted)
         box = np.full((2, 2), np.nan)
         if state.box is not None:
             end = np.array([[0], [0 if shifted else 1]])  # behind its last pixel
             corners = np.array(state.box).reshape(2, 2) - end
-            box = places(corners, *state.view[:2], shifted=shifted) + end
+            box = places(corners, *state.view, shifted=shifted) + end
         if mirrored:
             points[:, 0] = width - 1 - points[:, 0]
             box[:, 0] = width - box[::-1, 0]
         device = state.photograph.device
         previous = None
         if self.previous_mask:
-            previous = state.answer.part(*state.view[:2]).to(device)[None]  # (1, 1, h, w)
+            previous = state.answer.part(*state.view).to(device)[None]  # (1, 1, h, w)
             previous = previous.flip(-1) if mirrored else previous
         return Prompts(
             points=torch.tensor(points, dtype=torch.float32, device=device)[None],
@@ -297,7 +285,7 @@ class InteractionLoop:
         """Yield the numbers of views that the model can take in one call."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i in range(len(views)) if chosen is None else chosen:
-            groups[views[i].as_is, self._model(views[i]).grid(views[i].size)].append(i)
+            groups[self._batched.grid(views[i].size)].append(i)
         most = max(1, self.batch_size // 2) if self.flip else self.batch_size
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))

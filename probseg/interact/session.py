@@ -282,7 +282,7 @@ class Session:
         """
         zoom = self._loop.zoom
         if zoom is not None:
-            zoom = replace(zoom, first=(1.0,), repeats=0, look=None)
+            zoom = replace(zoom, first=(1.0,), look=None)
         return answer_steps(replace(self._loop, zoom=zoom), self.answer, steps)
 
     def move_to(self, cursor: int) -> None:

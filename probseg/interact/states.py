@@ -27,12 +27,10 @@ class View(NamedTuple):
     Args:
         box: Crop or window, in whole-image pixels.
         size: `(H, W)` that it is resized to; its own without a zoom.
-        as_is: Whether the network works at this size, and not at its working size.
     """
 
     box: Box
     size: tuple[int, int]
-    as_is: bool = False
 
 
 class InteractionState(NamedTuple):

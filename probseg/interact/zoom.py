@@ -54,13 +54,12 @@ class Zoom:
         first: Scales at which the first click is answered: sides of square windows around it, as
             fractions of the image's longer side. The answer with the largest `expected_iou` counts,
             after the `cut_factor`.
-        repeats: How often the network answers again, with its answer as the previous mask: as in
-            CFR-ICL (Sun et al., 2023). For networks that take a previous mask.
-        finest: From the second click on, a window that is larger than the network's working size
-            is shown at its own size, up to so many pixels of the longer side. None: `target` and
-            the working size hold for all windows.
         look: Side of the second look around the last click, from the second click on, as a fraction
-            of the longer side of the window. None for no second look.
+            of the longer side of the window; the answer so far is its previous mask. Answers
+            without a click to look at are given once more with themselves as the previous mask, as
+            in CFR-ICL (Sun et al., 2023). None: neither.
+        look_target: Longer side in pixels that a smaller look is enlarged to; larger ones are
+            shown at their own size, up to `target`.
     """
 
     target: int = 400
@@ -72,9 +71,8 @@ class Zoom:
     stale: bool = False
     shifted: bool = False
     first: tuple[float, ...] = (1.0,)
-    repeats: int = 0
-    finest: int | None = None
     look: float | None = None
+    look_target: int = 256
 
 
 ZOOMS: dict[str, Zoom] = {
@@ -83,7 +81,7 @@ ZOOMS: dict[str, Zoom] = {
     "fixed_600": Zoom(target=600),
     "ritm_600": Zoom(target=600, stale=True, shifted=True),
     "scales": Zoom(first=(1.0, 0.5, 0.25)),
-    "look": Zoom(first=(1.0, 0.5, 0.25), repeats=1, finest=640, look=0.5),
+    "look": Zoom(first=(1.0, 0.5, 0.25), look=0.5),
 }
 """Zoom settings by name; those with 600 pixels are standard on DAVIS."""
 
@@ -224,6 +222,12 @@ def _is_cut(inside: npt.NDArray[np.bool_], window: Box, size: Size) -> bool:
         y1 < height and inside[-1].any(),
     )
     return any(sides)
+
+
+def look_size(zoom: Zoom, window: Box) -> Size:
+    """Return `(h, w)` at which the model sees the window of a second look."""
+    size = box_size(window)
+    return scaled_size(size, min(max(*size, zoom.look_target), zoom.target))
 
 
 def scaled_size(size: tuple[int, int], target: int) -> tuple[int, int]:

@@ -232,15 +232,14 @@ class Segmenter(Network):
         """Return the size `(h, w)` that the network works at for images of size `(H, W)`."""
         return at_work(size, self.working_size, self.sizing)
 
-    def prepared(self, image: Tensor, as_is: bool = False) -> Encoded:
+    def prepared(self, image: Tensor) -> Encoded:
         """Bring images to the working size, normalise and pad them; no features yet.
 
         Args:
             image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
-            as_is: Whether to work at the images' size instead.
         """
         size = (image.shape[-2], image.shape[-1])
-        working_size = size if as_is else self.sized(size)
+        working_size = self.sized(size)
         pixels = normalised(resized(image, working_size), self.mean, self.std)
         # On part of a cell, resized maps would lie elsewhere than the image.
         right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell

@@ -20,13 +20,13 @@ from probseg.interact import (
 )
 from probseg.interact.probability import ProbabilityMap
 from probseg.interact.sampling import box_size, fitted, places
-from probseg.interact.zoom import look_window, next_window, scaled_size, with_look
+from probseg.interact.zoom import look_size, look_window, next_window, scaled_size, with_look
 from probseg.types import Click, Prompts
-from support.fakes import draw_scene, micro_model
+from support.fakes import draw_scene
 from support.rows import each
 from support.toy_models import Spy, shades
 
-LOOK = Zoom(target=48, min_side=40, repeats=1, look=0.5)
+LOOK = Zoom(target=48, min_side=40, look=0.5, look_target=30)
 
 
 @given(data=st.data())
@@ -132,10 +132,8 @@ def share(first, last, length, rim):
     return torch.tensor(np.minimum(rising, falling).clip(0, 1), dtype=torch.float32)
 
 
-@each("repeats", [0, 1, 2])
-def test_the_loop_looks_as_a_program_without_it_does(repeats):
-    """Answer, answer again, look: line by line for one object, without states and batches."""
-    zoom = replace(LOOK, repeats=repeats)
+def test_the_loop_looks_as_a_program_without_it_does():
+    """Answer, then look or answer again: line by line, without states and batches."""
     image = image_tensor(draw_scene(130, 170)[0])
     clicks = [
         Click(80, 60),
@@ -144,19 +142,21 @@ def test_the_loop_looks_as_a_program_without_it_does(repeats):
         Click(30, 20),
         Click(169, 5, False),
     ]
-    loop = InteractionLoop(remembers, zoom=zoom, previous_mask=True)
+    loop = InteractionLoop(remembers, zoom=LOOK, previous_mask=True)
     state, probability, window, look = begin(image), torch.zeros(130, 170), None, None
     for count in range(1, len(clicks) + 1):
         (state,) = loop.step([state], [clicks[count - 1]])
         before = ProbabilityMap.of(probability.numpy())
-        window = next_window(zoom, window, before, clicks[:count])
-        box, target = ((0, 0, 170, 130), None) if window is None else (window, zoom.target)
-        for _ in range(1 + repeats):
+        window = next_window(LOOK, window, before, clicks[:count])
+        box, target = ((0, 0, 170, 130), None) if window is None else (window, LOOK.target)
+        for _ in range(2 if count == 1 else 1):
             probability = answered(image, box, clicks[:count], probability, target)
         if count > 1:
-            look = look_window(zoom, box, clicks[count - 1], (130, 170), look)
+            look = look_window(LOOK, box, clicks[count - 1], (130, 170), look)
             x0, y0, x1, y1 = look
-            closer = answered(image, look, clicks[:count], probability, zoom.target)
+            closer = answered(
+                image, look, clicks[:count], probability, min(max(x1 - x0, y1 - y0, 30), 48)
+            )
             rim = max(x1 - x0, y1 - y0) // 8
             part = share(y0, y1 - 1, 130, rim)[:, None] * share(x0, x1 - 1, 170, rim)
             probability = part * closer + (1 - part) * probability
@@ -171,9 +171,8 @@ def test_a_look_that_stays_is_not_encoded_again():
     state = begin(image_tensor(draw_scene(130, 170)[0]))
     for click in (Click(80, 60), Click(100, 66), Click(101, 67)):
         (state,) = loop.step([state], [click])
-    assert len(model.encoded) == 2, "window and look of the second click together"
-    assert [len(images) for images in model.encoded] == [1, 2]
-    assert len(model.decoded) == 2 + 3 + 3, "answers, answers again and looks"
+    assert model.encoded == [[(130, 170)], [(48, 48)], [(30, 30)]]
+    assert len(model.decoded) == 3 * 2, "each answer and the one closer"
 
 
 def test_encodings_that_answers_share_count_once_in_memory():
@@ -216,21 +215,18 @@ def test_many_objects_are_answered_as_each_alone():
             assert (one.probability[click.y, click.x] > 0.5) == click.positive
 
 
-@each(
-    ("window", "finest", "seen", "as_is"),
-    [(300, None, 64, False), (50, 96, 64, False), (90, 96, 91, True), (200, 96, 96, True)],
-)
-def test_windows_are_seen_at_their_own_size_up_to_the_finest(window, finest, seen, as_is):
-    """Others are enlarged, and the network reduces them to its working size of 64 pixels."""
-    model = micro_model(working_size=64)
-    loop = InteractionLoop(model, zoom=replace(LOOK, target=400, min_side=window, finest=finest))
-    answer = np.zeros((400, 400), np.float32)
-    answer[199:202, 199:202] = 1
-    state = begin(image_tensor(draw_scene(400, 400)[0]))
-    state = state._replace(answer=ProbabilityMap.of(answer), clicks=(Click(200, 200),))
-    (state,) = loop.step([state], [Click(201, 201)])
-    assert state.view.as_is == as_is
-    assert max(state.encoded[0].working_size) == seen
+@each(("side", "seen"), [(20, 256), (300, 300), (900, 400)])
+def test_looks_are_shown_at_their_own_size_where_that_is_enough(side, seen):
+    assert look_size(ZOOMS[RECOMMENDED_ZOOM], (5, 5, 5 + side, 5 + side)) == (seen, seen)
+
+
+@each("previous_mask", [False, True])
+def test_only_networks_that_take_their_last_answer_look(previous_mask):
+    model = Spy(shades)
+    loop = InteractionLoop(model, zoom=LOOK, previous_mask=previous_mask)
+    states = loop.step([begin(image_tensor(draw_scene(130, 170)[0]))], [Click(80, 60)])
+    loop.step(states, [Click(100, 66)])
+    assert len(model.decoded) == 2 * (1 + previous_mask)
 
 
 def test_the_protocol_of_the_predictor_looks_and_published_zooms_do_not():
@@ -238,4 +234,4 @@ def test_the_protocol_of_the_predictor_looks_and_published_zooms_do_not():
     assert (protocol.version, protocol.zoom) == (4, RECOMMENDED_ZOOM)
     assert zoom.look is not None
     for name in ZOOMS.keys() - {RECOMMENDED_ZOOM}:
-        assert (ZOOMS[name].look, ZOOMS[name].repeats, ZOOMS[name].finest) == (None, 0, None)
+        assert ZOOMS[name].look is None

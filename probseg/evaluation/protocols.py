@@ -13,7 +13,7 @@ import numpy as np
 from probseg.clicks import CLICK_RULES, HUMAN, Mistakes
 from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING, Box, jitter_box, mask_box, padded_crop
 from probseg.errors import DataError, UnknownNameError
-from probseg.interact.zoom import ZOOMS
+from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.types import Sample
 
 Beginning = Literal["click", "box", "scribbles", "initial_mask"]
@@ -219,12 +219,12 @@ PROTOCOLS: dict[str, Protocol] = {
         replace(
             _RITM,
             name="probseg",
-            version=3,
+            version=4,
             description="As ritm, with the zoom of the Predictor: the first click is answered at "
             "three scales, the answer that expects the largest IoU is taken, and from the second "
-            "click on the surroundings of the object are enlarged. Clicked pixels keep the label "
-            "of their click.",
-            zoom="scales",
+            "click on the surroundings of the object are enlarged and those of the click looked at "
+            "once more. Clicked pixels keep the label of their click.",
+            zoom=RECOMMENDED_ZOOM,
             keep_clicks=True,
         ),
         replace(

@@ -191,7 +191,8 @@ class _Run:
             self._kept[k] = self._prediction
         self.click = self._next_click(self._prediction, before)
         if self.click is None:
-            self.state = state._replace(view=None, encoded=None)  # memory that others can use
+            # Others can use the memory.
+            self.state = state._replace(view=None, encoded=None, look=None)
 
     def record(self) -> ObjectRecord:
         """Return the run with its last scores held up to the protocol's last click."""

@@ -30,8 +30,11 @@ from probseg.interact.zoom import (
     cut_factor,
     expected_iou,
     first_windows,
+    look_size,
+    look_window,
     next_window,
     scaled_size,
+    with_look,
 )
 from probseg.models import Segmenter
 from probseg.types import Click, Prompts
@@ -100,34 +103,71 @@ class InteractionLoop:
             ValueError: If the model's logits are not of the view's shape.
         """
         choices = [self._next_views(state) for state in states]
-        tried = [state for state, views in zip(states, choices, strict=True) for _ in views]
-        answered = iter(self._answered(tried, [view for views in choices for view in views]))
-        return [_best([next(answered) for _ in views]) for views in choices]
+        tried = [
+            (state._replace(window=window, seconds=0.0), view)
+            for state, views in zip(states, choices, strict=True)
+            for view, window in views
+        ]
+        looking = [i for i, state in enumerate(states) if self._looks_at(state)]
+        looks = [self._look(states[i], choices[i][0][0]) for i in looking]
+        encoded = self._encoded([*tried, *looks])
+        answered = iter(self._decoded(encoded[: len(tried)]))
+        best = [_best([next(answered) for _ in views]) for views in choices]
+        if not self._looks:
+            return best
+        closer = [state._replace(seconds=0.0) for state in best]  # the same view once more
+        for i, look in zip(looking, encoded[len(tried) :], strict=True):
+            closer[i] = look._replace(answer=best[i].answer)
+        pairs = zip(best, self._decoded(closer), strict=True)
+        return [self._with_look(state, look) for state, look in pairs]
 
-    def _answered(
-        self, states: Sequence[InteractionState], chosen: Sequence[tuple[View, Box | None]]
-    ) -> list[InteractionState]:
-        """Return the states with the answers from these views, and windows to remember."""
-        views, windows = [view for view, _ in chosen], [window for _, window in chosen]
-        current = self._encoded([state._replace(seconds=0.0) for state in states], views)
-        current = [s._replace(window=w) for s, w in zip(current, windows, strict=True)]
-        answered = list(current)
-        for part in self._together(views):
-            timed = _Stopwatch(current[part[0]].photograph.device)
-            answers = self._answers([current[i] for i in part])
+    @property
+    def _looks(self) -> bool:
+        """Whether each answer is followed by a closer one."""
+        return self.previous_mask and self.zoom is not None and self.zoom.look is not None
+
+    def _looks_at(self, state: InteractionState) -> bool:
+        """Return whether the next answer is followed by a look around the last click."""
+        return self._looks and self.zoom is not None and len(state.clicks) > self.zoom.skip_clicks
+
+    def _look(self, state: InteractionState, view: View) -> tuple[InteractionState, View]:
+        """Return the state of a second look, with its window, and its view."""
+        assert self.zoom is not None, "it looks"
+        last, encoded = state.look or (None, None)
+        old = None if last is None else last.box
+        window = look_window(self.zoom, view.box, state.clicks[-1], state.photograph.size, old)
+        inner = state._replace(window=window, view=last, encoded=encoded, seconds=0.0)
+        return inner, View(window, look_size(self.zoom, window))
+
+    def _with_look(self, state: InteractionState, look: InteractionState) -> InteractionState:
+        """Return the state with a second look in its answer."""
+        seconds = (state.seconds or 0.0) + (look.seconds or 0.0)
+        if look.view is None or look.view == state.view:
+            return state._replace(answer=look.answer, seconds=seconds)
+        answer = with_look(state.answer, look.answer)
+        if self.keep_clicks:  # where the answers of large photographs are resampled
+            answer = keep_clicks(answer, state.clicks)
+        return state._replace(answer=answer, look=(look.view, look.encoded), seconds=seconds)
+
+    def _decoded(self, states: Sequence[InteractionState]) -> list[InteractionState]:
+        """Return encoded states with the answers of their views, one more time."""
+        decoded = list(states)
+        for part in self._together([_shown(state) for state in states]):
+            timed = _Stopwatch(states[part[0]].photograph.device)
+            answers = self._answers([states[i] for i in part])
             share = timed.seconds() / len(part)
             for i, answer in zip(part, answers, strict=True):
-                took = (current[i].seconds or 0.0) + share
-                state = _put_back(current[i], *answer)._replace(seconds=took)
+                took = (states[i].seconds or 0.0) + share
+                state = _put_back(states[i], *answer)._replace(seconds=took)
                 if self.keep_clicks:
                     state = state._replace(answer=keep_clicks(state.answer, state.clicks))
-                answered[i] = state
-        return answered
+                decoded[i] = state
+        return decoded
 
     @torch.inference_mode()
     def encode(self, state: InteractionState) -> InteractionState:
         """Return the state with its crop encoded, before any answer."""
-        return self._encoded([state], [_whole(state)])[0]
+        return self._encoded([(state, _whole(state))])[0]
 
     def _next_views(self, state: InteractionState) -> list[tuple[View, Box | None]]:
         """Return the next views for the model, and the window to remember with each."""
@@ -148,10 +188,9 @@ class InteractionLoop:
             return _whole(state)
         return View(window, scaled_size(box_size(window), self.zoom.target))
 
-    def _encoded(
-        self, states: Sequence[InteractionState], views: Sequence[View]
-    ) -> list[InteractionState]:
+    def _encoded(self, chosen: Sequence[tuple[InteractionState, View]]) -> list[InteractionState]:
         """Return the states with these views encoded; unchanged views are not encoded again."""
+        states, views = [state for state, _ in chosen], [view for _, view in chosen]
         encoded = list(states)
         new: dict[tuple[int, View], list[int]] = defaultdict(list)  # trials share their image
         for i, view in enumerate(views):
@@ -182,7 +221,7 @@ class InteractionLoop:
         if self.flip:
             encoded += [state.encoded[1] for state in states]
             prompts += [self._prompts(state, mirrored=True) for state in states]
-        answers = self._decoded(encoded, prompts)
+        answers = self._asked(encoded, prompts)
         expected = [state.view.size for state in states if state.view is not None]
         for answer, size in zip(answers, expected * (1 + self.flip), strict=True):
             if tuple(answer.logits.shape) != size:
@@ -205,7 +244,7 @@ class InteractionLoop:
             ]
         return [(mean.sigmoid(), own) for mean, own in zip(means, predicted, strict=True)]
 
-    def _decoded(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Answered]:
+    def _asked(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Answered]:
         """Return the model's answers, with the predicted IoU where it predicts one."""
         if isinstance(self._batched, SegmenterModel):
             return self._batched.answer_each(encoded, prompts)
@@ -264,6 +303,11 @@ def _best(answers: Sequence[InteractionState]) -> InteractionState:
         return answers[0]
     best = max(answers, key=lambda state: expected_iou(state.answer) * cut_factor(state.answer))
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
+
+
+def _shown(state: InteractionState) -> View:
+    assert state.view is not None, "decoded before it was encoded"
+    return state.view
 
 
 def _whole(state: InteractionState) -> View:

@@ -113,9 +113,25 @@ class Answer:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the answer and of the encoded view, without the image."""
-        strokes = 0 if self.strokes is None else self.strokes.nbytes
-        return self.state.answer.nbytes + strokes + _tensor_bytes(self.state.encoded)
+        """Bytes of the answer and of the encoded views, without the image."""
+        return self.own_nbytes + sum(self.encoded.values())
+
+    @cached_property
+    def own_nbytes(self) -> int:
+        """Bytes of the answer alone."""
+        return self.state.answer.nbytes + (0 if self.strokes is None else self.strokes.nbytes)
+
+    @cached_property
+    def encoded(self) -> dict[int, int]:
+        """Bytes of each tensor of the encoded views by its identity: answers share views."""
+        found, waiting = {}, [(self.state.encoded, self.state.look)]
+        while waiting:
+            for part in waiting.pop():
+                if isinstance(part, Tensor):
+                    found[id(part)] = part.nbytes
+                elif isinstance(part, tuple):
+                    waiting.append(part)
+        return found
 
 
 def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
@@ -138,7 +154,7 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
                 strokes = painted(step, strokes, state.photograph.size)
             case MaskStep():
                 _check_mask(step, state)
-                blank = state._replace(clicks=(), box=None, window=None)
+                blank = state._replace(clicks=(), box=None, window=None, look=None)
                 state, strokes = blank._replace(answer=ProbabilityMap.of(step.probability)), None
     return Answer(state, strokes, before.begun)
 
@@ -232,8 +248,11 @@ class Session:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the answers in memory."""
-        return sum(answer.nbytes for answer in self._answers.values())
+        """Bytes of the answers in memory; views that they share count once."""
+        encoded: dict[int, int] = {}
+        for answer in self._answers.values():
+            encoded |= answer.encoded
+        return sum(encoded.values()) + sum(one.own_nbytes for one in self._answers.values())
 
     def add(self, *steps: Step) -> Answer:
         """Add steps in place of those that were undone, and answer them together.
@@ -262,8 +281,9 @@ class Session:
         Nothing is changed.
         """
         zoom = self._loop.zoom
-        loop = self._loop if zoom is None else replace(self._loop, zoom=replace(zoom, first=(1.0,)))
-        return answer_steps(loop, self.answer, steps)
+        if zoom is not None:
+            zoom = replace(zoom, first=(1.0,), look=None)
+        return answer_steps(replace(self._loop, zoom=zoom), self.answer, steps)
 
     def move_to(self, cursor: int) -> None:
         """Undo or redo up to so many steps.
@@ -285,7 +305,7 @@ class Session:
             image: The image without prompts, encoded with the new settings.
         """
         given = {count: self._answers[count] for count in self._given}
-        view = {"view": image.view, "encoded": image.encoded}
+        view = {"view": image.view, "encoded": image.encoded, "look": None}
         self._answers = {
             count: replace(answer, state=answer.state._replace(**view))
             for count, answer in given.items()
@@ -324,15 +344,3 @@ def _check_mask(step: MaskStep, state: InteractionState) -> None:
     if shape != expected:
         msg = f"`probability` must have the shape of the image, {expected}, got {shape}"
         raise ValueError(msg)
-
-
-def _tensor_bytes(parts: object) -> int:
-    """Return the bytes of all tensors in nested tuples."""
-    total, waiting = 0, [parts]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Tensor):
-            total += part.nbytes
-        elif isinstance(part, tuple):
-            waiting.extend(part)
-    return total

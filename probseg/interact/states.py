@@ -45,6 +45,7 @@ class InteractionState(NamedTuple):
         window: Part of the image that a zoom chose last; None before, and without one.
         view: The view that `encoded` belongs to; None before the first.
         encoded: The model's encoding of the view.
+        look: View of the last second look, with its encoding; None before the first.
         seconds: Time of the last answer, with the encoding of the image if it was new; where
             several were computed together, the share of one. None before the first.
     """
@@ -57,6 +58,7 @@ class InteractionState(NamedTuple):
     window: Box | None = None
     view: View | None = None
     encoded: Any = None
+    look: tuple[View, Any] | None = None
     seconds: float | None = None
 
     @property

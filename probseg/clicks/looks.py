@@ -48,12 +48,12 @@ def look_again(images: Tensor, masks: Tensor, prompts: Prompts, logits: Tensor) 
     """
     height, width = masks.shape[-2] // 2, masks.shape[-1] // 2
     points = 2 * prompts.points + 0.5  # the centre of a pixel is half a pixel from its border
-    real = prompts.labels >= 0  # (B, S)
-    order = torch.arange(1, real.shape[1] + 1, device=real.device)
-    last = (real * order).argmax(dim=1)  # (B,)
-    centre = points[torch.arange(len(points), device=last.device), last]
-    middle = centre.new_tensor([width, height])
-    centre = torch.where(real.any(dim=1, keepdim=True), centre, middle)
+    middle = points.new_tensor([width, height])
+    # Number of the last click, counted from 1, in front of which the middle of the crop is put.
+    order = torch.arange(1, points.shape[1] + 1, device=points.device)
+    last = F.pad((prompts.labels >= 0) * order, (1, 0)).argmax(dim=1)  # (B,)
+    centres = torch.cat([middle.expand(len(points), 1, 2), points], dim=1)
+    centre = centres[torch.arange(len(points), device=points.device), last]
     first = (centre - middle / 2).round().clamp(min=0).minimum(middle)  # (B, 2), inside the crop
     points = points - first[:, None]
     inside = ((points >= 0) & (points <= middle - 1)).all(dim=-1)

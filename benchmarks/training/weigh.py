@@ -2,9 +2,9 @@
 
     python benchmarks/training/weigh.py FOLDER
 
-Sets are told apart by the prefix of a photograph's name, up to its first underscore. A set counts with the square root
-of its number of photographs, the photographs of a set and the objects of a photograph alike. The result is
-FOLDER/weights.tsv, for the argument `weights` of `probseg.data.Selected`.
+Sets are told apart by the prefix of a photograph's name, up to its first underscore. A set counts
+with the square root of its number of photographs; its photographs count alike, and so do the
+objects of a photograph. The result, FOLDER/weights.tsv, is for `probseg.data.Selected`.
 """
 
 import sys

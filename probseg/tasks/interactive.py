@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from probseg.backbones import layer_numbers, recompute_activations, rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
-from probseg.clicks.iterated import IteratedClicks
-from probseg.clicks.rounds import AskNetwork, drawn_rounds
+from probseg.clicks.iterated import IteratedClicks, corrective_clicks
+from probseg.clicks.looks import halve, look_again
+from probseg.clicks.rounds import AskNetwork, drawn_rounds, with_clicks
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
 from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross_entropy
-from probseg.models.encoded import Encoded
+from probseg.models.encoded import Encoded, moved_prompts, resized
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws
 from probseg.tasks.base import NetworkTask, trial_optimizer
@@ -80,12 +81,17 @@ class InteractiveSegmentation(NetworkTask):
             they came with, as is wise for a pretrained one and small batches.
         gradient_checkpointing: Whether the backbone computes activations again for the backward
             pass instead of keeping them, see `recompute_activations`.
+        second_looks: With `every_round`, whether crops are clicked at half their size, and a window
+            around the last click is then answered at the crop's own size, twice with a click
+            between, as by the zoom `look`. Every second batch answers each round once more with
+            the answer itself as the previous mask.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
         ValueError: If `corner_noise`, `auxiliary_weight`, `backbone_rate`, `layer_decay`,
             `annotators`, `trained_answers` or `clicked_weight` is out of range, `trained_answers`
-            is given without `every_round`, a pattern of `frozen` matches no weight, or the backbone
+            or `second_looks` is given without `every_round`, `second_looks` for a network without
+            a previous mask, a pattern of `frozen` matches no weight, or the backbone
             has no layers to decay over or to compute again.
     """
 
@@ -108,6 +114,7 @@ class InteractiveSegmentation(NetworkTask):
         gradient_checkpointing: bool = False,
         trained_answers: tuple[int, int] | None = None,
         clicked_weight: float = 0.0,
+        second_looks: bool = False,
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
@@ -142,6 +149,12 @@ class InteractiveSegmentation(NetworkTask):
         if not 0 <= clicked_weight < float("inf"):
             msg = f"`clicked_weight` must be finite and at least 0, got {clicked_weight}"
             raise ValueError(msg)
+        if second_looks and not (every_round and model.previous_mask):
+            msg = (
+                "`second_looks` must be false without `every_round: true` and a network with "
+                "previous_mask=True, got true"
+            )
+            raise ValueError(msg)
         super().__init__(model, optimizer, lr_scheduler)
         lr_scheduler(trial_optimizer(optimizer))
         self.model: Segmenter
@@ -157,6 +170,7 @@ class InteractiveSegmentation(NetworkTask):
         self.trained_answers = trained_answers
         self.clicked_weight = clicked_weight
         self.annotators = annotators
+        self.second_looks = second_looks
         self.fixed_statistics = fixed_statistics
         _freeze(model, frozen)
         if layer_decay < 1:
@@ -191,8 +205,10 @@ class InteractiveSegmentation(NetworkTask):
 
         Logits and prompts are those of the first annotator of each crop in the last round.
         """
-        images = batch.images.float() / 255
-        masks = batch.masks.repeat_interleave(self.annotators, dim=0)
+        images, masks = batch.images.float() / 255, batch.masks
+        if self.second_looks:
+            images, masks = halve(images, masks)
+        masks = masks.repeat_interleave(self.annotators, dim=0)
         seeds = self._seeds_of_annotators(batch.seeds)
         rows = slice(None, None, self.annotators)
         when = {"epoch": self.current_epoch, "batch_seed": self.batch_seed}
@@ -203,6 +219,9 @@ class InteractiveSegmentation(NetworkTask):
             prompts = self.draw_prompts(images, masks, seeds, **when)
             encoded = self.model.encode(images).repeated(self.annotators)
             answers = [TrainedAnswer(self.model.raw_logits(encoded, prompts), masks, prompts)]
+        last = answers[-1]
+        if self.second_looks:
+            answers = [*answers, *self._look_again(batch, last, rows)]
         losses = [self.loss(logits.main, truth) for logits, truth, _ in answers]
         loss = torch.stack(losses).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
@@ -230,11 +249,27 @@ class InteractiveSegmentation(NetworkTask):
             self.log("train/quality_loss", quality_loss, batch_size=len(images))
             self.log("train/quality_error", error, batch_size=len(images))
             loss = loss + quality_loss
+        size = (batch.masks.shape[-2], batch.masks.shape[-1])
+        seen = (images.shape[-2], images.shape[-1])
         return {
             "loss": loss,
-            "logits": answers[-1].logits.main.detach()[rows],
-            "prompts": answers[-1].prompts.at(rows),
+            "logits": resized(last.logits.main.detach()[rows], size),
+            "prompts": moved_prompts(last.prompts.at(rows), seen, size),
         }
+
+    def _look_again(
+        self, batch: TrainBatch, last: TrainedAnswer, rows: slice
+    ) -> Iterator[TrainedAnswer]:
+        """Answer a window around the last click of each crop, before and after one more click."""
+        logits = last.logits.main.detach()[rows]
+        look = look_again(batch.images.float() / 255, batch.masks, last.prompts.at(rows), logits)
+        encoded = self.model.encode(look.images)
+        first = self.model.raw_logits(encoded, look.prompts)
+        yield TrainedAnswer(first, look.masks, look.prompts)
+        answer = first.main.detach()
+        click = corrective_clicks(answer.squeeze(1) > 0, look.masks, Draws(batch.seeds + 1))
+        prompts = with_clicks(look.prompts, *click, answer)
+        yield TrainedAnswer(self.model.raw_logits(encoded, prompts), look.masks, prompts)
 
     def _seeds_of_annotators(self, seeds: Tensor) -> Tensor:
         """Return a seed for each annotator of crops with seeds `(B,)`, `(B annotators,)`."""
@@ -265,6 +300,10 @@ class InteractiveSegmentation(NetworkTask):
 
         def answer(prompts: Prompts) -> Tensor:
             readable = self._readable(prompts)
+            if self.second_looks and batch_seed % 2:
+                with self._as_at_test_time():
+                    before = self.model.raw_logits(encoded, readable).main
+                readable = readable._replace(previous=before.sigmoid())
             if first <= next(asked) <= rounds - last:
                 with self._as_at_test_time():
                     return self.model.raw_logits(encoded, readable).main

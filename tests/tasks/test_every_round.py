@@ -297,3 +297,30 @@ def test_prompts_know_which_images_have_some():
     assert torch.equal(some.previous, given.previous[1::2])
     torch.testing.assert_close(some.boxes, boxes[1::2], equal_nan=True)
     assert given._replace(previous=None).at(slice(1)).previous is None
+
+
+# --- second looks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_second_looks_train_two_answers_of_a_window(repeated, asked, encoded):
+    task = micro_task(every_round=True, second_looks=True, annotators=2)
+    task.batch_seed = int(repeated)
+    result = task.training_step(crops(3), 0)
+    assert encoded == [3, 3], "crops at half their size, and a window of each first annotator"
+    sizes = [tuple(logits.shape) for _, logits in asked]
+    assert sizes == [(6, 1, 16, 20)] * 3 + [(3, 1, 16, 20)] * 2
+    shown = [prompts.previous is not None for prompts, _ in asked]
+    assert shown == [repeated, True, True, True, True]
+    first, second = (prompts for prompts, _ in asked[-2:])
+    assert second.labels.shape[1] == first.labels.shape[1] + 1
+    assert torch.equal(second.previous, asked[-2][1].detach().sigmoid())
+    assert result["logits"].shape == (3, 1, *SIZE)
+    assert result["prompts"].points.max() > 20, "prompts are those of the whole crop"
+    result["loss"].backward()
+    assert all(p.grad is not None for p in task.parameters())
+
+
+def test_second_looks_need_every_round_and_a_previous_mask():
+    with pytest.raises(ValueError, match="`second_looks` must be false without `every_round"):
+        micro_task(second_looks=True)

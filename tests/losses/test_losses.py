@@ -1,5 +1,7 @@
 """Losses against sums written out by hand."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, WeightedSum
+from probseg.losses import (
+    BinaryCrossEntropy,
+    NormalizedFocalLoss,
+    SoftIoULoss,
+    WeightedSum,
+    clicked_loss,
+    iou_cross_entropy,
+)
 from probseg.losses.binary import binary_cross_entropy, normalized_focal_loss, soft_iou_loss
+from probseg.metrics import iou
+from probseg.types import Prompts
 from support.refusals import refused
 from support.rows import each
 
@@ -18,6 +29,8 @@ LOSSES = [
     SoftIoULoss(),
     WeightedSum([BinaryCrossEntropy(), SoftIoULoss()], [1.0, 0.5]),
 ]
+
+
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 
 
@@ -184,3 +197,54 @@ def test_wrong_arguments_are_named():
     refused(ValueError, lambda: NormalizedFocalLoss(gamma=-1), "gamma", -1)
     refused(ValueError, lambda: WeightedSum([bce, bce], [1.0]), "weight", 1, 2)
     refused(ValueError, lambda: WeightedSum([]), "losses")
+
+
+def test_it_is_the_cross_entropy_of_clicked_pixels_alone():
+    torch.manual_seed(0)
+    logits = torch.randn(2, 1, 5, 7, dtype=torch.float64, requires_grad=True)
+    points = torch.tensor([[[6.0, 0.0], [2.0, 4.0]], [[0.0, 3.0], [5.0, 1.0]]])
+    labels = torch.tensor([[1, 0], [-1, 1]])  # no third click in the second image
+    loss = clicked_loss(logits, Prompts(points, labels, torch.full((2, 4), torch.nan)))
+    scores = [logits[0, 0, 0, 6].item(), -logits[0, 0, 4, 2].item(), logits[1, 0, 1, 5].item()]
+    expected = sum(math.log1p(math.exp(-score)) for score in scores) / 3
+    torch.testing.assert_close(loss.item(), expected, rtol=1e-6, atol=0)
+    loss.backward()
+    learnt = logits.grad[:, 0] != 0
+    assert learnt.nonzero().tolist() == [[0, 0, 6], [0, 4, 2], [1, 1, 5]]
+
+
+def test_it_is_zero_without_clicks():
+    logits = torch.randn(1, 1, 4, 4, requires_grad=True)
+    loss = clicked_loss(
+        logits, Prompts(torch.zeros(1, 0, 2), torch.zeros(1, 0, dtype=torch.long), torch.ones(1, 4))
+    )
+    loss.backward()
+    assert loss == 0
+    assert not logits.grad.any()
+
+
+def test_it_is_the_cross_entropy_with_the_iou_of_counted_images():
+    torch.manual_seed(0)
+    logits = torch.randn(4, 1, 9, 7, requires_grad=True)
+    masks = torch.randint(2, (4, 9, 7), dtype=torch.uint8)
+    masks[:, :3] = 255
+    masks[3] = 255  # nothing counts
+    quality = torch.tensor([-2.0, 0.5, 3.0, 9.0], requires_grad=True)
+    predicted = 1 / (1 + np.exp(-quality[:3].detach().double().numpy()))
+    inside = logits.detach()[:, 0].numpy() > 0
+    truth = np.array([iou(inside[n], masks[n].numpy()) for n in range(3)])
+    entropy = -(truth * np.log(predicted) + (1 - truth) * np.log(1 - predicted)).mean()
+    loss, error = iou_cross_entropy(quality, logits, masks)
+    assert loss.item() == pytest.approx(entropy, rel=1e-5)
+    assert error.item() == pytest.approx(np.abs(predicted - truth).mean(), rel=1e-5)
+    loss.backward()
+    assert quality.grad[:3].all()
+    assert quality.grad[3] == 0
+    assert logits.grad is None
+
+
+def test_it_is_0_where_no_image_counts():
+    loss, error = iou_cross_entropy(
+        torch.ones(2), -torch.ones(2, 1, 4, 4), torch.zeros(2, 4, 4, dtype=torch.uint8)
+    )
+    assert (loss, error) == (0, 0)

@@ -2,12 +2,72 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from probseg.evaluation.scorer import MaskScorer
-from probseg.metrics import brier_score, expected_calibration_error
+from probseg.metrics import boundary_iou, brier_score, expected_calibration_error, iou
+from probseg.metrics.masks import boundary_width
 from probseg.types import IGNORE
 from support.mask_cases import cases
 from support.refusals import refused
+
+SHAPE = (5, 6)
+
+
+@given(hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE))
+def test_iou_is_that_of_the_pixels_that_count(prediction, truth, ignored):
+    mask = np.where(ignored, IGNORE, truth).astype(np.uint8)
+    found, there = set(np.flatnonzero(prediction & ~ignored)), set(np.flatnonzero(mask == 1))
+    expected = len(found & there) / len(found | there) if found | there else 1.0
+    assert iou(prediction, mask) == expected
+    assert iou(prediction ^ ignored, mask) == expected
+
+
+def slow_region(inside, width):
+    """Pixels of the object with a pixel outside it, or outside the image, within `width`."""
+    height, breadth = inside.shape
+    region = set()
+    for y, x in zip(*np.nonzero(inside), strict=True):
+        for v in range(y - width, y + width + 1):
+            for u in range(x - width, x + width + 1):
+                if not (0 <= v < height and 0 <= u < breadth) or not inside[v, u]:
+                    region.add((y, x))
+    return region
+
+
+def slow_boundary_iou(prediction, mask, width):
+    found = slow_region(prediction & (mask != IGNORE), width)
+    truth = slow_region(mask == 1, width)
+    return len(found & truth) / len(found | truth) if found | truth else 1.0
+
+
+@given(cases(), st.sampled_from([0.001, 0.1, 0.17, 0.3, 2.0]))
+def test_boundary_iou_is_that_of_its_definition(case, dilation):
+    prediction, _, mask = case
+    width = max(1, round(dilation * (mask.shape[0] ** 2 + mask.shape[1] ** 2) ** 0.5))
+    assert boundary_iou(prediction, mask, dilation) == slow_boundary_iou(prediction, mask, width)
+
+
+@given(cases())
+def test_what_is_predicted_on_ignored_pixels_does_not_matter(case):
+    prediction, _, mask = case
+    assert boundary_iou(prediction ^ (mask == IGNORE), mask) == boundary_iou(prediction, mask)
+    assert boundary_iou((mask == 1) | (mask == IGNORE), mask) == 1
+
+
+def test_width_is_a_fraction_of_the_diagonal():
+    assert boundary_width((300, 400)) == 10
+    assert boundary_width((300, 400), 0.1) == 50
+    assert boundary_width((3, 4)) == 1
+
+
+def test_wrong_arguments_are_refused():
+    mask = np.zeros(SHAPE, dtype=np.uint8)
+    for score in (iou, boundary_iou):
+        for prediction in (np.zeros(SHAPE), np.zeros((6, 5), dtype=bool)):
+            refused(ValueError, lambda s=score, p=prediction: s(p, mask), "prediction")
+    for dilation in (0, -1, float("nan")):
+        refused(ValueError, lambda d=dilation: boundary_iou(mask == 1, mask, d), "dilation")
 
 
 def counted_pixels(probability, mask):
@@ -86,7 +146,7 @@ def test_true_probabilities_are_calibrated_and_certainty_is_not():
 
 
 @pytest.mark.parametrize("score", [brier_score, expected_calibration_error])
-def test_wrong_arguments_are_refused(score):
+def test_wrong_probabilities_are_refused(score):
     mask = np.zeros((1, 2), dtype=np.uint8)
     assert score(np.zeros((1, 2)), mask + IGNORE) is None
     for values in ([[0.5, np.nan]], [[0.5, 1.5]], [[-0.5, 0.5]], [[0, 1]], [[0.5], [0.5]]):

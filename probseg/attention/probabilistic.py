@@ -15,11 +15,11 @@ from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, gaussian_edges
 from probseg.ops.mixture import PriorName
 from probseg.ops.probabilistic import probabilistic_attention
-from probseg.ops.settings import InferenceSettings
-from probseg.ops.updates import (
+from probseg.ops.settings import (
     DirichletPrior,
     GammaPrior,
     Given,
+    InferenceSettings,
     KeyAdaptation,
     PriorMean,
     Update,

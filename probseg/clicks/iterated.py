@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
-from probseg.clicks.distances import distance_to
 from probseg.clicks.rounds import (
     AskNetwork,
     answered,
@@ -18,6 +17,7 @@ from probseg.clicks.rounds import (
     without_clicks,
 )
 from probseg.clicks.sampling import (
+    distance_to,
     drop_boxes,
     error_regions,
     interior,

@@ -144,7 +144,6 @@ def signed_rank(differences: Floats, photos: Sequence[str]) -> SignedRank:
     """
     from scipy import stats  # late: takes a quarter of a second, and intervals do not need it
 
-
     differences = np.asarray(differences, dtype=np.float64)
     if differences.ndim != 1 or not np.isfinite(differences).all():
         msg = (

@@ -11,8 +11,8 @@ from torch import Tensor
 from probseg.errors import UnknownNameError
 from probseg.ops.checks import check_like, check_shape, check_units
 from probseg.ops.numerics import working_dtype
+from probseg.ops.position import RelativePosition
 from probseg.ops.probabilistic import as_fixed, infer
-from probseg.ops.relative_position import RelativePosition
 from probseg.ops.settings import STANDARD, InferenceSettings
 
 Axis = Literal["full", "height", "width"]

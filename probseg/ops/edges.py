@@ -22,8 +22,8 @@ from probseg.ops.backends.tiles import TILE, numbers_per_pair, row_multiple
 from probseg.ops.checks import as_terms, check_units
 from probseg.ops.mixture import PriorName, query_logits
 from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.position import RelativePosition
 from probseg.ops.probabilistic import build_mixture
-from probseg.ops.relative_position import RelativePosition
 from probseg.ops.settings import InferenceSettings
 
 

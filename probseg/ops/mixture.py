@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
+from probseg.ops.attention import visible
 from probseg.ops.backends.interface import Terms
-from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
-from probseg.ops.visibility import visible
+from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition
 
 Precision = float | Tensor
 """A float, or a tensor that broadcasts to `(B, G, M)`, of last size 1 if the units share it."""

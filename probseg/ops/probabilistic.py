@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.ops.adaptation import adapt_keys
-from probseg.ops.attention import LogPrior, attend_checked
+from probseg.ops.adaptation import adapt_keys, propagate_values
+from probseg.ops.attention import LogPrior, attend_checked, shown, visible
 from probseg.ops.backends.interface import Terms
 from probseg.ops.checks import (
     as_precision,
@@ -33,11 +33,15 @@ from probseg.ops.mixture import (
     visible_scores,
 )
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
-from probseg.ops.propagation import propagate_values
-from probseg.ops.relative_position import RelativePosition, check_position
-from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION, InferenceSettings
-from probseg.ops.updates import KeyAdaptation, ValuePropagation, with_checked_tensors
-from probseg.ops.visibility import shown, visible
+from probseg.ops.position import RelativePosition, check_position
+from probseg.ops.settings import (
+    NO_KEY_ADAPTATION,
+    NO_VALUE_PROPAGATION,
+    InferenceSettings,
+    KeyAdaptation,
+    ValuePropagation,
+    with_checked_tensors,
+)
 
 
 class ProbabilisticAttention(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probseg.attention import ATTENTIONS, Attention2d, build_attention
 from probseg.family import HardAttention2d
-from probseg.family.information import posterior_divergence, posterior_entropy
+from probseg.family.hard import posterior_divergence, posterior_entropy
 from probseg.types import Prompts
 from support.fakes import micro_model
 from support.micro import described

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
-from probseg.attention.position import POSITIONS
+from probseg.attention.base import POSITIONS
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import from_lines, to_lines
 from support.network_cases import draw

@@ -9,7 +9,7 @@ from timm.layers import Conv2dSame
 from torch import nn
 
 from probseg.backbones import PromptStem, TimmBackbone, add_prompt_stem
-from probseg.backbones.stem import has_prompt_stem
+from probseg.backbones.base import has_prompt_stem
 from probseg.errors import UnknownNameError, WeightsError
 from support.network_cases import assert_all_learn
 from support.refusals import refused

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import ndimage
 
-from probseg.clicks.annotators import CLICK_RULES, error_maps
-from probseg.clicks.mistakes import HUMAN, Mistakes, human_click
+from probseg.clicks.annotators import CLICK_RULES, HUMAN, Mistakes, error_maps, human_click
 from probseg.types import IGNORE, Click
 from support.rows import each
 

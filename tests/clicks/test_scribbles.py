@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from probseg.clicks.scribbles import scribble_clicks
+from probseg.clicks.boxes import scribble_clicks
 from probseg.types import IGNORE, Click
 
 STROKES = hnp.arrays(

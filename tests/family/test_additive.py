@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probseg.family.additive import AdditiveScores, additive_edges
+from probseg.family.kernels import AdditiveScores, additive_edges
 from probseg.ops import BackendError, Block, assign, attend
 from probseg.ops.backends.interface import EVERYTHING
 from support.ops_cases import draw, tiles_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from probseg.family.bahdanau_layer import BahdanauDecoderStep
+from probseg.family.kernels import BahdanauDecoderStep
 from support.ops_cases import draw
 from support.rows import each
 

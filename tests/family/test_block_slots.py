@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from probseg.family.block_slots import Memories, block_slot_free_energy, block_slot_inference
-from probseg.family.hopfield import hopfield_retrieval
+from probseg.family.energy import hopfield_retrieval
 from probseg.family.slots import slot_free_energy, slot_inference
 from support.ops_cases import draw
 

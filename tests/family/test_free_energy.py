@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probseg.family.free_energy import edge_energy, node_energy
+from probseg.family.energy import edge_energy, node_energy
 from probseg.ops import attend
 from support.ops_cases import draw
 from support.rows import each

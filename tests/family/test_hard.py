@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.family.bases import BasesEdges
 from probseg.family.hard import (
     Edges,
     most_probable_edges,
@@ -16,6 +15,7 @@ from probseg.family.hard import (
     straight_through,
     take_values,
 )
+from probseg.family.low_rank import BasesEdges
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
 from support.ops_cases import draw
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from probseg.family.hopfield import hopfield_energy, hopfield_retrieval
+from probseg.family.energy import hopfield_energy, hopfield_retrieval
 from probseg.ops import BackendError, attend
 from support.ops_cases import draw
 

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention import Attention2d, StandardAttention2d
-from probseg.family.block_slots import Memories, block_slot_free_energy
-from probseg.family.block_slots_layer import BlockSlotAttention2d
-from probseg.family.hopfield_layer import HopfieldAttention2d
-from probseg.family.slots_layer import GRUSlotAttention2d, SlotAttention2d
+from probseg.family.block_slots import BlockSlotAttention2d, Memories, block_slot_free_energy
+from probseg.family.energy import HopfieldAttention2d
+from probseg.family.slots import GRUSlotAttention2d, SlotAttention2d
 from probseg.ops.axial import from_lines, to_lines
 from support.ops_cases import draw
 from support.rows import pairwise

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from probseg.attention.standard import StandardAttention2d
-from probseg.family.additive_layer import AdditiveAttention2d
-from probseg.family.hard_layer import HardAttention2d
-from probseg.family.kernel_regression_layer import KernelRegressionAttention2d
-from probseg.family.predictive_coding_layer import PredictiveCodingAttention2d
+from probseg.attention.base import StandardAttention2d
+from probseg.family.hard import HardAttention2d
+from probseg.family.kernels import AdditiveAttention2d, KernelRegressionAttention2d
+from probseg.family.predictive_coding import PredictiveCodingAttention2d
 from support.ops_cases import draw
 from support.rows import each
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.family.kernel_regression import kernel_edges, nadaraya_watson
+from probseg.family.kernels import kernel_edges, nadaraya_watson
 from support.ops_cases import draw
 from support.rows import each
 

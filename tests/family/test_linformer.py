@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from probseg.attention.standard import StandardAttention2d
-from probseg.family.linformer import pooling_log_projection, projected_edges
-from probseg.family.linformer_layer import LinformerAttention2d
+from probseg.attention.base import StandardAttention2d
+from probseg.family.low_rank import LinformerAttention2d, pooling_log_projection, projected_edges
 from probseg.ops import SoftmaxEdges
 from support.ops_cases import draw
 from support.rows import each

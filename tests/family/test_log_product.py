@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probseg.family.log_product import log_product
+from probseg.family.low_rank import log_product
 from support.ops_cases import draw
 
 

@@ -6,11 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from probseg.family.bases import BasesEdges
-from probseg.family.composed import ComposedEdges
-from probseg.family.hopfield import hopfield_retrieval
-from probseg.family.perceiver import latent_edges
-from probseg.family.perceiver_layer import PerceiverAttention2d
+from probseg.family.energy import hopfield_retrieval
+from probseg.family.low_rank import BasesEdges, ComposedEdges, PerceiverAttention2d, latent_edges
 from probseg.family.slots import slot_attention
 from probseg.ops import SoftmaxEdges, attend
 from support.ops_cases import draw

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.family.composed import ComposedEdges
-from probseg.family.information import posterior_divergence
-from probseg.family.performer import (
+from probseg.family.hard import posterior_divergence
+from probseg.family.low_rank import (
+    ComposedEdges,
     random_feature_attention,
     random_feature_edges,
     random_features,

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.family.additive import additive_edges
-from probseg.family.bases import BasesEdges
 from probseg.family.block_slots import Memories, block_slot_free_energy, block_slot_inference
-from probseg.family.hopfield import hopfield_energy, hopfield_retrieval
-from probseg.family.kernel_regression import kernel_edges
-from probseg.family.predictive_coding import normalised_errors
-from probseg.family.random_field import (
+from probseg.family.energy import (
     EdgeVariables,
     RandomField,
     collapsed_update,
     edge_posteriors,
     free_energy,
+    hopfield_energy,
+    hopfield_retrieval,
     mean_field_bound,
 )
+from probseg.family.kernels import additive_edges, kernel_edges
+from probseg.family.low_rank import BasesEdges
+from probseg.family.predictive_coding import normalised_errors
 from probseg.family.slots import slot_free_energy, slot_inference
 from probseg.ops import KeyAdaptation, SoftmaxEdges, WindowPrior, attend, probabilistic_attention
 from support.ops_cases import draw

@@ -9,9 +9,8 @@ from torch.nn import functional
 from probseg.heads import DECODERS, SimplePyramid
 from probseg.heads.base import separable_conv
 from probseg.heads.deeplab import AtrousPyramid, DeepLabV3PlusDecoder, DenseDeepLabDecoder
-from probseg.heads.fpn import FPNDecoder
 from probseg.heads.ocr import OCRDecoder, gather_regions
-from probseg.heads.pyramid import PyramidDecoder
+from probseg.heads.pyramid import FPNDecoder, PyramidDecoder
 from probseg.types import FeatureInfo
 from support.network_cases import maps_of
 from support.refusals import refused

@@ -14,7 +14,7 @@ from probseg.attention import (
     ProbabilisticAttention2d,
     StandardAttention2d,
 )
-from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
+from probseg.attention.base import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, EmbeddedPromptStem, HRNetV2, ResNet, TimmBackbone
 from probseg.heads import (
     ConvHead,

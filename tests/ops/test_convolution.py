@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from probseg.ops.convolution import depthwise_in_float32
+from probseg.ops.numerics import depthwise_in_float32
 
 
 def test_convolutions_in_groups_keep_float32_under_autocast():

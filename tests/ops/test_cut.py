@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skimage.data import astronaut
 
-from probseg.ops.cut import STEPS, minimum_cut
+from probseg.heads.graph_cut import STEPS, minimum_cut
 from support.rows import each
 
 

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probseg.family.additive import additive_edges
-from probseg.family.bases import BasesEdges
-from probseg.family.hard import sample_edges
-from probseg.family.information import posterior_divergence, posterior_entropy
+from probseg.family.hard import posterior_divergence, posterior_entropy, sample_edges
+from probseg.family.kernels import additive_edges
+from probseg.family.low_rank import BasesEdges
 from probseg.ops import FactoredPosition, FullPosition, attend, probabilistic_attention
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
 from probseg.ops.priors import DistancePrior, WindowPrior

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from probseg.ops.logistic import logistic_em
+from probseg.ops.em import logistic_em
 
 
 def drawn(seed, rows=7, dims=4):

@@ -1,7 +1,6 @@
 """The other attentions: function and layer of each mechanism side by side.
 
-`probseg.family.slots` holds functions of tensors, `probseg.family.slots` the layers on maps;
-configurations name the layers as `probseg.attention.ATTENTIONS` does.
+Configurations name the layers as `probseg.attention.ATTENTIONS` does.
 """
 
 from probseg.family.block_slots import (

@@ -8,8 +8,6 @@ The paper prints a prior in which every memory chooses a slot, and an update in 
 chooses a memory, `softmax_k`. Eq. 7 turns that prior into a softmax over the slots, so that only
 one of them can be right. Here it is the update, as in the text and in Singh et al. (2022).
 Its prior is `p(E_i) = Uniform{(z_i, m_1), ..., (z_i, m_l)}` for each block of each slot.
-
-Attention through slots whose blocks look up memories (Singh & Buckley, 2023, §4.0.6).
 """
 
 from __future__ import annotations
@@ -100,11 +98,7 @@ def block_slot_inference(
         The slots and their log mass, in float32 (float64 for float64 arguments).
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is below 1, the precision is not above 0, or a shape, a device
-            or a scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is below 1, the precision is not above 0; and as `attend` does.
     """
     check_iterations(iterations)
     check_positive("precision", precision)
@@ -115,7 +109,8 @@ def block_slot_inference(
         seen = sums_of(*assigned, precision)
         recalled = _recall(slots, memories, backend).values  # (B, G * P, K, D / P)
         weight = memories.strength / precision
-        slots = seen + weight * _join(recalled, slots)
+        apart = torch.unflatten(recalled, 1, (slots.shape[1], -1))  # (B, G, P, K, D / P)
+        slots = seen + weight * apart.transpose(2, 3).flatten(-2)
     return Slots(slots, assigned.log_mass)
 
 
@@ -162,7 +157,7 @@ def block_slot_free_energy(
 
 
 def _checked(inputs: Tensor, slots: Tensor, memories: Memories) -> tuple[Tensor, Tensor, Memories]:
-    """Check the three against each other; bring them to the dtype that holds sums."""
+    """Bring the three to the dtype that holds sums, and check that they fit together."""
     patterns = holding_sums(inputs, memories.patterns)[1]
     inputs, slots = holding_sums(inputs, slots)
     check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
@@ -185,12 +180,6 @@ def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
     parts = torch.unflatten(slots, -1, (memories.patterns.shape[2], -1)).transpose(2, 3)
     queries, keys = parts.flatten(1, 2), memories.patterns.flatten(1, 2)
     return attend_checked(queries, keys, keys, scale=memories.scale, backend=backend)
-
-
-def _join(parts: Tensor, slots: Tensor) -> Tensor:
-    """Put blocks `(B, G * P, K, D / P)` next to each other, in the shape of the slots."""
-    apart = torch.unflatten(parts, 1, (slots.shape[1], -1))  # (B, G, P, K, D / P)
-    return apart.transpose(2, 3).flatten(-2)
 
 
 class BlockSlotAttention2d(SlotAttention2d):

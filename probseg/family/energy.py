@@ -1,6 +1,7 @@
-"""Free energy of latents whose edges are marginalised (Singh & Buckley, 2023, §4.0.2 and §4.0.3).
+"""Free energies of graphs with unknown edges: Hopfield networks, random fields.
 
-Latents `z` have quadratic potentials, edges bilinear ones, and which edge is there is summed out:
+Latents `z` have quadratic potentials, edges bilinear ones, and which edge is there is summed out
+(Singh & Buckley, 2023, §4.0.2 and §4.0.3):
 
 `F(z) = p/2 sum_k |z_k|² - 1/s sum_i L_i`, `L_i = log sum_e exp(s g_ie(z) + log_prior_ie)`,
 
@@ -16,20 +17,10 @@ The tangent is an upper bound that touches F, so that no step raises F, however 
 that leave it as it is are at a stationary point. That needs `p > 0` and `s > 0`, a fixed prior,
 and fixed observations. It holds for all latents at once. The point need not be a minimum.
 
-The energies are sums of the two functions below: `hopfield_energy`, `slot_free_energy` and
-`block_slot_free_energy`.
+The energies of Hopfield networks and slots are sums of `node_energy` and `edge_energy`.
 
-Modern continuous Hopfield networks: retrieval of stored patterns (Ramsauer et al., 2021).
-
-A state attends to the patterns and is replaced by the read-out, repeatedly. As inference, each
-state is a latent node with one edge to one of the patterns (Singh & Buckley, 2023, §4.0.4).
-
-Attention whose queries first retrieve keys (Ramsauer et al., 2021).
-
-Pairwise Markov random fields with a prior over their edges (Singh & Buckley, 2023, §3 and §4).
-
-Nodes have quadratic potentials, and it is not known which edges there are. Independent edge
-variables `E_i` choose among alternatives, each a set of edges (§3.0.2)::
+Random fields are pairwise, with a prior over their edges (Singh & Buckley, 2023, §3 and §4).
+Independent edge variables `E_i` choose among alternatives, each a set of edges (§3.0.2)::
 
     log p(x, E) = -1/2 sum_v p_v |x_v|² + sum_i (log p(E_i) + g_i(E_i)) - log Z
     g_i(E_i) = sum_(e in E_i) psi_e(x_u, x_v)
@@ -103,7 +94,7 @@ def edge_energy(log_evidence: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise a ValueError unless a number is finite and above 0."""
+    """Refuse a number that is not finite and above 0."""
     if not 0.0 < value < math.inf:
         msg = f"`{name}` must be finite and above 0, got {value}; the free energy falls only then"
         raise ValueError(msg)
@@ -133,11 +124,12 @@ def hopfield_retrieval(
 ) -> Hopfield:
     """Let each state retrieve a pattern, `xi <- sum_j softmax_j(beta xi·x_j) x_j`.
 
-    Ramsauer et al. (2021, Eq. 3); Singh and Buckley (2023, §4.0.4) for patterns that are projected
-    already. No update raises `hopfield_energy`. One iteration is attention with the patterns as
-    keys and values. If `beta` times the gap between a pattern's dot product with itself and with
-    any other is large, states near the pattern end next to it; if it is small, they end between
-    several patterns; for `beta = 0`, in the mean of all.
+    Ramsauer et al. (2021, Eq. 3). As inference, each state is a latent node with one edge to one of
+    the patterns (Singh and Buckley, 2023, §4.0.4, for patterns that are projected already). No
+    update raises `hopfield_energy`. One iteration is attention with the patterns as keys and
+    values. If `beta` times the gap between a pattern's dot product with itself and with any other
+    is large, states near the pattern end next to it; if it is small, they end between several
+    patterns; for `beta = 0`, in the mean of all.
 
     Memory and precision are as in `attend`. Gradients go through every iteration.
 
@@ -154,10 +146,7 @@ def hopfield_retrieval(
         float64 arguments). A state that sees no pattern is zero.
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is below 1, or a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is below 1; and as `attend` does.
     """
     check_iterations(iterations)
     check_units(states, patterns, patterns, payload_name="patterns", payload_of="keys")

@@ -7,11 +7,9 @@ gradient. `straight_through` gives it that of the expectation, and `score_functi
 unbiased estimate of the gradient of an expected cost (Deng et al., 2018, "Latent Alignment and
 Variational Attention").
 
-Hard attention: a single edge of each pixel (Singh & Buckley, 2023, §5.1.1).
-
-Entropy of a posterior over edges, and the divergence of an approximation from it.
-
-Singh & Buckley (2023, §5.1.2). Both by blocks of rows: in linear memory, with gradients.
+What is lost can be measured: `posterior_entropy`, and for other approximations
+`posterior_divergence` (Singh & Buckley, 2023, §5.1.2). Everything goes by blocks of rows: in linear
+memory, with gradients.
 """
 
 from __future__ import annotations
@@ -167,25 +165,25 @@ def _choose(posterior: EdgePosterior, choose: Callable[[Tensor], Tensor]) -> Edg
     prepared = posterior.prepared()
     for rows in row_blocks(prepared):
         with torch.no_grad():
-            written_out = prepared.log_probability(rows)  # (B, G, n, M)
-            indices = choose(written_out)  # (B, G, n)
-            found = _pick(written_out, indices)
-        del written_out
+            all_keys = prepared.log_probability(rows)  # (B, G, n, M)
+            indices = choose(all_keys)  # (B, G, n)
+            log_probability = _pick(all_keys, indices)
+        del all_keys
         if torch.is_grad_enabled():
-            found = checkpoint(
-                _pick_from, prepared, rows, indices, use_reentrant=False, preserve_rng_state=False
+            log_probability = checkpoint(
+                lambda part, keys: _pick(prepared.log_probability(part), keys),
+                rows,
+                indices,
+                use_reentrant=False,
+                preserve_rng_state=False,
             )
-        chosen.append(indices.masked_fill(found.detach() == -torch.inf, -1))
-        log_probabilities.append(found)
+        chosen.append(indices.masked_fill(log_probability.detach() == -torch.inf, -1))
+        log_probabilities.append(log_probability)
     return Edges(torch.cat(chosen, dim=-1), torch.cat(log_probabilities, dim=-1))
 
 
 def _pick(log_probability: Tensor, indices: Tensor) -> Tensor:
     return log_probability.gather(-1, indices.unsqueeze(-1)).squeeze(-1)  # (B, G, n)
-
-
-def _pick_from(posterior: EdgePosterior, rows: slice, indices: Tensor) -> Tensor:
-    return _pick(posterior.log_probability(rows), indices)
 
 
 class HardAttention2d(StandardAttention2d):

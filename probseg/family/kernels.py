@@ -1,20 +1,4 @@
-"""Additive attention: the logit of a pair is a small network of its query and key.
-
-`a(q, k) = w_v · tanh(W_q q + W_k k)` (Bahdanau et al., 2015, §A.1.2, without bias). It is no dot
-product and enters `attend` as a prior of pairs, with dot products of zero.
-
-Additive attention among the pixels of a map (Bahdanau et al., 2015).
-
-A sequence decoder with additive attention (Bahdanau et al., 2015).
-
-Nadaraya-Watson kernel regression as attention (Nadaraya, 1964; Watson, 1964).
-
-The estimate at a query is an average of the known values, weighted by a kernel of the distances to
-the keys they belong to: `f(q) = sum_j K(q - k_j) v_j / sum_l K(q - k_l)`. With the Gaussian
-kernel, the weights are the posterior over edges to Gaussian units of equal prior and precision.
-
-Nadaraya-Watson kernel regression among the pixels of a map.
-"""
+"""Attention by other scores of pairs than dot products: additive attention, kernel regression."""
 
 from __future__ import annotations
 
@@ -46,8 +30,7 @@ class AdditiveScores(PairwisePrior):
         weights: `w_v`, `(G, H)`.
 
     Raises:
-        ValueError: If a shape or a device is wrong.
-        TypeError: If a dtype is wrong.
+        ValueError: As `attend` does.
     """
 
     queries: Tensor
@@ -88,11 +71,12 @@ class AdditiveScores(PairwisePrior):
 def additive_edges(
     queries: Tensor, keys: Tensor, weights: Tensor, *, log_mask: LogPrior | None = None
 ) -> SoftmaxEdges:
-    """Build the posterior over edges of additive attention.
+    """Build the posterior over edges of additive attention (Bahdanau et al., 2015, §A.1.2).
 
     `p(E_i = j) = softmax_j(w_v · tanh(q_i + k_j) + log_mask_ij)`, where queries and keys are
-    already projected to the H hidden units. Its expectation costs `N M H` operations, and memory
-    that is linear in N and M.
+    already projected to the H hidden units. The score, here without bias, is not a dot product and
+    enters `attend` as a prior of pairs, with dot products of zero. Its expectation costs `N M H`
+    operations, and memory that is linear in N and M.
 
     Args:
         queries: `W_q q`, `(B, G, N, H)`.
@@ -102,8 +86,7 @@ def additive_edges(
             and -inf for others.
 
     Raises:
-        ValueError: If a shape or a device is wrong.
-        TypeError: If a dtype is wrong.
+        ValueError: As `attend` does.
     """
     dtype = working_dtype(queries.dtype)
     check_units(queries, keys, keys, payload_name="keys", payload_of="keys")
@@ -232,7 +215,8 @@ def kernel_edges(
 ) -> SoftmaxEdges:
     """Build the posterior whose probabilities are the weights of kernel regression.
 
-    `p(E_i = j) = softmax_j(-|w (q_i - k_j)|² / 2)`.
+    `p(E_i = j) = softmax_j(-|w (q_i - k_j)|² / 2)` (Nadaraya, 1964; Watson, 1964): the posterior
+    over edges to Gaussian units of equal prior and precision.
 
     Args:
         queries: `(B, G, N, D)`.

@@ -1,46 +1,8 @@
-"""Edges of two steps, through a few tokens in between: posteriors of low rank.
+"""Edges of two steps, through a few tokens in between: posteriors of low rank, in linear time.
 
-The product of two matrices of probabilities that are given by their logarithms.
-
-Edges that lead through a few bases: the posterior of slot and EM attention.
-
-Attention to a few projections of the keys: Linformers (Wang et al., 2020).
-
-Keys and values of M tokens are projected to K of them, `softmax(Q (E K)ᵀ) (F V)`, for any matrices
-E and F: `attend(Q, E K, F V)`. It is a posterior over edges to the M tokens where the rows of F
-are probabilities. Here E = F, as in the paper's "key-value sharing" (§4), and edges lead from a
-query to a projection, and from there to a token.
-
-Attention to pooled pixels (Wang et al., 2020).
-
-Latents that query the inputs: the cross-attention of Perceivers (Jaegle et al., 2021).
-
-Each latent has one edge to one of the inputs, and moves to the expectation of its end:
-`z_k <- sum_j softmax_j(s z_k·x_j) x_j`, which is `hopfield_retrieval` with latents as states and
-inputs as patterns, under the prior `E_k ~ Uniform{inputs}` (Singh & Buckley, 2023, §4 and
-§4.0.4). Slots have the roles swapped: their edges leave the inputs, and slots compete for them.
-
-Both cluster the inputs. With the log prior `-s/2 |x_j|²`, whose logits are `-s/2 |z_k - x_j|²`,
-the update is mean shift (Cheng, 1995): each latent, whatever the others do, climbs to a mode of the
-kernel density estimate of the inputs, which is the EM algorithm for a single point in a mixture
-with the inputs as centres (Carreira-Perpiñán, 2007). The update of slots is EM for all inputs in a
-mixture with the slots as centres.
-
-Attention through latents that query the pixels (Jaegle et al., 2021).
-
-Softmax attention by positive random features: Performers (Choromanski et al., 2021).
-
-`exp(q·k) = E_w[phi_w(q) phi_w(k)]` for `phi_w(x) = exp(w·x - |x|²/2)` and normal `w` (Lemma 1).
-The mean over R features makes attention linear in the tokens. As inference, the edges of all
-queries lead through the R features: from a query to a feature, and from there to a key::
-
-    p(A_i = r) = softmax_r(w_r·q_i + log Z_r)        Z_r = sum_j phi_r(k_j)
-    p(B_r = j) = softmax_j(w_r·k_j - |k_j|²/2)
-
-The posterior is a restricted one, of rank R, in the place of that of softmax attention. Its log
-evidence and all products are computed in the log, so that no feature overflows.
-
-Attention through random features among the pixels of a map (Choromanski et al., 2021).
+Slot and EM attention lead through bases, Linformers (Wang et al., 2020) through means of pixels,
+Perceivers (Jaegle et al., 2021) through latents and Performers (Choromanski et al., 2021) through
+random features.
 """
 
 from __future__ import annotations
@@ -110,17 +72,11 @@ class ComposedEdges(EdgePosterior):
 
 @dataclass(frozen=True, eq=False)
 class FactoredEdges(EdgePosterior):
-    """A posterior of low rank with both factors of its probabilities.
+    """A posterior of low rank with both factors of its probabilities."""
 
-    Args:
-        edges: The same posterior.
-        log_first: `(B, G, N, K)`.
-        log_second: `(B, G, K, M)`.
-    """
-
-    edges: EdgePosterior
-    log_first: Tensor
-    log_second: Tensor
+    edges: EdgePosterior  # the same posterior
+    log_first: Tensor  # (B, G, N, K)
+    log_second: Tensor  # (B, G, K, M)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -137,20 +93,12 @@ class FactoredEdges(EdgePosterior):
 
 
 def log_product(left: Tensor, right: Tensor) -> Tensor:
-    """Return `log sum_k exp(left_ik + right_kj)`.
+    """Return `log sum_k exp(left_ik + right_kj)`, `(B, G, N, M)`.
 
-    The exponentials are never multiplied, as their products would underflow. A loop over k keeps
-    memory at a few results, in both directions.
-
-    Args:
-        left: `(B, G, N, K)`, float32 or float64; -inf is a probability of 0.
-        right: `(B, G, K, M)`, likewise.
-
-    Returns:
-        `(B, G, N, M)`; -inf, without gradient, where no k has any probability.
-
-    Raises:
-        RuntimeError: In the backward pass, if it is to be differentiated again.
+    The factors are `(B, G, N, K)` and `(B, G, K, M)`. The exponentials are never multiplied, as
+    their products would underflow. A loop over k keeps memory at a few results, in both directions.
+    Where no k has any probability the result is -inf, without gradient. It can be differentiated
+    once.
     """
     result: Tensor = _LogProduct.apply(left, right)
     return result
@@ -187,10 +135,10 @@ class _LogProduct(torch.autograd.Function):
         left, right, result = ctx.saved_tensors
         impossible = result == -math.inf
         finite = result.masked_fill(impossible, 0.0)
-        wanted = d_result.masked_fill(impossible, 0.0)
+        d_result = d_result.masked_fill(impossible, 0.0)
         d_left, d_right = torch.zeros_like(left), torch.zeros_like(right)
         for k in range(left.shape[-1]):
-            part = _through(left, right, k).sub_(finite).exp_().mul_(wanted)
+            part = _through(left, right, k).sub_(finite).exp_().mul_(d_result)
             d_left[..., k], d_right[..., k, :] = part.sum(-1), part.sum(-2)
         return d_left, d_right
 
@@ -236,9 +184,9 @@ class BasesEdges(EdgePosterior):
 
     def expect(self, values: Tensor) -> Tensor:
         """See `EdgePosterior`."""
-        given = widened(values, self.tokens)
+        payload = widened(values, self.tokens)
         gathered = assign(
-            self.tokens, self.bases, given, log_prior=self.log_prior, scale=self.scale
+            self.tokens, self.bases, payload, log_prior=self.log_prior, scale=self.scale
         )
         read = attend(
             self.tokens, self.bases, gathered.means, log_prior=self.log_prior, scale=self.scale
@@ -253,10 +201,13 @@ class BasesEdges(EdgePosterior):
 def projected_edges(
     queries: Tensor, keys: Tensor, log_projection: Tensor, *, scale: float = 1.0
 ) -> ComposedEdges:
-    """Build the posterior of edges that lead through projections of the keys.
+    """Build the posterior of edges that lead through projections of the keys (Linformer).
 
-    `p(E_i = j) = sum_k softmax_k(scale q_i·(P K)_k) P_kj`, of rank K, in time and memory that are
-    linear in N and M. With the identity as P, it is softmax attention.
+    Keys and values of M tokens are projected to K of them, `softmax(Q (E K)ᵀ) (F V)`; it is a
+    posterior over edges to the M tokens where the rows of F are probabilities. Here E = F = P, as
+    in the paper's "key-value sharing" (§4): `p(E_i = j) = sum_k softmax_k(scale q_i·(P K)_k) P_kj`,
+    of rank K, in time and memory that are linear in N and M. With the identity as P, it is softmax
+    attention.
 
     Args:
         queries: `(B, G, N, D)`.
@@ -266,8 +217,7 @@ def projected_edges(
         scale: Factor of the dot products.
 
     Raises:
-        ValueError: If a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
+        ValueError: As `attend` does.
     """
     check_shape("log_projection", log_projection, (len(log_projection), keys.shape[-2]), "(K, M)")
     queries, keys = (tokens.to(working_dtype(tokens.dtype)) for tokens in (queries, keys))
@@ -357,9 +307,18 @@ def latent_edges(
 ) -> ComposedEdges:
     """Let latents read from the keys, and build the posterior of edges that lead through them.
 
-    `p(E_i = j) = sum_k softmax_k(scale q_i·z_k) softmax_j(scale z_k·k_j)`, of rank K: latents
-    query the inputs, and outputs query the latents. All iterations but the last move the latents
-    among the keys; the last one gathers the values.
+    `p(E_i = j) = sum_k softmax_k(scale q_i·z_k) softmax_j(scale z_k·k_j)`, of rank K: latents query
+    the inputs, and outputs query the latents. Each latent has one edge to one of the inputs, and
+    moves to the expectation of its end, which is `hopfield_retrieval` with latents as states (Singh
+    & Buckley, 2023, §4 and §4.0.4). Slots have the roles swapped: their edges leave the inputs, and
+    slots compete for them. All iterations but the last move the latents among the keys; the last
+    one gathers the values.
+
+    Both cluster the inputs. With the log prior `-s/2 |x_j|²` the update is mean shift (Cheng,
+    1995): each latent, whatever the others do, climbs to a mode of the kernel density estimate of
+    the inputs, which is the EM algorithm for a single point in a mixture with the inputs as centres
+    (Carreira-Perpiñán, 2007). The update of slots is EM for all inputs in a mixture with the slots
+    as centres.
 
     Args:
         queries: `(B, G, N, D)`.
@@ -369,8 +328,7 @@ def latent_edges(
         scale: Factor of the dot products.
 
     Raises:
-        ValueError: If `iterations` is below 1, or a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
+        ValueError: If `iterations` is below 1; and as `attend` does.
     """
     if iterations != 1:
         latents = hopfield_retrieval(latents, keys, iterations=iterations - 1, scale=scale).states
@@ -437,8 +395,9 @@ def random_features(
 ) -> Tensor:
     """Draw directions `w` for the features, orthogonal to each other in blocks of D.
 
-    Each is normal, `N(0, I)`, by itself, so that estimates stay unbiased; orthogonal ones have a
-    lower variance (Choromanski et al., 2021, §2.4).
+    `exp(q·k) = E_w[phi_w(q) phi_w(k)]` for `phi_w(x) = exp(w·x - |x|²/2)` and normal `w`
+    (Choromanski et al., 2021, Lemma 1). Each direction is normal, `N(0, I)`, by itself, so that
+    estimates stay unbiased; orthogonal ones have a lower variance (§2.4).
 
     Args:
         count: Number `R` of features, at least 1.
@@ -507,7 +466,14 @@ def random_feature_edges(
 ) -> ComposedEdges:
     """Build the posterior over edges whose expectation is `random_feature_attention`.
 
-    For arguments and exceptions see there.
+    The edges of all queries lead through the R features: from a query to a feature, and from there
+    to a key::
+
+        p(A_i = r) = softmax_r(w_r·q_i + log Z_r)        Z_r = sum_j phi_r(k_j)
+        p(B_r = j) = softmax_j(w_r·k_j - |k_j|²/2)
+
+    The log evidence and all products are computed in the log, so that no feature overflows. For
+    arguments and exceptions see there.
     """
     scaled = _scaled(queries, keys, features, scale)
     nothing = scaled.keys[..., :0]
@@ -519,19 +485,12 @@ def random_feature_edges(
 
 
 class _Scaled(NamedTuple):
-    """Arguments in the working dtype, the scale in queries and keys.
+    """Arguments in the working dtype, with the scale in queries and keys."""
 
-    Args:
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        features: `(B, G, R, D)`.
-        log_prior: `-|k_j|²/2`, `(B, G, M)`.
-    """
-
-    queries: Tensor
-    keys: Tensor
-    features: Tensor
-    log_prior: Tensor
+    queries: Tensor  # (B, G, N, D)
+    keys: Tensor  # (B, G, M, D)
+    features: Tensor  # (B, G, R, D)
+    log_prior: Tensor  # -|k_j|²/2, (B, G, M)
 
 
 def _scaled(queries: Tensor, keys: Tensor, features: Tensor, scale: float) -> _Scaled:

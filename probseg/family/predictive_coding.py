@@ -11,8 +11,6 @@ so that each error counts by the posterior `w_nk` of its edge, the softmax of th
 paper prints `softmax(-ε²)` with the gradient `k ε`, where `ε² = k (x - p)²`: its squares
 lack the factor 1/2 that makes the two consistent. The gradient of F that it prints is
 the direction of descent, the gradient's negative.
-
-Attention by predictive coding of the pixels (Singh & Buckley, 2023, §5).
 """
 
 from __future__ import annotations
@@ -90,8 +88,7 @@ def normalised_errors(
         float64). All are differentiable.
 
     Raises:
-        ValueError: If a shape, a device or the precision is wrong.
-        TypeError: If a dtype is wrong.
+        ValueError: As `attend` does.
     """
     fits = children.ndim == predictions.ndim == 4 and (
         (*children.shape[:2], children.shape[3]) == (*predictions.shape[:2], predictions.shape[3])
@@ -104,14 +101,13 @@ def normalised_errors(
         raise ValueError(msg)
     check_units(children, predictions, predictions, payload_name="predictions", payload_of="keys")
     terms = as_terms("log_prior", log_prior, children, predictions)
-    given = as_precision("precision", precision, children, zero=False)
+    checked = as_precision("precision", precision, children, zero=False)
     dtype = working_dtype(children.dtype)
     # Errors do not change with the origin; the cancellation of squares does if it is far away.
     centre = predictions.to(dtype).mean(-2, keepdim=True).detach()  # (B, G, 1, D)
     x, p = children.to(dtype) - centre, predictions.to(dtype) - centre
-    if not isinstance(given, Tensor):
-        given = x.new_full((1, 1, 1), given)
-    kappa = given.expand(x.shape[:-1]).unsqueeze(-1)  # (B, G, N, 1)
+    kappa = torch.as_tensor(checked, dtype=dtype, device=x.device)
+    kappa = kappa.expand(x.shape[:-1]).unsqueeze(-1)  # (B, G, N, 1)
     # -kappa/2 |x - p|² = [kappa x, -kappa]·[p, |p|²/2] - kappa/2 |x|².
     left = torch.cat([kappa * x, -kappa], dim=-1)  # (B, G, N, D + 1)
     right = torch.cat([p, p.square().sum(-1, keepdim=True) / 2], dim=-1)  # (B, G, M, D + 1)
@@ -224,27 +220,22 @@ def predictive_coding_inference(
 
 
 class _Generative(NamedTuple):
-    """How a layer predicts the one below.
+    """How a layer predicts the one below."""
 
-    Args:
-        matrix: `W`, `(G, D_below, D_above)`, in the working dtype.
-        squared_norm: `|W|²`, `(G, 1, 1)`.
-    """
-
-    matrix: Tensor
-    squared_norm: Tensor
+    matrix: Tensor  # W, (G, D_below, D_above), in the working dtype
+    squared_norm: Tensor  # |W|², (G, 1, 1)
 
 
 def _generative(weights: Sequence[Tensor], observed: Tensor) -> list[_Generative]:
     """Compute the spectral norms, which are expensive and the same in all steps."""
     dtype = working_dtype(observed.dtype)
-    found = []
     with full_precision(observed.device):
-        for weight in weights:
-            matrix = weight.to(dtype)
-            norm = torch.linalg.matrix_norm(matrix, 2).square()[:, None, None]
-            found.append(_Generative(matrix, norm))
-    return found
+        matrices = [weight.to(dtype) for weight in weights]
+        norms = [torch.linalg.matrix_norm(matrix, 2).square() for matrix in matrices]
+    return [
+        _Generative(matrix, norm[:, None, None])
+        for matrix, norm in zip(matrices, norms, strict=True)
+    ]
 
 
 def _descent(

@@ -1,9 +1,9 @@
-"""Slots that compete for the inputs: Locatello et al. (2020), and the free energy behind it.
+"""Slots and bases that compete for the inputs: slot attention, EM attention.
 
-The softmax is over the slots, so that each input has to choose one. As inference, each input has
-one edge, which leads to one of the slots, and the slots are latent nodes (Singh & Buckley, 2023,
-§4.0.5). Two updates differ in one factor. With the responsibilities `w_ik` of the slots and their
-mass `N_k = sum_i w_ik`,
+The softmax is over the slots, so that each input has to choose one (Locatello et al., 2020). As
+inference, each input has one edge, which leads to one of the slots, and the slots are latent nodes
+(Singh & Buckley, 2023, §4.0.5). Two updates differ in one factor. With the responsibilities `w_ik`
+of the slots and their mass `N_k = sum_i w_ik`,
 
 - `slot_attention` moves a slot to the mean `sum_i w_ik x_i / N_k`, as Locatello et al. do;
 - `slot_inference` moves it to the sum `sum_i w_ik x_i / p`, as Singh and Buckley print it for
@@ -12,10 +12,6 @@ mass `N_k = sum_i w_ik`,
 They agree where every slot has the mass `N_k = p`, with K equal slots for `p = N / K`. The
 paper calls the sum an EM step of a Gaussian mixture. That holds for the mean instead, and for
 logits that include `-scale |slot|²/2`.
-
-Attention through slots that compete for the pixels (Locatello et al., 2020).
-
-Attention through a few bases: EM attention and double attention.
 """
 
 from __future__ import annotations
@@ -94,10 +90,7 @@ def slot_attention(
         float32 (float64 for float64 arguments). A slot that no input sees has a mean of zero.
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is below 1, or a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is below 1; and as `attend` does.
     """
     check_iterations(iterations)
     gathered = inputs if values is None else values
@@ -148,11 +141,7 @@ def slot_inference(
         input sees is zero.
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is below 1, the precision is not above 0, or a shape, a device
-            or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is below 1, the precision is not above 0; and as `attend` does.
     """
     check_iterations(iterations)
     check_positive("precision", precision)

@@ -140,10 +140,7 @@ def em_attention(
         Values and bases, in the dtype of the arguments; all of it is differentiable.
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is negative, or a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is negative; and as `attend` does.
     """
     if iterations < 0:
         msg = f"`iterations` must be at least 0, got {iterations}; 0 leaves the bases as they are"
@@ -173,8 +170,7 @@ def responsibilities(
         that sees none; float32, or float64 for float64 tokens.
 
     Raises:
-        ValueError: If a shape or a device is wrong.
-        TypeError: If a dtype is wrong.
+        ValueError: As `attend` does.
     """
     return SoftmaxEdges(tokens, bases, log_prior, scale).log_probability(slice(None)).exp()
 

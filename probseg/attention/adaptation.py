@@ -1,7 +1,4 @@
-"""A classifier of pixels whose weights adapt to the clicks on an image.
-
-Settings of trained attention layers that inference may change.
-"""
+"""Adaptation to an image: its settings in trained layers, and a classifier that learns from clicks."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Learnt tables of relative position embeddings.
-
-Base class of the attention layers: projections, heads and positions.
-
-Scaled dot-product attention (Vaswani et al., 2017).
-
-Attention to the pixels around: a structural prior over edges.
-"""
+"""Attention layers on maps: projections, heads, position embeddings; standard and local attention."""
 
 from __future__ import annotations
 
@@ -27,16 +20,10 @@ from probseg.ops.priors import WindowPrior
 
 
 class PositionEmbedding(nn.Module, ABC):
-    """Tables for a nominal size of the map; other sizes interpolate them.
+    """Tables for a nominal size of the map, with 1 across a line; other sizes interpolate them.
 
     Embeddings start with standard deviation `1 / sqrt(channels)`, so that their dot products with
     queries of unit variance have unit variance.
-
-    Args:
-        height: Rows of the map whose offsets have an embedding of their own; 1 for lines along the
-            width.
-        width: Columns of that map; 1 for lines along the height.
-        channels: Channels `D` of queries and keys.
     """
 
     def __init__(self, height: int, width: int, channels: int) -> None:
@@ -63,14 +50,7 @@ class PositionEmbedding(nn.Module, ABC):
 
 
 class FactoredPositionEmbedding(PositionEmbedding):
-    """A table for the rows and one for the columns, see `FactoredPosition`.
-
-    Args:
-        height: See `PositionEmbedding`.
-        width: See `PositionEmbedding`.
-        channels: See `PositionEmbedding`.
-        keys: Whether units have embeddings (`r^k` in Eq. 26), as queries do (`r^q`).
-    """
+    """A table for the rows and one for the columns, see `FactoredPosition`."""
 
     def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
         super().__init__(height, width, channels)
@@ -87,7 +67,7 @@ class FactoredPositionEmbedding(PositionEmbedding):
 
 
 class FullPositionEmbedding(PositionEmbedding):
-    """An embedding for each offset, see `FullPosition`; the arguments are the same."""
+    """An embedding for each offset, see `FullPosition`."""
 
     def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
         super().__init__(height, width, channels)
@@ -108,12 +88,9 @@ POSITIONS: dict[str, Callable[..., PositionEmbedding]] = {
 def expected_offsets(edges: EdgePosterior, table: Tensor) -> Tensor:
     """Return the expectation of what belongs to the offsets of edges, `sum_j w_ij r_{j-i}`.
 
-    Args:
-        edges: From each pixel of a map to all of its pixels, in row-major order.
-        table: `r` of the offsets on a map of this size, `(2H-1, 2W-1, V)`.
-
-    Returns:
-        `(B, G, N, V)`, in the dtype of the table or of the probabilities, the larger of the two.
+    Edges lead from each pixel of a map to all of its pixels, in row-major order; the table of
+    offsets is `(2H-1, 2W-1, V)`, the result `(B, G, N, V)` in the larger dtype of table and
+    probabilities.
     """
     height, width = ((side + 1) // 2 for side in table.shape[:2])
     place = torch.arange(height * width, device=table.device)

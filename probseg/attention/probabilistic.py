@@ -44,17 +44,11 @@ LEARNT = (
 
 @dataclass(frozen=True)
 class LayerSettings(InferenceSettings):
-    """Settings of a layer, in which learnt priors may replace the precisions of the updates.
+    """Settings of a layer, in which learnt priors may replace the precisions of the updates."""
 
-    Args:
-        learnt_key_prior: Whether the learnt precision replaces that of `key_adaptation`.
-        learnt_value_prior: Whether the learnt precision replaces that of `value_propagation`.
-        can_propagate: Whether the layer was built to propagate values, however often it does now.
-    """
-
-    learnt_key_prior: bool = False
-    learnt_value_prior: bool = False
-    can_propagate: bool = False
+    learnt_key_prior: bool = False  # instead of the precision of `key_adaptation`
+    learnt_value_prior: bool = False  # instead of that of `value_propagation`
+    can_propagate: bool = False  # built to propagate values, however often it does now
 
 
 class ProbabilisticAttention2d(Attention2d):

@@ -1,18 +1,11 @@
-"""Modes of the posteriors of a unit's parameters, given the observations that it explains.
+"""Key adaptation and value propagation: M steps of EM with the responsibilities of the mixture.
 
-They maximise the expected log posterior in the M step of EM (Gabbur et al., 2021, Eqs. 18, 23 and
-36-38). Masses `N_k = sum_i w_ik` come in the log, as they may underflow.
+Updates maximise the expected log posterior of a unit's parameters (Gabbur et al., 2021, Eqs. 18, 23
+and 36-38). Masses `N_k = sum_i w_ik` come in the log, as they may underflow. The means move first
+and the precisions follow with the new means, so that no step lowers the posterior of a mixture
+with a fixed prior.
 
-Adaptation of the keys to the queries that they are responsible for.
-
-Each step is an M step of EM with the responsibilities of the previous mixture. The means move
-first and the precisions follow with the new means, so that no step lowers the posterior of a
-mixture whose prior is fixed.
-
-Gathering of the few tokens with fixed values.
-
-Propagation of fixed values to the units, in the span of the initial and the fixed values.
-
+Fixed values propagate to the units in the span of the initial and the fixed values.
 An M step (Gabbur et al., 2021, Eq. 23; Movellan & Gabbur, 2020, Eq. 35) moves the value mean of a
 unit towards the mean of the S fixed values that it explains::
 
@@ -51,7 +44,7 @@ import torch
 from torch import Tensor
 
 from probseg.ops.attention import assign_checked
-from probseg.ops.backends.interface import Assigned, Block, Term, Terms
+from probseg.ops.backends.interface import Assigned, Block, Terms
 from probseg.ops.mixture import (
     TIED_TO_VALUES,
     LogJoint,
@@ -66,18 +59,11 @@ from probseg.ops.settings import DirichletPrior, GammaPrior, KeyAdaptation, Valu
 
 
 def mean_gate(log_mass: Tensor, precision: Precision, prior_precision: Precision) -> Tensor:
-    """Return how far the mode of a unit's mean lies from the prior's mean (Eqs. 18 and 23).
+    """Return how far the mode of a unit's mean lies from the prior's mean, in [0, 1], `(B, G, M)`.
 
-    The mode `(theta m0_k + p_k N_k m_k) / (theta + p_k N_k)` is `m0_k + g_k (m_k - m0_k)` with this
-    gate, `g_k = p_k N_k / (theta + p_k N_k)`, for the mean `m_k` of the observations.
-
-    Args:
-        log_mass: `log N_k`, `(B, G, M)`; -inf for a unit that explains nothing.
-        precision: `p` of the units.
-        prior_precision: `theta`; the float 0 is maximum likelihood, with a gate of 1.
-
-    Returns:
-        The gate in [0, 1], `(B, G, M)`; 0 for a unit that explains nothing.
+    The mode `(theta m0_k + p_k N_k m_k) / (theta + p_k N_k)` (Eqs. 18 and 23) is `m0_k + g_k (m_k -
+    m0_k)` with this gate, `g_k = p_k N_k / (theta + p_k N_k)`, for the mean `m_k` of the
+    observations. It is 0 for a unit that explains nothing; a `theta` of 0 is maximum likelihood.
     """
     if not isinstance(prior_precision, Tensor) and prior_precision == 0.0:
         return (log_mass > -math.inf).to(log_mass.dtype)
@@ -113,14 +99,7 @@ def log_weight_mode(log_mass: Tensor, prior: DirichletPrior) -> Tensor:
 
 
 def adapt_keys(mixture: Mixture, queries: Tensor, update: KeyAdaptation, backend: str) -> Mixture:
-    """Move the keys to the queries they are responsible for (Eqs. 18, 34 and 36).
-
-    Args:
-        mixture: The M units.
-        queries: `(B, G, N, D)`.
-        update: Number of iterations and priors.
-        backend: As in `attend`.
-    """
+    """Move the keys to the queries `(B, G, N, D)` that they explain (Eqs. 18, 34 and 36)."""
     initial, gamma = mixture.keys, update.precision_prior
     if gamma is not None:
         mixture = in_full(mixture)  # squared distances cannot be had from half-precision products
@@ -160,16 +139,10 @@ def _mode(
 
 
 class FixedTokens(NamedTuple):
-    """Tokens with fixed values, at most S for each item of the batch, and S at least 1.
+    """Tokens with fixed values, at most S for each item of the batch, and S at least 1."""
 
-    Args:
-        rows: Indices of the tokens among the N queries, `(B, S)`; items with fewer are padded
-            with other indices.
-        valid: True for real rows, False for padding, bool, `(B, S)`.
-    """
-
-    rows: Tensor
-    valid: Tensor
+    rows: Tensor  # (B, S), indices among the N queries; items with fewer are padded with others
+    valid: Tensor  # (B, S), bool, False for padding
 
 
 def fixed_tokens(mask: Tensor) -> FixedTokens:
@@ -192,21 +165,19 @@ def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:
 
 def take_terms(terms: Terms, fixed: FixedTokens) -> tuple[Tensor, ...]:
     """Take the fixed rows of a prior; written out, they broadcast to `(B, G, S, M)`."""
-    return tuple(_take_term(term, fixed) for term in terms)
-
-
-def _take_term(term: Term, fixed: FixedTokens) -> Tensor:
-    if isinstance(term, Tensor):
-        return term if term.shape[-2] == 1 else take_tokens(term, fixed)
-    whole = slice(None)
-    batch = term.shape[0]
-    items = [
-        term.block(Block(slice(min(b, batch - 1), min(b, batch - 1) + 1), whole, rows, whole))
-        for b, rows in enumerate(fixed.rows)
-    ]
-    if not items:
-        return fixed.rows.new_zeros(0, 1, fixed.rows.shape[1], term.shape[3], dtype=torch.float32)
-    return torch.cat(items)  # (B, G, S, M), G may be 1
+    taken: list[Tensor] = []
+    for term in terms:
+        if isinstance(term, Tensor):
+            taken.append(term if term.shape[-2] == 1 else take_tokens(term, fixed))
+            continue
+        whole, last = slice(None), term.shape[0] - 1
+        items = [
+            term.block(Block(slice(min(b, last), min(b, last) + 1), whole, rows, whole))
+            for b, rows in enumerate(fixed.rows)
+        ]
+        empty = (0, 1, fixed.rows.shape[1], term.shape[3])
+        taken.append(torch.cat(items) if items else torch.empty(empty))  # (B, G, S, M), G may be 1
+    return tuple(taken)
 
 
 HIDDEN = -1e30
@@ -220,14 +191,10 @@ def propagate_values(
     fixed_mask: Tensor,
     update: ValuePropagation,
 ) -> Mixture:
-    """Move the value means to the fixed values they are responsible for (Eqs. 23, 24, 37, 38).
+    """Move the value means to the fixed values that they explain (Eqs. 23, 24, 37 and 38).
 
-    Args:
-        mixture: The M units.
-        queries: `(B, G, N, D)`.
-        fixed_values: `(B, G, N, V)`, read only where they are fixed.
-        fixed_mask: Bool, `(B, N)`.
-        update: Number of iterations and priors.
+    Queries are `(B, G, N, D)`; fixed values `(B, G, N, V)` are read where the mask `(B, N)` is
+    true.
     """
     if update.iterations == 0 or queries.shape[-2] == 0:
         return mixture
@@ -248,10 +215,10 @@ def propagate_values(
         half_norms = _half_norms(mixture.values), _half_norms(observed)
     beta, width = mixture.value_precision, observed.shape[-1]
     # a (B, G, 1, M) and c (B, G, S, M) of the means; d (B, G, S, M) and r (B, G, 1, M).
-    kept, shares = initial = torch.ones_like(from_units[:, :, :1]), torch.zeros_like(from_units)
-    distances, spread = from_units, torch.zeros_like(kept)
+    rest, shares = initial = torch.ones_like(from_units[:, :, :1]), torch.zeros_like(from_units)
+    distances, spread = from_units, torch.zeros_like(rest)
     for _ in range(update.iterations):
-        level = spread if half_norms is None else kept * half_norms[0] + half_norms[1] @ shares
+        level = spread if half_norms is None else rest * half_norms[0] + half_norms[1] @ shares
         if update.given == "queries":  # what a tied prior adds, which no value cancels
             logits = clicked + _each(beta) * (level - spread)
         else:
@@ -260,10 +227,10 @@ def propagate_values(
             logits = logits + term.clamp_min(HIDDEN)
         explained, log_mass = _responsibilities(logits)  # p, (B, G, S, M)
         gate = mean_gate(log_mass, beta, update.prior_precision).unsqueeze(-2)
-        prior = initial if update.prior_mean == "initial" else (kept, shares)
-        kept, shares = (1.0 - gate) * prior[0], torch.lerp(prior[1], explained, gate)
-        among = _product(between, shares)
-        distances = torch.addcmul(among, kept, from_units)
+        prior = initial if update.prior_mean == "initial" else (rest, shares)
+        rest, shares = (1.0 - gate) * prior[0], torch.lerp(prior[1], explained, gate)
+        among = functools.reduce(lambda last, factor: factor @ last, reversed(between), shares)
+        distances = torch.addcmul(among, rest, from_units)
         spread = (shares * (distances - among / 2)).sum(-2, keepdim=True)
         if gamma is not None:
             error = (explained * distances).sum(-2) - spread.squeeze(-2)
@@ -273,7 +240,7 @@ def propagate_values(
             weights = (log_weight_mode(log_mass, dirichlet),)
     if dirichlet is not None:
         mixture = mixture._replace(log_prior=weights)
-    means = torch.addcmul(shares.mT @ observed, kept.mT, mixture.values)  # (B, G, M, V)
+    means = torch.addcmul(shares.mT @ observed, rest.mT, mixture.values)  # (B, G, M, V)
     return mixture._replace(values=means, value_precision=beta)
 
 
@@ -293,15 +260,10 @@ def _half_norms(vectors: Tensor) -> Tensor:
 
 
 def _half_distances(fixed: Tensor, units: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-    """Return half the squared distances of the fixed values to the units and to each other.
+    """Return D, `(B, G, S, M)`, and the factors of E, `(B, G, S, S)`.
 
-    Args:
-        fixed: `(B, G, S, V)`.
-        units: `(B, G, M, V)`.
-
-    Returns:
-        D, `(B, G, S, M)`, and the factors of E, which is their product, `(B, G, S, S)`: E alone, or
-        two where that is larger than these.
+    Half the squared distances of the fixed values `(B, G, S, V)` to the units `(B, G, M, V)` and to
+    each other: E alone, or two factors where E is larger than these.
     """
     # Distances do not depend on the origin: near the fixed values, they lose the fewest digits.
     origin = fixed.mean(-2, keepdim=True).detach()  # (B, G, 1, V)
@@ -317,21 +279,8 @@ def _half_distances(fixed: Tensor, units: Tensor) -> tuple[Tensor, Sequence[Tens
     return from_units, (left @ right,) if few else (left, right)
 
 
-def _product(factors: Sequence[Tensor], last: Tensor) -> Tensor:
-    """Multiply matrices from the last to the first."""
-    for factor in reversed(factors):
-        last = factor @ last
-    return last
-
-
 def _log_density(half_distances: Tensor, beta: Precision, width: int) -> Tensor:
-    """Return `log N(v_s | mu_k, 1 / beta_k)` up to a constant, `(B, G, S, M)` (Eq. 9).
-
-    Args:
-        half_distances: `|v_s - mu_k|² / 2`, `(B, G, S, M)`.
-        beta: Value precision.
-        width: `V`.
-    """
+    """Return `log N(v_s | mu_k, 1 / beta_k)` up to a constant, `(B, G, S, M)` (Eq. 9)."""
     if isinstance(beta, float):
         return -beta * half_distances
     log_normaliser = (width / 2 * log_precision(beta)).clamp_min(HIDDEN)  # (B, G, M)
@@ -344,14 +293,10 @@ def _each(beta: Precision) -> Precision:
 
 
 def _responsibilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Normalise over the units, and then over the fixed tokens (Eq. 24).
+    """Normalise logits `(B, G, S, M)` over the units, then over the fixed tokens (Eq. 24).
 
-    Args:
-        logits: `(B, G, S, M)`, `HIDDEN` in the place of -inf.
-
-    Returns:
-        `p_sk = w_sk / N_k`, any finite numbers for a unit that explains nothing; and `log N_k`,
-        `(B, G, M)`, which is -inf there.
+    Return `p_sk = w_sk / N_k` and `log N_k`, `(B, G, M)`. For a unit that explains nothing these
+    are any finite numbers, and -inf.
     """
     dead = logits.amax(-1, keepdim=True) < HIDDEN / 2  # sees no unit, or is padding
     log_weights = logits.log_softmax(-1) + torch.where(dead, HIDDEN, 0.0)

@@ -1,6 +1,4 @@
-"""Which queries and keys a log prior of -inf leaves anything of.
-
-The two primitives that every attention mechanism of this package consists of.
+"""The two primitives that every attention mechanism of this package consists of.
 
 Both share the logits `S = scale Q Kᵀ + log_prior` and their row softmax, the responsibilities
 `w_ij` of the keys (the units of a mixture) for the queries.
@@ -33,15 +31,10 @@ from probseg.ops.numerics import HALF, full_precision
 
 
 class Visible(NamedTuple):
-    """What a prior leaves visible.
+    """What a prior leaves visible."""
 
-    Args:
-        queries: Whether a query sees any key, bool, broadcasts to `(B, G, N, 1)`.
-        keys: Whether any query sees a key, bool, broadcasts to `(B, G, M, 1)`.
-    """
-
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  # whether a query sees any key, bool, broadcasts to (B, G, N, 1)
+    keys: Tensor  # whether any query sees a key, bool, broadcasts to (B, G, M, 1)
 
 
 def visible(terms: Terms) -> Visible | None:
@@ -67,11 +60,9 @@ def visible(terms: Terms) -> Visible | None:
 
 
 def shown(tensor: Tensor, where: Tensor) -> Tensor:
-    """Replace hidden rows by 0: whatever they hold, NaN too, they have no effect and no gradient.
+    """Replace the hidden rows of a tensor `(B, G, N, C)` by 0.
 
-    Args:
-        tensor: `(B, G, N, C)` or `(B, G, M, C)`.
-        where: The visible rows, one of `Visible`.
+    Whatever they hold, NaN too, they have no effect and no gradient.
     """
     return tensor.where(where, 0.0)
 
@@ -193,14 +184,8 @@ def attend_checked(
 ) -> Attended:
     """Compute `attend` for arguments that are known to fit together, as in the loops of EM.
 
-    Args:
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        values: `(B, G, M, V)`.
-        terms: Log prior; tensors have four dimensions, broadcast to `(B, G, N, M)`, and are
-            float32 (float64 for float64), as `probseg.ops.checks.as_terms` returns them.
-        scale: Factor of the dot products.
-        backend: As in `attend`; a named one may still refuse.
+    The terms of the log prior are as `probseg.ops.checks.as_terms` returns them. A named backend
+    may still refuse.
     """
     implementation = _find_backend("attend", backend, queries, keys, values, terms)
     dtype = queries.dtype
@@ -230,18 +215,7 @@ def assign_checked(
 
 
 def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, scale: float) -> Terms:
-    """Check the scale and the log prior of a call; return the terms for `attend_checked`.
-
-    Args:
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        log_prior: As in `attend`.
-        scale: As in `attend`.
-
-    Raises:
-        ValueError: If the scale is not a finite number, or a shape or a device is wrong.
-        TypeError: If the prior has a wrong type or dtype.
-    """
+    """Check the scale and the log prior of a call; return the terms for `attend_checked`."""
     if isinstance(scale, Tensor) or not math.isfinite(scale):
         msg = (
             f"`scale` must be a finite number, got {scale!r}; multiply `queries` by a tensor "

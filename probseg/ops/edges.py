@@ -182,14 +182,7 @@ def gaussian_edges(
 
 
 def row_blocks(*posteriors: EdgePosterior) -> Iterator[slice]:
-    """Cut the queries into blocks, with as many numbers in memory as in a tile of the backends.
-
-    Args:
-        *posteriors: Over the same edges, at least one.
-
-    Yields:
-        Blocks of rows, at least one, if an empty one.
-    """
+    """Yield blocks of rows, at least one, with as many numbers as a tile of the backends."""
     batch, heads, count, keys = posteriors[0].shape
     numbers = max(posterior.numbers_per_pair for posterior in posteriors)
     together = max(posterior.row_multiple for posterior in posteriors)

@@ -3,8 +3,6 @@
 The E step gives each basis its responsibility for each token, the M step moves the bases to the
 means of the tokens they are responsible for, and the tokens are read out from the bases. Nothing is
 as large as tokens x tokens.
-
-Logistic regression by EM: weights of a classifier after a few labelled observations.
 """
 
 from __future__ import annotations
@@ -88,16 +86,8 @@ def m_step(
 ) -> Tensor:
     """Move each basis to the mean of the tokens it is responsible for (Li et al., 2019, Eq. 13).
 
-    Args:
-        tokens: See `em_attention`, as for the other arguments.
-        bases: Bases of the E step.
-        scale: `lambda` of Eq. 12.
-        normalise: Applied to the means.
-        log_prior: Added to the logits.
-        backend: See `em_attention`.
-
-    Returns:
-        The new bases `(B, G, K, D)`. A basis that no token sees is zero.
+    Arguments are those of `em_attention`, with the bases of the E step; the new bases `(B, G, K,
+    D)` are returned. A basis that no token sees is zero.
     """
     terms, backend = _checked(tokens, bases, log_prior, scale, backend)
     return _m_step(tokens, bases, terms, scale, normalise, backend)
@@ -157,20 +147,9 @@ def em_attention(
 def responsibilities(
     tokens: Tensor, bases: Tensor, scale: float = 1.0, log_prior: LogPrior | None = None
 ) -> Tensor:
-    """Write out the E step (Li et al., 2019, Eq. 12).
+    """Write out the E step (Li et al., 2019, Eq. 12), `(B, G, N, K)`, float32 (or float64).
 
-    Args:
-        tokens: `(B, G, N, D)`.
-        bases: `(B, G, K, D)`.
-        scale: `lambda` of Eq. 12.
-        log_prior: Added to the logits, see `em_attention`.
-
-    Returns:
-        Responsibilities `(B, G, N, K)` in [0, 1], with the sum 1 over the bases, or 0 for a token
-        that sees none; float32, or float64 for float64 tokens.
-
-    Raises:
-        ValueError: As `attend` does.
+    They sum to 1 over the bases, or to 0 for a token that sees none.
     """
     return SoftmaxEdges(tokens, bases, log_prior, scale).log_probability(slice(None)).exp()
 

@@ -1,7 +1,4 @@
-"""Numeric precision of the operations.
-
-Convolutions under autocast: their precision on processors.
-"""
+"""Numeric precision of the operations, also under autocast."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Full relative position embeddings as a prior of pairs that is computed block by block.
-
-Relative position embeddings in the likelihood and the prior (Gabbur et al., 2021, Eqs. 25-26).
+"""Relative position embeddings in the likelihood and the prior (Gabbur et al., 2021, Eqs. 25-26).
 
 Query i and unit j on an `H x W` map have the embeddings `r^q` and `r^k` of their offset
 `j - i`. The likelihood gains a Gaussian of the query around `r^q`, the prior one of the key
@@ -32,7 +30,7 @@ from probseg.ops.checks import check_device
 
 @dataclass(frozen=True, eq=False)
 class FullPositionPrior(PairwisePrior):
-    """`alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})` for a table of full offsets."""
+    """`alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})` for a table of full offsets, block by block."""
 
     queries: Tensor  # (B, G, N, D)
     keys: Tensor  # (B, G, M, D)
@@ -132,15 +130,10 @@ def _take_heads(table: Tensor, block: Block) -> Tensor:
 
 
 class Channels(NamedTuple):
-    """More channels of the queries and the keys, whose dot products are part of the logits.
+    """More channels of queries and keys, whose dot products are part of the logits."""
 
-    Args:
-        queries: `(B, G, N, C)`.
-        keys: `(B, G, M, C)`.
-    """
-
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  # (B, G, N, C)
+    keys: Tensor  # (B, G, M, C)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,14 +207,10 @@ class FactoredPosition:
         return FullPosition(query, key)
 
     def channels(self, queries: Tensor, keys: Tensor) -> Channels:
-        """Write `q_i·r^q_{j-i} + xi_j·r^k_{j-i}` as dot products.
+        """Write `q_i·r^q_{j-i} + xi_j·r^k_{j-i}` as dot products, `(B, G, H W, C)`.
 
         `q_i·rh_{a - y_i}` for all rows `a` of the map against the one-hot row of the key, the
         same for the columns, and the mirror image for the tables of the keys.
-
-        Args:
-            queries: `(B, G, H * W, D)`.
-            keys: `(B, G, H * W, D)`.
         """
         height, width = self.size
         at = torch.arange(height * width, device=queries.device)
@@ -301,13 +290,7 @@ class FullPosition:
         return replace(self, **tables)
 
     def prior(self, queries: Tensor, keys: Tensor, precision: float | Tensor) -> FullPositionPrior:
-        """Return `alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})` as a prior of pairs.
-
-        Args:
-            queries: `(B, G, H * W, D)`.
-            keys: `(B, G, H * W, D)`.
-            precision: `alpha`: float, or tensor that broadcasts to `(B, G, M)`.
-        """
+        """Return `alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})` as a prior of pairs."""
         alpha = torch.as_tensor(precision, dtype=queries.dtype, device=queries.device)
         alpha = alpha[(None,) * (3 - alpha.ndim)]  # (B, G, M), sizes may be 1
         query = self.query[(None,) * (4 - self.query.ndim)]  # (G, 2H-1, 2W-1, D)
@@ -322,13 +305,7 @@ RelativePosition = FactoredPosition | FullPosition
 
 
 def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) -> None:
-    """Check that the tables fit the tokens.
-
-    Args:
-        position: The tables.
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-    """
+    """Check that the tables fit queries `(B, G, N, D)` and keys `(B, G, M, D)` of their map."""
     height, width = position.size
     for name, tokens in (("queries", queries), ("keys", keys)):
         if tokens.shape[-2] != height * width:
@@ -381,8 +358,8 @@ def _interpolate(table: Tensor, length: int) -> Tensor:
     # for rounding, and in a single offset it is what counts.
     resized = F.interpolate(lines, size=length, mode="linear", align_corners=True)
     middle, half = lines.shape[-1] // 2, length // 2
-    kept = lines[..., middle : middle + 1]
-    resized = torch.cat([resized[..., :half], kept, resized[..., half + 1 :]], dim=-1)
+    centre = lines[..., middle : middle + 1]
+    resized = torch.cat([resized[..., :half], centre, resized[..., half + 1 :]], dim=-1)
     return resized.mT if table.ndim == 3 else resized[0].mT
 
 

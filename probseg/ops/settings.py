@@ -1,7 +1,4 @@
-"""Settings of key adaptation and value propagation, and their priors.
-
-Settings of inference in a mixture of Gaussians, apart from tokens and units.
-"""
+"""Settings of inference in a mixture: key adaptation, value propagation, and their priors."""
 
 from __future__ import annotations
 
@@ -131,23 +128,14 @@ Checked = TypeVar("Checked", bound=KeyAdaptation | ValuePropagation | GammaPrior
 
 
 def with_checked_tensors(name: str, settings: Checked, keys: Tensor) -> Checked:
-    """Check the tensors of an update and of its priors against the keys.
-
-    Args:
-        name: Of the settings, for messages.
-        settings: Their numbers were checked when they were made.
-        keys: `(B, G, M, D)`.
-
-    Returns:
-        The settings with tensors of three dimensions in the working dtype.
-    """
+    """Bring the tensors of an update and of its priors to `(B, G, M)`, sizes may be 1."""
     changes: dict[str, Any] = {}
     for field in fields(settings):
-        value, own = getattr(settings, field.name), f"{name}.{field.name}"
+        value, path = getattr(settings, field.name), f"{name}.{field.name}"
         if isinstance(value, Tensor):
-            changes[field.name] = as_precision(own, value, keys, zero=True)
+            changes[field.name] = as_precision(path, value, keys, zero=True)
         elif isinstance(value, GammaPrior | DirichletPrior):
-            changes[field.name] = with_checked_tensors(own, value, keys)
+            changes[field.name] = with_checked_tensors(path, value, keys)
     return replace(settings, **changes) if changes else settings
 
 

@@ -1,6 +1,4 @@
-"""The backward pass through tiles of pairs, for the "chunked" backend.
-
-Both primitives in tiles of whole rows: plain PyTorch, any device, any prior, linear memory.
+"""Both primitives in tiles of whole rows: plain PyTorch, any device, any prior, linear memory.
 
 A tile holds the logits of some queries with all keys, so that its row softmax is exact; the
 backward pass computes it again. Gradients follow from the responsibilities `w` and the shares
@@ -88,8 +86,8 @@ class BackwardSweep:
     def _accumulate_pairwise(
         self, term: PairwisePrior, positions: range, block: Block, d_logits: Tensor
     ) -> None:
-        wanted = [position for position in positions if position in self.d_leaves]
-        if not wanted:
+        learnt = [position for position in positions if position in self.d_leaves]
+        if not learnt:
             return
         # Leaves of the block alone where the prior knows its part of them.
         parts = [term.part(name, block.batch, block.heads) for name in term.tensors]
@@ -97,19 +95,19 @@ class BackwardSweep:
             block = block._replace(batch=slice(None), heads=slice(None))
         indices = [() if None in parts or part is None else part for part in parts]
         leaves = [
-            self.leaves[position][index].detach().requires_grad_(position in wanted)
+            self.leaves[position][index].detach().requires_grad_(position in learnt)
             for position, index in zip(positions, indices, strict=True)
         ]
         term = term.with_tensors(dict(zip(term.tensors, leaves, strict=True)))
         with torch.enable_grad():
             prior = take_block(term, block, d_logits.dtype)
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             prior,
             [leaf for leaf in leaves if leaf.requires_grad],
             d_logits.sum_to_size(prior.shape),
             allow_unused=True,
         )
-        for position, gradient in zip(wanted, found, strict=True):
+        for position, gradient in zip(learnt, gradients, strict=True):
             if gradient is not None:
                 self.d_leaves[position][indices[position - positions.start]] += gradient
 
@@ -230,7 +228,10 @@ class _Assign(torch.autograd.Function):
         mass = sums[..., -1, :]  # (B, G, M)
         means = (sums[..., :-1, :] / mass.unsqueeze(-2).clamp_min(UNDERFLOW)).mT.contiguous()
         log_mass = mass.log()
-        underflown = _find_underflown(mass, layout.terms)
+        underflown = mass < UNDERFLOW  # (B, G, M)
+        for term in layout.terms:
+            if isinstance(term, Tensor):  # a key that is hidden from all queries stays so
+                underflown = underflown & (term > -inf).any(-2)
         if queries.shape[-2] and underflown.any():
             if log_evidence is None:  # it was not needed so far
                 log_evidence = queries.new_empty(queries.shape[:-1])  # (B, G, N)
@@ -272,17 +273,10 @@ class _Assign(torch.autograd.Function):
 def _row_tiles(
     layout: Layout, queries: Tensor, keys: Tensor, log_evidence: Tensor | None
 ) -> Iterator[tuple[Block, Tensor]]:
-    """Compute the responsibilities tile by tile; those of a query that sees no key are 0.
+    """Yield blocks of rows with all keys, and their responsibilities `(b, g, n, M)`.
 
-    Args:
-        layout: Scale and prior.
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        log_evidence: Filled with the rows' log-sum-exp where it is given, `(B, G, N)`.
-
-    Yields:
-        A block of rows with all keys, and its responsibilities `(b, g, n, M)`, which the next
-        block overwrites.
+    Those of a query that sees no key are 0; the next block overwrites them. `log_evidence`
+    `(B, G, N)`, where it is wanted, is filled with the log-sum-exp of the rows.
     """
     scratch = Scratch()
     for block in tiles((*queries.shape[:-1], keys.shape[-2]), layout.terms):
@@ -300,16 +294,6 @@ def _row_tiles(
         yield block, weights
 
 
-def _find_underflown(mass: Tensor, terms: Terms) -> Tensor:
-    """Find the keys that are so far from all queries that their responsibilities underflow."""
-    underflown = mass < UNDERFLOW  # (B, G, M)
-    for term in terms:
-        # A key that is hidden from all queries has nothing to recover.
-        if isinstance(term, Tensor):
-            underflown = underflown & (term > -inf).any(-2)
-    return underflown
-
-
 def _in_the_log(
     layout: Layout,
     queries: Tensor,
@@ -318,11 +302,7 @@ def _in_the_log(
     log_evidence: Tensor,
     wanted: Tensor,
 ) -> Iterator[tuple[tuple[int, int, Tensor], Tensor, Tensor]]:
-    """Compute means and log masses of some keys in the log domain.
-
-    Yields:
-        The index of these keys in `(B, G, M)`, their means and their log masses.
-    """
+    """Yield the index in `(B, G, M)`, means and log masses of some keys, from the log domain."""
     scratch = Scratch()
     count = max(1, tile_size(layout.terms) // queries.shape[-2])
     for b, g in wanted.any(-1).nonzero().tolist():

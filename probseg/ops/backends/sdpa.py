@@ -1,9 +1,4 @@
-"""PyTorch's fused attention kernels under one signature.
-
-They are called below `torch.nn.functional.scaled_dot_product_attention`, which hides the log
-evidence, and silently writes out all pairs if the widths of keys and values differ.
-
-Both primitives by PyTorch's stock fused attention kernels, on the CPU and on CUDA.
+"""Both primitives by PyTorch's stock fused attention kernels, on the CPU and on CUDA.
 
 The kernels return the log evidence but give it no gradient, and take no prior that needs one. Both
 are got from them nevertheless:
@@ -14,6 +9,9 @@ are got from them nevertheless:
   `rowsum(dO O) - dL`, which is the gradient through the log evidence too.
 * `assign` is `attend` twice: once for the evidence `L_i` and once with the roles swapped,
   where `softmax_i(S_ik - L_i)` are the shares of a key's mass and their log-sum-exp is its log.
+
+The kernels are called below `torch.nn.functional.scaled_dot_product_attention`, which hides the log
+evidence, and silently writes out all pairs if the widths of keys and values differ.
 """
 
 from __future__ import annotations
@@ -44,27 +42,15 @@ ALIGNMENT = 8  # channels of CUDA's kernels come in multiples of it
 
 
 class Recorded(NamedTuple):
-    """Arguments of the backward pass of a kernel; all widths are the same.
-
-    Args:
-        d_attended: Gradient of the attended values, `(B, G, N, V)`.
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        values: `(B, G, M, V)`.
-        attended: `(B, G, N, V)`.
-        log_evidence: As the forward pass returned it, which may be padded.
-        state: Further results of the forward pass.
-        pairs: Prior of pairs, or None.
-        scale: Factor of the dot products.
-    """
+    """Arguments of the backward pass of a kernel; all widths are the same."""
 
     d_attended: Tensor
     queries: Tensor
     keys: Tensor
     values: Tensor
     attended: Tensor
-    log_evidence: Tensor
-    state: Sequence[Any]
+    log_evidence: Tensor  # as the forward pass returned it, which may be padded
+    state: Sequence[Any]  # further results of the forward pass
     pairs: Tensor | None
     scale: float
 
@@ -87,15 +73,16 @@ def choose_kernel(queries: Tensor, width: int, pairs: Tensor | None) -> Kernel:
     half = queries.dtype in (torch.float16, torch.bfloat16)
     # The backward pass has one more channel, and has to fit the same kernel.
     narrow = width + ALIGNMENT <= FLASH_WIDTH
-    if half and pairs is None and narrow and _has_flash(queries.device):
+    flash = torch.backends.cuda.is_flash_attention_available()
+    if (
+        half
+        and pairs is None
+        and narrow
+        and flash
+        and torch.cuda.get_device_capability(queries.device) >= (8, 0)
+    ):
         return Kernel(_flash_forward, _flash_backward)
     return Kernel(_efficient_forward, _efficient_backward)
-
-
-def _has_flash(device: torch.device) -> bool:
-    """Return whether PyTorch has the flash kernel, and the device can run it."""
-    built = torch.backends.cuda.is_flash_attention_available()
-    return built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def kernel_width(queries: Tensor, values: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Adaptation to an image: its settings in trained layers, and a classifier that learns from clicks."""
+"""Adaptation to an image: settings of trained layers, and a classifier that learns from clicks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention layers on maps: projections, heads, position embeddings; standard and local attention."""
+"""Attention layers on maps: projections, heads, positions; standard and local attention."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Base class of the backbones.
-
-A stem with additional input channels for click maps.
-
-What fine-tuning asks of networks of timm: the order of their layers, and less memory.
-"""
+"""Base class of the backbones, stems for click maps, and what fine-tuning asks of networks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ResNets, with the dilations of DeepLab.
-
-ResNets with attention in their last stage.
-"""
+"""ResNets: with the dilations of DeepLab, or with attention in their last stage."""
 
 from __future__ import annotations
 

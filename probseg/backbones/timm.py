@@ -1,7 +1,4 @@
-"""Sizes of images that a network takes, found by trying small ones.
-
-Backbones from timm.
-"""
+"""Any timm network as a backbone, and the sizes of images that it takes."""
 
 from __future__ import annotations
 
@@ -37,19 +34,9 @@ class SizeError(ValueError):
 def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> int:
     """Find the number of pixels to whole multiples of which images must be padded.
 
-    The network runs in evaluation mode, once for each tried size. Its weights stay as they are.
-
-    Args:
-        network: Whose parameters and mode count.
-        maps: Computes the network's feature maps, shape `(B, C, h, w)` each.
-        features: Channels and strides that the maps should have.
-
-    Returns:
-        1 if every size gives `ceil(H / stride)` rows and `ceil(W / stride)` columns, otherwise the
-        smallest multiple of all strides that does.
-
-    Raises:
-        SizeError: If there is none; the message says what happened at the last tried size.
+    1 if every size gives `ceil(H / stride)` rows and `ceil(W / stride)` columns of the described
+    features, otherwise the smallest multiple of all strides that does. The network runs in
+    evaluation mode, once for each tried size. A `SizeError` says what happened at the last one.
     """
     coarsest = math.lcm(*features.strides)
     trials = [(1, ANY), *((m, (m, 2 * m)) for m in (coarsest * side for side in WINDOWS))]
@@ -62,24 +49,14 @@ def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> int:
 
 
 def whole_cells(maps: Maps, x: Tensor, multiple: int, strides: Sequence[int]) -> list[Tensor]:
-    """Compute the maps of images that are padded with zeros to whole multiples of some pixels.
-
-    Args:
-        maps: Computes feature maps of images whose sides are such multiples.
-        x: Images, shape `(B, C, H, W)`, any size.
-        multiple: The number of pixels.
-        strides: Those of the maps.
-
-    Returns:
-        The maps without the cells that lie in the padding alone.
-    """
+    """Compute the maps of images padded with zeros to whole multiples; cut off the padding."""
     height, width = x.shape[-2:]
     right, bottom = -width % multiple, -height % multiple
     if not right and not bottom:
         return list(maps(x))
     return [
-        own[..., : -(-height // step), : -(-width // step)]
-        for own, step in zip(maps(F.pad(x, (0, right, 0, bottom))), strides, strict=True)
+        padded[..., : -(-height // step), : -(-width // step)]
+        for padded, step in zip(maps(F.pad(x, (0, right, 0, bottom))), strides, strict=True)
     ]
 
 
@@ -89,10 +66,10 @@ def _misfit(
     """Return why an image of this size does not give the described maps; None if it does."""
     height, width = size
     try:
-        made = maps(next(network.parameters()).new_zeros(1, 3, height, width))
+        computed = maps(next(network.parameters()).new_zeros(1, 3, height, width))
     except Exception as error:  # whatever a library's network raises at a size that it cannot take
         return f"{width} x {height} pixels: {type(error).__name__}: {error}"
-    shapes = [tuple(own.shape[1:]) for own in made]
+    shapes = [tuple(map_.shape[1:]) for map_ in computed]
     expected = [
         (channels, -(-height // stride), -(-width // stride))
         for channels, stride in zip(*features[:2], strict=True)
@@ -192,7 +169,7 @@ class TimmBackbone(Backbone):
         """Return the maps `(B, C, h, w)` of images that need no padding."""
         maps: list[Tensor] = self.network(x)
         if getattr(self.network, "output_fmt", "NCHW") == "NHWC":
-            return [own.permute(0, 3, 1, 2) for own in maps]
+            return [map_.permute(0, 3, 1, 2) for map_ in maps]
         return maps
 
 

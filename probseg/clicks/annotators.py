@@ -1,16 +1,13 @@
-"""Simulated annotators: rules that choose the next click from prediction and truth.
+"""Simulated annotators: rules that choose the next click, and human mistakes.
 
 All rules look at two maps of errors: missed object (false negatives, asks for a positive click)
 and false alarms (false positives, asks for a negative click). Ignored pixels are in neither.
 A pixel that was clicked before is not clicked again. Where no error is left there is no click.
-
-Human mistakes are in `probseg.clicks.annotators`.
-
-Mistakes of a simulated annotator: off-centre, imprecise, late and wrong clicks.
+Predictions are bool, masks uint8 (1 object, 0 background, 255 ignored), both of shape `(H, W)`.
 
 Clicks at the very centre of an error are optimistic: people click elsewhere, and models that look
 good on centres lose on real clicks (RClicks, Antonov et al., 2024, on 475 thousand real clicks).
-`human_click` adds four kinds of mistakes to any rule of `probseg.clicks.annotators`.
+`human_click` adds four kinds of mistakes to any rule.
 """
 
 from __future__ import annotations
@@ -55,26 +52,12 @@ def largest_error_click(
     Euclidean distance transforms of both error maps after a zero border of one pixel; pixels that
     were clicked before are out; positive if the largest distance inside the missed object is
     *strictly* above that inside the false alarms, so a tie gives a negative click; the first
-    maximum in row-major order.
+    maximum in row-major order. Where no error is left RITM clicks pixel (0, 0) as background.
 
     Distances are compared as whole-numbered squares, so that the click is the same on every
     machine. OpenCV's transform gives the same, but for builds with Intel IPP and images of less
     than 2**14 pixels, or a single thread: there it is off by some 1e-6 pixels, by how much depends
-    on where in memory the image lies, and of equally deep pixels chance may prefer another. Where
-    no error is left RITM clicks pixel (0, 0) as background.
-
-    Args:
-        prediction: bool, shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-        clicked: The clicks so far, in pixels of the same map.
-        generator: Not used; every rule can be given one.
-
-    Returns:
-        The click, or None where no error is left.
-
-    Raises:
-        ValueError: If the shapes or the dtype of `prediction` are not as above, or a click is
-            outside.
+    on where in memory the image lies, and of equally deep pixels chance may prefer another.
     """
     missed, false_alarm = error_maps(prediction, mask)
     taken = clicked_pixels(clicked, prediction.shape)
@@ -96,19 +79,6 @@ def largest_area_click(
     signs together; on a tie the false alarm goes first, then the region that comes first in
     row-major order; the click is the first maximum of the distance transform inside the region.
     Pixels that were clicked before are out, and so are regions that hold no other pixels.
-
-    Args:
-        prediction: bool, shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-        clicked: The clicks so far, in pixels of the same map.
-        generator: Not used; every rule can be given one.
-
-    Returns:
-        The click, or None where no error is left.
-
-    Raises:
-        ValueError: If the shapes or the dtype of `prediction` are not as above, or a click is
-            outside.
     """
     missed, false_alarm = error_maps(prediction, mask)
     taken = clicked_pixels(clicked, prediction.shape)
@@ -129,20 +99,7 @@ def random_error_click(
     """Click any wrong pixel, all with the same probability, both signs together.
 
     An annotator without any aim, against which the others can be compared: neither at a centre nor
-    at a large error, beyond its share of the pixels. Pixels that were clicked before are out.
-
-    Args:
-        prediction: bool, shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-        clicked: The clicks so far, in pixels of the same map.
-        generator: Source of one draw; none where no error is left.
-
-    Returns:
-        The click, or None where no error is left.
-
-    Raises:
-        ValueError: If the shapes or the dtype of `prediction` are not as above, or a click is
-            outside.
+    at a large error, beyond its share of the pixels.
     """
     missed, false_alarm = error_maps(prediction, mask)
     wrong = missed | false_alarm
@@ -164,15 +121,7 @@ CLICK_RULES: dict[str, ClickRule] = {
 
 
 def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMap, BoolMap]:
-    """Return the missed object and the false alarms, bool, shape `(H, W)` each.
-
-    Args:
-        prediction: bool, shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-
-    Raises:
-        ValueError: If the shapes differ, or `prediction` is not bool.
-    """
+    """Return the missed object and the false alarms, bool, shape `(H, W)` each."""
     if prediction.ndim != 2 or prediction.shape != mask.shape:
         message = (
             f"`prediction` must have the shape (H, W) of `mask`, got {prediction.shape} and "
@@ -189,15 +138,7 @@ def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMa
 
 
 def clicked_pixels(clicked: Sequence[Click], shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the pixels `(x, y)` that were clicked, the nearest ones to the clicks.
-
-    Args:
-        clicked: Clicks in pixels.
-        shape: `(H, W)` of the map.
-
-    Raises:
-        ValueError: If a click is outside.
-    """
+    """Return the pixels `(x, y)` nearest to clicks on a map of shape `(H, W)`."""
     height, width = shape
     taken = [(round(click.x), round(click.y)) for click in clicked]
     for x, y in taken:
@@ -258,32 +199,16 @@ def human_click(
 ) -> Click | None:
     """Click by a rule, with mistakes.
 
-    In this order: the annotator looks at the newest prediction or is late, the rule chooses a
-    pixel, the annotator means that pixel or another one of the same 8-connected error, the hand
-    trembles, the button is the right one or not. The sign is that of the error that was meant,
-    also where the hand left it. A click stops at the border of the image. If its pixel was clicked
-    before it moves to the nearest one that was not (the first of them in row-major order), where
-    there is one.
+    In this order: the annotator looks at the newest prediction or, late, at the previous one (None
+    before the first click), the rule chooses a pixel, the annotator means that pixel or another one
+    of the same 8-connected error, the hand trembles, the button is the right one or not. The sign
+    is that of the error that was meant, also where the hand left it. A click stops at the border of
+    the image. If its pixel was clicked before it moves to the nearest one that was not (the first
+    of them in row-major order), where there is one. None where the prediction that the annotator
+    sees has no error left; a late annotator who sees none then looks at the newest.
 
     A kind of mistake that does not happen by its field draws no random number. Without mistakes
     this is the rule.
-
-    Args:
-        rule: One of `probseg.clicks.annotators.CLICK_RULES`.
-        mistakes: How often and how far.
-        prediction: The newest one, bool, shape `(H, W)`.
-        previous_prediction: The one before, bool, shape `(H, W)`; None before the first click.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-        clicked: The clicks so far, in pixels of the same map.
-        generator: Source of all randomness; the same state gives the same click.
-
-    Returns:
-        A click on a whole pixel of the image. None where the prediction that the annotator sees
-        has no error left; a late annotator who sees none then looks at the newest.
-
-    Raises:
-        ValueError: If the shapes or the dtype of a prediction are not as above, or a click is
-            outside.
     """
     seen = prediction
     click = None

@@ -1,7 +1,4 @@
-"""Heads of convolutions.
-
-A head that predicts how well an answer overlaps the truth.
-"""
+"""Heads of convolutions: to logits, and to the expected quality of an answer."""
 
 from __future__ import annotations
 
@@ -138,16 +135,16 @@ class MaskQuality(nn.Module):
             zones = zones / zones.sum(dim=2, keepdim=True).clamp(min=1e-6)
             seen = torch.cat([features.detach().float(), coarse], dim=1)
             means = zones @ self.embed(seen).relu().flatten(2).mT  # (B, 3, C)
-            own = expected.logit(eps=SUREST)
+            prior = expected.logit(eps=SUREST)
             numbers = [
-                own,
+                prior,
                 (area.clamp(min=1) / fine.shape[1]).log(),
                 (fine * (1 - fine)).sum(dim=1) / area.clamp(min=1),
                 (prompts.labels >= 0).sum(dim=1).float().log1p(),
             ]
             described = torch.cat([means.flatten(1), torch.stack(numbers, dim=1)], dim=1)
             correction: Tensor = self.layers(described)[:, 0]
-            return own + correction
+            return prior + correction
 
 
 def _highest(maps: Tensor) -> Tensor:

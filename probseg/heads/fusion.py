@@ -1,7 +1,4 @@
-"""Fusion of prompts with features that do not depend on them.
-
-A stage of residual blocks in which prompts meet one level of the decoder's pyramid.
-"""
+"""Fusion of prompts with features that do not depend on them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A feature pyramid, and a U-Net that fuses prompts with all of its levels.
-
-Feature pyramid decoder (Lin et al. 2017; Kirillov et al. 2019).
-
-A feature pyramid from the maps of a plain vision transformer, which have one stride.
-"""
+"""Feature pyramids, and a U-Net that fuses prompts with all of their levels."""
 
 from __future__ import annotations
 
@@ -92,9 +87,8 @@ class PromptUNet(Fusion):
         prompt_channels: Number of click maps.
         blocks: Residual blocks at each level on the way down, finest first; each has two
             convolutions, but the finest level's one.
-        propagation: Builds the `PromptPropagation`, of which one level takes the maps; None
+        propagation: Builds the `PromptPropagation`, whose maps join the second level; None
             without.
-        propagation_level: Number of this level, 0 for the finest.
         detail: Whether a few convolutions of the image, once for all clicks, are added to the
             finest map: contours that an encoder of coarse patches does not keep (Yao et al. 2024,
             "ViTMatte", section 3.3; Ke et al. 2023, "Segment Anything in High Quality", section
@@ -102,7 +96,7 @@ class PromptUNet(Fusion):
 
     Raises:
         ValueError: If the numbers of levels differ, a stride is not divisible by the one before,
-            or there is no such `propagation_level`.
+            or there is no second level for `propagation`.
     """
 
     def __init__(
@@ -111,7 +105,6 @@ class PromptUNet(Fusion):
         prompt_channels: int,
         blocks: Sequence[int] = (1, 1, 1, 1),
         propagation: Callable[[FeatureInfo], PromptPropagation] | None = None,
-        propagation_level: int = 1,
         detail: bool = False,
     ) -> None:
         super().__init__()
@@ -124,11 +117,8 @@ class PromptUNet(Fusion):
         if any(coarse % fine for fine, coarse in itertools.pairwise(strides)):
             msg = f"`inputs` must have strides that divide one another, got {strides}"
             raise ValueError(msg)
-        if propagation is not None and not 0 <= propagation_level < len(widths):
-            msg = (
-                f"`propagation_level` must be the number of one of {len(widths)} levels, from 0 "
-                f"for the finest, got {propagation_level}"
-            )
+        if propagation is not None and len(widths) < 2:
+            msg = f"`propagation` needs a second level, got {len(widths)}; leave it out"
             raise ValueError(msg)
         self.channels = widths[0]
         self.detail = image_details(widths[0], strides[0]) if detail else None
@@ -147,11 +137,9 @@ class PromptUNet(Fusion):
         )
         self.merge = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
         self.propagation: PromptPropagation | None = None
-        self.propagation_level = propagation_level
         if propagation is not None:
-            width = widths[propagation_level]
-            self.propagation = propagation(FeatureInfo((width,), (strides[propagation_level],)))
-            self.said = nn.Conv2d(self.propagation.channels, width, kernel_size=1)
+            self.propagation = propagation(FeatureInfo(widths[1:2], strides[1:2]))
+            self.said = nn.Conv2d(self.propagation.channels, widths[1], kernel_size=1)
 
     def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
         """Add details of the image, and let the units of the propagation adapt to it."""
@@ -161,9 +149,8 @@ class PromptUNet(Fusion):
             decoder_maps = decoder_maps._replace(features=features + details)
         if self.propagation is None:
             return decoder_maps
-        level = self.propagation_level
-        features = decoder_maps.coarser[level - 1] if level else decoder_maps.features
-        return decoder_maps._replace(units=self.propagation.prepare(features, image))
+        units = self.propagation.prepare(decoder_maps.coarser[0], image)
+        return decoder_maps._replace(units=units)
 
     def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
         """Return features `(B, V, h, w)` of the decoder's finest stride."""
@@ -174,7 +161,7 @@ class PromptUNet(Fusion):
             if level:
                 x = self.down[level - 1](x)
             x = x + features
-            if self.propagation is not None and level == self.propagation_level:
+            if self.propagation is not None and level == 1:
                 assert decoder_maps.units is not None, "`prepare` has made them"
                 size = x.shape[-2], x.shape[-1]
                 propagated = self.propagation(decoder_maps.units, prompts, size)
@@ -301,16 +288,16 @@ class SimplePyramid(Decoder):
 
     def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Make the levels from maps `(B, C, h, w)`."""
-        own = {source: _normalised(maps[source]) for source in self.sources}
+        normalised = {
+            source: F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
+            for source, x in enumerate(maps)
+            if source in self.sources
+        }  # each pixel over its channels
         finest, *coarser = (
-            level(own[source]) for level, source in zip(self.levels, self.sources, strict=True)
+            level(normalised[source])
+            for level, source in zip(self.levels, self.sources, strict=True)
         )
         return DecoderMaps(finest, coarser=tuple(coarser))
-
-
-def _normalised(x: Tensor) -> Tensor:
-    """Normalise each pixel of a map `(B, C, h, w)` over its channels."""
-    return F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
 
 
 def _level(channels: int, width: int, scale: float) -> nn.Sequential:

@@ -114,6 +114,6 @@ def test_half_precision_changes_next_to_nothing():
 def test_wrong_arguments_are_named():
     for name in ("units", "key_iterations", "stride"):
         refused(ValueError, partial(GraphCut, **{name: 0}), f"`{name}`", 0)
-    for name in ("logit_weight", "colour_weight", "smoothness"):
+    for name in ("colour_weight", "smoothness"):
         for weight in (-0.1, 1001.0, math.nan):
             refused(ValueError, partial(GraphCut, **{name: weight}), f"`{name}`", weight)

@@ -189,7 +189,7 @@ def test_micro_presets_come_back_from_a_folder(name, place, tmp_path):
 
 @each(
     ("attention", "layout", "position", "head"),
-    [  # each pair of values; other attentions: tests/attention/test_every_attention.py
+    [  # each pair of values; other attentions: tests/attention/test_attention_layers.py
         ("standard", "full", None, "probabilistic-full-bp2"),
         ("standard", "full", "factored", "conv"),
         ("standard", "axial", "full", "standard-axial"),

@@ -1,25 +1,226 @@
-"""probabilistic_attention in single and half precision, and at the ends of the number range."""
+"""Wrong arguments of probabilistic_attention and of its updates are named."""
 
+import math
+from math import inf, nan
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck
 
+from probseg.errors import UnknownNameError
 from probseg.ops import (
     DirichletPrior,
+    FactoredPosition,
     GammaPrior,
+    InferenceSettings,
     KeyAdaptation,
     ProbabilisticAttention,
     ValuePropagation,
     assign,
+    attend,
     probabilistic_attention,
 )
 from support.mechanisms import mapped, problem
 from support.ops_cases import draw
 from support.rows import each, pairwise
 
+X = torch.zeros(2, 1, 4, 3)
+
+
+CLICKS = torch.zeros(2, 4, dtype=torch.bool)
+
+
+FIXED = {"fixed_values": X, "fixed_mask": CLICKS}
+
+
+PROPAGATE = {"value_propagation": ValuePropagation(), "value_precision": 0.1}
+
+
+POSITION = {"position": FactoredPosition(torch.zeros(3, 3), torch.zeros(3, 3))}
+
+
+def propagating(*arguments, **options):
+    return {**PROPAGATE, **FIXED, "value_propagation": ValuePropagation(*arguments, **options)}
+
+
+WRONG = [
+    ({"query_precision": 0.0}, ValueError, "query_precision"),
+    ({"query_precision": inf}, ValueError, "query_precision"),
+    ({"query_precision": torch.ones(3)}, ValueError, r"`query_precision` .*\(2, 1, 4\)"),
+    ({"value_precision": -1.0}, ValueError, "value_precision"),
+    ({"value_precision": torch.ones(1, 2, 1, 4)}, ValueError, "value_precision"),
+    ({"log_prior": "magnitud"}, UnknownNameError, "log prior.*'magnitude'"),
+    ({"log_prior": torch.zeros(3)}, ValueError, "log_prior"),
+    ({"log_prior": None}, TypeError, "log_prior"),
+    ({"log_mask": torch.zeros(3, 4)}, ValueError, "log_mask"),
+    ({"log_mask": torch.ones(4, 4, dtype=torch.bool)}, TypeError, "log_mask"),
+    ({"value_iterations": 0}, ValueError, "value_iterations"),
+    ({"initial_values": X[..., :2]}, ValueError, "initial_values"),
+    ({"initial_values": X.half()}, TypeError, "initial_values"),
+    ({"fixed_values": X}, ValueError, "belong together"),
+    ({"fixed_mask": CLICKS}, ValueError, "belong together"),
+    (FIXED, ValueError, "value_propagation"),
+    ({"clamp_fixed": True}, ValueError, "fixed_values"),
+    (PROPAGATE, ValueError, "fixed_values"),
+    ({**FIXED, "value_propagation": ValuePropagation()}, ValueError, "value_precision"),
+    ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS[:1]}, ValueError, r"`fixed_mask` .*\(2, 4\)"),
+    ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS.float()}, TypeError, "fixed_mask"),
+    ({**PROPAGATE, **FIXED, "fixed_values": X[..., :1]}, ValueError, "fixed_values"),
+    ({"backend": "fast"}, UnknownNameError, "backend"),
+    ({"keys": X[:, :, :0], "values": X[:, :, :0]}, ValueError, "keys"),
+    ({**POSITION, "log_prior": "uniform"}, ValueError, "log_prior"),
+    ({**POSITION, "log_prior": torch.zeros(4)}, ValueError, "log_prior"),
+    (
+        {**POSITION, **propagating(dirichlet_prior=DirichletPrior(2.0))},
+        ValueError,
+        "dirichlet_prior",
+    ),
+    # Tensors of updates
+    (
+        {"key_adaptation": KeyAdaptation(1, torch.ones(3))},
+        ValueError,
+        r"`KeyAdaptation.prior_precision` .*\(2, 1, 4\)",
+    ),
+    (
+        {"key_adaptation": KeyAdaptation(precision_prior=GammaPrior(1.0, torch.ones(1, 1, 1, 4)))},
+        ValueError,
+        r"`KeyAdaptation.precision_prior.rate` .*\(2, 1, 4\)",
+    ),
+    (propagating(1, torch.ones(2, 3, 4)), ValueError, "ValuePropagation.prior_precision"),
+    (
+        propagating(precision_prior=GammaPrior(torch.ones(5, 4), 1.0)),
+        ValueError,
+        "ValuePropagation.precision_prior.shape",
+    ),
+    (
+        propagating(dirichlet_prior=DirichletPrior(torch.ones(5))),
+        ValueError,
+        "ValuePropagation.dirichlet_prior.concentration",
+    ),
+]
+
+
+@each(("options", "error", "message"), WRONG)
+def test_wrong_arguments_are_named(options, error, message):
+    with pytest.raises(error, match=message):
+        probabilistic_attention(**{"queries": X, "keys": X, "values": X, **options})
+
+
+WRONG_SETTINGS = [
+    (GammaPrior, (0.9, 1.0), "GammaPrior.shape"),
+    (GammaPrior, (inf, 1.0), "GammaPrior.shape"),
+    (GammaPrior, (nan, 1.0), "GammaPrior.shape"),
+    (GammaPrior, (1.0, 0.0), "GammaPrior.rate"),
+    (GammaPrior, (1.0, inf), "GammaPrior.rate"),
+    (DirichletPrior, (0.5,), "DirichletPrior.concentration"),
+    (DirichletPrior, (nan,), "DirichletPrior.concentration"),
+    (KeyAdaptation, (-1,), "KeyAdaptation.iterations"),
+    (KeyAdaptation, (1, inf), "KeyAdaptation.prior_precision"),
+    (ValuePropagation, (-1,), "ValuePropagation.iterations"),
+    (ValuePropagation, (1, -0.5), "ValuePropagation.prior_precision"),
+    (ValuePropagation, (1, 0.5, "initail"), "ValuePropagation.prior_mean.*'initial'"),
+    (InferenceSettings, (None, 0.0, "magnitud"), "log prior.*'magnitude'"),
+    (InferenceSettings, (None, 0.0, "uniform", 0), "value_iterations"),
+]
+
+
+@each(("kind", "arguments", "message"), WRONG_SETTINGS)
+def test_wrong_settings_are_named(kind, arguments, message):
+    with pytest.raises((ValueError, UnknownNameError), match=message):
+        kind(*arguments)
+
+
+def test_defaults_are_standard_attention():
+    q, k, v = problem()
+    expected = attend(q, k, v, scale=3**-0.5).values
+    assert torch.equal(probabilistic_attention(q, k, v).values, expected)
+    many = probabilistic_attention(q, k, v, value_iterations=5, initial_values=draw(2, 2, 6, 2))
+    assert torch.equal(many.values, expected)
+
+
+def test_images_do_not_see_each_other_and_padding_is_inert():
+    q, k, v = problem(3)
+    fixed = draw(3, 2, 6, 2, seed=4)
+    clicked = torch.zeros(3, 6, dtype=torch.bool)
+    clicked[0, [1, 4, 5]] = True
+    clicked[1, 2] = True  # and none in the third image
+    fixed[~clicked[:, None, :, None].expand_as(fixed)] = math.nan  # nobody may read these
+    options = {
+        "value_precision": 0.3,
+        "value_propagation": ValuePropagation(3),
+        "clamp_fixed": True,
+    }
+    whole = probabilistic_attention(q, k, v, fixed_values=fixed, fixed_mask=clicked, **options)
+    for i in range(3):
+        one = slice(i, i + 1)
+        single = probabilistic_attention(
+            q[one], k[one], v[one], fixed_values=fixed[one], fixed_mask=clicked[one], **options
+        )
+        for name, tensor in single._asdict().items():
+            torch.testing.assert_close(tensor, getattr(whole, name)[one], msg=name)
+    assert torch.equal(whole.unit_values[2], v[2])
+    assert (whole.unit_values[1] - v[1]).abs().max() > 1e-3
+
+
+def test_clamping():
+    q, k, v = problem()
+    fixed, clicked = draw(2, 2, 6, 2, seed=4), draw(2, 6, seed=5) > 0
+    free = probabilistic_attention(q, k, v).values
+    clamped = probabilistic_attention(
+        q, k, v, fixed_values=fixed, fixed_mask=clicked, clamp_fixed=True
+    ).values
+    where = clicked[:, None, :, None].expand_as(free)
+    assert torch.equal(clamped[where], fixed[where])
+    assert torch.equal(clamped[~where], free[~where])
+
+
+@pytest.mark.parametrize("prior", ["magnitude", "uniform"])
+def test_gradients_with_floats_and_dead_units(prior):
+    q, k, v = (x.requires_grad_() for x in problem(1, 1, 4, 4, 2, 1))
+    mask = torch.zeros(4, 4)
+    mask[1] = mask[:, 2] = -inf
+    clicked = torch.tensor([[True, True, False, False]])
+
+    def run(q, k, v):
+        result = probabilistic_attention(
+            q,
+            k,
+            v,
+            value_precision=0.4,
+            log_prior=prior,
+            log_mask=mask,
+            key_adaptation=KeyAdaptation(2),
+            value_propagation=ValuePropagation(2, 0.0),
+            fixed_values=torch.ones(1, 1, 4, 1).double(),
+            fixed_mask=clicked,
+        )
+        return result.values, result.keys, result.unit_values
+
+    values, keys, unit_values = run(q, k, v)
+    assert (values[0, 0, 1] == 0).all()  # sees nothing
+    assert torch.equal(keys[0, 0, 2], k[0, 0, 2])  # seen by nobody: keeps its prior mean
+    assert torch.equal(unit_values[0, 0, 2], v[0, 0, 2])
+    assert gradcheck(run, (q, k, v))
+
+
+def test_a_query_that_sees_nothing_among_units_of_different_value_precision():
+    q, k, v = (x.requires_grad_() for x in problem(1, 1, 3, 4))
+    mask = torch.zeros(3, 4)
+    mask[1] = -inf
+    result = probabilistic_attention(
+        q, k, v, value_precision=draw(4, seed=3).exp(), log_mask=mask, value_iterations=2
+    )
+    assert (result.values[0, 0, 1] == 0).all()
+    assert result.log_evidence[0, 0, 1] == -inf
+    for gradient in torch.autograd.grad(result.values.sum(), (q, k, v)):
+        assert gradient.isfinite().all()
+
+
 BACKENDS = ("reference", "chunked", "sdpa")
+
+
 OUTPUTS = ("values", "keys", "unit_values", "query_precision", "value_precision")
 
 
@@ -73,9 +274,6 @@ def test_autocast_changes_nothing():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = probabilistic_attention(q, k, v, **options)
     torch.testing.assert_close(cast, plain, rtol=0, atol=0)
-
-
-# --- Far away ---
 
 
 @pytest.mark.parametrize(
@@ -163,9 +361,6 @@ def test_huge_and_tiny_precisions(beta, alpha, prior, per_unit):
                 assert relative_error(getattr(result, name), getattr(wanted, name)) < 1e-4, name
 
 
-# --- Half precision ---
-
-
 @each("prior", ["magnitude", "uniform"])
 @each(("dtype", "bound"), [(torch.bfloat16, 8e-3), (torch.float16, 1e-3)])
 def test_half_precision_rounds_only_what_comes_in_and_out(dtype, bound, prior):
@@ -230,9 +425,6 @@ def test_logits_of_fixed_tokens_are_not_rounded_to_half_precision(dtype, size, m
     monkeypatch.setattr("probseg.ops.probabilistic.product_dtype", lambda _: dtype)
     result = probabilistic_attention(**options)
     assert relative_error(result.unit_values, wanted.unit_values) < torch.finfo(dtype).eps
-
-
-# --- Long values and large priors ---
 
 
 @each("beta", [1.0, "of each unit"])

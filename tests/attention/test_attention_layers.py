@@ -352,8 +352,6 @@ BROKEN = ("additive", "local")
 
 
 QUICK = ("emau", "hopfield")
-
-
 NAMES = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
     for name in (*ATTENTIONS, "emau", "non-local")

@@ -15,8 +15,6 @@ from support.rows import each
 from support.testers import BackboneTester, built_by
 
 TINY = {"layers": [1, 1, 1, 2], "channels": [8, 16, 16, 32]}
-
-
 SMALL_RESNET = {"name": "resnet26.bt_in1k", "options": TINY}
 
 
@@ -55,11 +53,7 @@ def test_the_table():
 
 
 NARROW = {"embed_dim": 48, "depth": 3, "num_heads": 3}
-
-
 FEW = {"depths": (1, 1, 1, 1)}
-
-
 FAMILIES = {
     # name: options, stride of the coarsest map, padding
     "test_resnet": ({}, 32, 1),

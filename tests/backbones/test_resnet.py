@@ -16,8 +16,6 @@ from support.refusals import refused
 from support.rows import each
 
 NAME = "resnet26.bt_in1k"
-
-
 TINY = {"layers": [1, 1, 1, 3], "channels": [8, 16, 16, 16]}
 
 
@@ -91,8 +89,6 @@ def test_wrong_arguments_are_named():
 
 
 TINY_BOTNET = {"layers": [1, 1, 1, 2], "channels": [8, 16, 16, 32]}
-
-
 LAYOUTS = ["full", "axial"]
 
 

@@ -138,5 +138,4 @@ def test_other_output_strides_are_refused(name, output_stride):
 
 
 def test_other_wrong_options_keep_their_own_error():
-    with pytest.raises(TypeError, match="deeth"):
-        TimmBackbone(MICRO, output_stride=16, options={"deeth": 3})
+    refused(TypeError, lambda: TimmBackbone(MICRO, output_stride=16, options={"deeth": 3}), "deeth")

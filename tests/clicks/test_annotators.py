@@ -190,17 +190,9 @@ def test_no_error_is_no_click_at_all(name, mask, data):
 
 
 SHAPES_MISTAKES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
-
-
 RULES_MISTAKES = st.sampled_from(sorted(CLICK_RULES))
-
-
 SHARES = st.sampled_from([0.0, 0.3, 1.0])
-
-
 JITTERS = st.sampled_from([0.0, 0.7, 50.0])
-
-
 ERRS = st.builds(Mistakes, jitter=JITTERS, off_centre=SHARES, late=SHARES, wrong_sign=SHARES)
 
 

@@ -37,6 +37,7 @@ from probseg.ops import (
     probabilistic_attention,
 )
 from support.ops_cases import draw
+from support.refusals import refused
 from support.rows import each
 
 
@@ -84,10 +85,8 @@ def test_a_step_to_the_gradient_of_the_edges_never_raises_it(scale, precision, s
 
 @each("wrong", [0.0, -1.0, math.inf, math.nan])
 def test_numbers_that_void_the_guarantee_are_refused(wrong):
-    with pytest.raises(ValueError, match="precision"):
-        node_energy(draw(2, 3), wrong)
-    with pytest.raises(ValueError, match="scale"):
-        edge_energy(draw(2), wrong)
+    refused(ValueError, lambda: node_energy(draw(2, 3), wrong), "precision")
+    refused(ValueError, lambda: edge_energy(draw(2), wrong), "scale")
 
 
 CASES = st.fixed_dictionaries(
@@ -205,12 +204,9 @@ def test_half_precision_keeps_its_dtype():
 
 def test_wrong_arguments_are_named():
     states, patterns = draw(1, 1, 3, 4), draw(1, 1, 5, 4, seed=1)
-    with pytest.raises(ValueError, match="iterations"):
-        hopfield_retrieval(states, patterns, iterations=0)
-    with pytest.raises(ValueError, match="scale"):
-        hopfield_energy(states, patterns, scale=0.0)
-    with pytest.raises(ValueError, match="keys"):
-        hopfield_retrieval(states, patterns[..., :3])
+    refused(ValueError, lambda: hopfield_retrieval(states, patterns, iterations=0), "iterations")
+    refused(ValueError, lambda: hopfield_energy(states, patterns, scale=0.0), "scale")
+    refused(ValueError, lambda: hopfield_retrieval(states, patterns[..., :3]), "keys")
     with pytest.raises(BackendError):
         hopfield_retrieval(states, patterns, backend="flex")
     assert torch.equal(
@@ -220,8 +216,6 @@ def test_wrong_arguments_are_named():
 
 
 EVERYTHING = slice(None)
-
-
 SEEDS = st.integers(0, 9999)
 
 
@@ -587,7 +581,6 @@ def test_gradients_go_through_updates():
 def test_wrong_shapes_are_named():
     with pytest.raises(ValueError, match=r"`edges`.*\(I, C, 2\)"):
         EdgeVariables(torch.tensor([[0, 1]]))
-    with pytest.raises(ValueError, match="log_prior"):
-        EdgeVariables(pairs(2, 3), torch.zeros(2, 2))
+    refused(ValueError, lambda: EdgeVariables(pairs(2, 3), torch.zeros(2, 2)), "log_prior")
     with pytest.raises(ValueError, match="alternatives"):
         EdgeVariables(pairs(2, 3), alternatives=torch.ones(2, 2, dtype=torch.bool))

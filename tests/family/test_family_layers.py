@@ -18,14 +18,11 @@ from probseg.family.predictive_coding import PredictiveCodingAttention2d
 from probseg.family.slots import GRUSlotAttention2d, SlotAttention2d
 from probseg.ops.axial import from_lines, to_lines
 from support.ops_cases import draw
+from support.refusals import refused
 from support.rows import each, pairwise
 
 SLOTS = [SlotAttention2d, GRUSlotAttention2d, BlockSlotAttention2d]
-
-
 LAYERS = [HopfieldAttention2d, *SLOTS]
-
-
 AXES = ["full", "height", "width"]
 
 
@@ -189,15 +186,13 @@ def test_hopfield_layers_have_the_parameters_of_standard_ones():
 
 
 def test_wrong_arguments_are_named(layer):
-    with pytest.raises(ValueError, match="iterations"):
-        build(layer, iterations=0)
+    refused(ValueError, lambda: build(layer, iterations=0), "iterations")
     with pytest.raises(ValueError, match=r"`position` .*got 'factored'"):
         build(layer, position="factored")
 
 
 def test_wrong_arguments_of_slots_are_named(slot_layer):
-    with pytest.raises(ValueError, match="num_slots"):
-        build(slot_layer, num_slots=0)
+    refused(ValueError, lambda: build(slot_layer, num_slots=0), "num_slots")
     with pytest.raises(ValueError, match=r"`span` .*got 3: its slots are shared"):
         build(slot_layer, axis="width", span=3)
     if slot_layer is BlockSlotAttention2d:

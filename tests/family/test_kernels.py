@@ -21,6 +21,7 @@ from probseg.family.kernels import (
 from probseg.ops import BackendError, Block, assign, attend
 from probseg.ops.backends.interface import EVERYTHING
 from support.ops_cases import draw, tiles_of
+from support.refusals import refused
 from support.rows import each
 
 
@@ -129,10 +130,8 @@ def test_half_precision_is_computed_in_single():
 
 def test_wrong_arguments_are_named():
     x = torch.zeros(1, 2, 4, 3)
-    with pytest.raises(ValueError, match="weights"):
-        additive_edges(x, x, torch.zeros(3))
-    with pytest.raises(ValueError, match="keys"):
-        additive_edges(x, x[..., :2], torch.zeros(2, 3))
+    refused(ValueError, lambda: additive_edges(x, x, torch.zeros(3)), "weights")
+    refused(ValueError, lambda: additive_edges(x, x[..., :2], torch.zeros(2, 3)), "keys")
     scores = AdditiveScores(x, x, torch.zeros(2, 3))
     with pytest.raises(BackendError, match="cannot serve this call"):
         attend(x, x, x, log_prior=scores, backend="sdpa")

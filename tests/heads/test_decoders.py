@@ -173,8 +173,6 @@ def test_dilated_weights_learn_in_half_precision_with_channels_last(rate):
 
 
 PLAIN = FeatureInfo((12, 12, 12), (16, 16, 16))
-
-
 DEPTHS = FeatureInfo((12, 16, 20, 24), (16, 16, 16, 16))
 
 

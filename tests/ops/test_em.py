@@ -22,11 +22,10 @@ from probseg.ops.em import (
     responsibilities,
 )
 from support.ops_cases import draw
+from support.refusals import refused
 from support.rows import pairwise
 
 NORMALISATIONS = [None, l2_normalise, layer_normalise]
-
-
 BACKENDS = ["auto", "reference", "chunked"]
 
 
@@ -165,8 +164,7 @@ def test_a_basis_of_zeros_stays_zero_and_has_a_finite_gradient(how):
 
 def test_no_iterations_are_the_fewest():
     tokens, bases = tokens_and_bases()
-    with pytest.raises(ValueError, match="iterations"):
-        em_attention(tokens, bases, iterations=-1)
+    refused(ValueError, lambda: em_attention(tokens, bases, iterations=-1), "iterations")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

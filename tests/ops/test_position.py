@@ -141,8 +141,6 @@ def test_gradients_flow_through_resizing(kind, new):
 
 
 T = torch.zeros
-
-
 BAD_TABLES = [
     (
         lambda: FactoredPosition(T(4, 3), T(5, 3)),
@@ -171,8 +169,6 @@ def test_wrong_tables_are_named(make, message):
 
 
 FITS = {"factored": FactoredPosition(T(3, 2), T(5, 2)), "full": FullPosition(T(3, 5, 2))}
-
-
 MISFITS = [
     (FullPosition(T(3, 3, 2)), {}, "2 x 2 = 4 tokens of the map .* got 6; use `position.resized`"),
     (FactoredPosition(T(3, 2), T(3, 2)), {}, "2 x 2 = 4 tokens .* got 6; use `position.resized`"),
@@ -273,11 +269,7 @@ SERVED = {
 
 
 TILED = [("factored", "chunked"), ("factored", "sdpa"), ("full", "chunked")]
-
-
 TABLES = list(SERVED)
-
-
 RICH = {"beta": 0.4, "key_iterations": 2, "key_prior": 0.5, "propagations": 2}
 
 

@@ -27,17 +27,9 @@ from support.ops_cases import draw
 from support.rows import each, pairwise
 
 X = torch.zeros(2, 1, 4, 3)
-
-
 CLICKS = torch.zeros(2, 4, dtype=torch.bool)
-
-
 FIXED = {"fixed_values": X, "fixed_mask": CLICKS}
-
-
 PROPAGATE = {"value_propagation": ValuePropagation(), "value_precision": 0.1}
-
-
 POSITION = {"position": FactoredPosition(torch.zeros(3, 3), torch.zeros(3, 3))}
 
 
@@ -219,8 +211,6 @@ def test_a_query_that_sees_nothing_among_units_of_different_value_precision():
 
 
 BACKENDS = ("reference", "chunked", "sdpa")
-
-
 OUTPUTS = ("values", "keys", "unit_values", "query_precision", "value_precision")
 
 

@@ -71,8 +71,8 @@ class AdaptiveClassifier(nn.Conv2d):
 
     def adapt_clicks(self, iterations: int | None = None, prior: float | None = None) -> None:
         """Change the settings; None leaves one as it is."""
-        given = {"iterations": iterations, "prior_precision": prior}
-        changes = {name: value for name, value in given.items() if value is not None}
+        settings = {"iterations": iterations, "prior_precision": prior}
+        changes = {name: value for name, value in settings.items() if value is not None}
         self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]
 
     def forward(self, features: Tensor, clicks: Tensor | None = None) -> Tensor:
@@ -91,7 +91,7 @@ class AdaptiveClassifier(nn.Conv2d):
             return logits
         dtype = working_dtype(features.dtype)
         covered = F.adaptive_avg_pool2d(clicks.to(dtype), (features.shape[-2], features.shape[-1]))
-        covered, found = covered.flatten(2), features.flatten(2)  # (B, 2, h w), (B, C, h w)
+        covered, rows = covered.flatten(2), features.flatten(2)  # (B, 2, h w), (B, C, h w)
         if not torch.compiler.is_exporting():  # a graph takes all cells: their number is fixed
             counts = covered.sum(dim=1)
             most = int((counts > 0).sum(dim=1).amax())
@@ -99,14 +99,14 @@ class AdaptiveClassifier(nn.Conv2d):
                 return logits
             cells = counts.topk(most, dim=1).indices[:, None]  # (B, 1, S); padding has none
             covered = covered.gather(2, cells.expand(-1, 2, -1))
-            found = found.gather(2, cells.expand(-1, features.shape[1], -1))
+            rows = rows.gather(2, cells.expand(-1, features.shape[1], -1))
         counts = covered.sum(dim=1)  # (B, S)
         positive, negative = covered.unbind(dim=1)
         assert self.bias is not None, "a convolution with bias"
         length = self.weight.norm().clamp(min=1e-6)
         scale = torch.cat([self.weight.flatten(), length[None]]).to(dtype)  # (C + 1,)
         prior_mean = torch.cat([torch.ones_like(scale[1:]), self.bias.to(dtype) / length])
-        rows = F.pad(found.mT.to(dtype), (0, 1), value=1.0) * scale  # (B, S, C + 1)
+        rows = F.pad(rows.mT.to(dtype), (0, 1), value=1.0) * scale  # (B, S, C + 1)
         evidence = (positive - negative) / 2
         steps, prior = self.settings.iterations, self.settings.prior_precision
         adapted = logistic_em(rows, evidence, counts, prior_mean, prior, steps)
@@ -175,10 +175,24 @@ def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
             and stay so.
     """
     layers = _layers(body, head)
-    for kind, found in layers.items():
-        _check(kind, wanted, [_update(kind, layer).iterations for layer in found], head)
-    for kind, found in layers.items():
-        for layer in found:
+    for kind, adaptive in layers.items():
+        iterations, prior = wanted.of(kind)
+        if iterations is None and prior is None:
+            continue
+        if not adaptive:
+            reason = _WITHOUT[kind].format(head=type(head).__name__)
+            msg = f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}"
+            raise ValueError(msg)
+        present = [_update(kind, layer).iterations for layer in adaptive]
+        idle = not any(present) if iterations is None else iterations == 0
+        if prior is not None and idle:
+            msg = (
+                f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
+                f"`{kind}_iterations` too"
+            )
+            raise ValueError(msg)
+    for kind, adaptive in layers.items():
+        for layer in adaptive:
             getattr(layer, f"adapt_{kind}s")(*wanted.of(kind))
 
 
@@ -188,9 +202,9 @@ def adaptation_of(body: nn.Module, head: nn.Module) -> Adaptation:
     If layers differ, the settings of the first one are returned.
     """
     present: dict[str, float] = {}
-    for kind, found in _layers(body, head).items():
-        if found:
-            update = _update(kind, found[0])
+    for kind, adaptive in _layers(body, head).items():
+        if adaptive:
+            update = _update(kind, adaptive[0])
             present[f"{kind}_iterations"] = update.iterations
             present[f"{kind}_prior"] = float(update.prior_precision)
     return Adaptation(**present)  # type: ignore[arg-type]
@@ -222,24 +236,6 @@ _WITHOUT = {
     "click": "the head {head} has no classifier that adapts to clicks; choose a network with a "
     "ConvHead, such as 'lite2_unet_prop'",
 }
-
-
-def _check(kind: str, wanted: Adaptation, present: list[int], head: nn.Module) -> None:
-    """Raise unless settings change something in layers with these iterations."""
-    iterations, prior = wanted.of(kind)
-    if iterations is None and prior is None:
-        return
-    if not present:
-        reason = _WITHOUT[kind].format(head=type(head).__name__)
-        msg = f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}"
-        raise ValueError(msg)
-    idle = not any(present) if iterations is None else iterations == 0
-    if prior is not None and idle:
-        msg = (
-            f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
-            f"`{kind}_iterations` too"
-        )
-        raise ValueError(msg)
 
 
 def probabilistic_layers(module: nn.Module) -> list[ProbabilisticAttention2d]:

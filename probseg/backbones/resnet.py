@@ -100,27 +100,27 @@ def _geometry(convolution: nn.Conv2d) -> tuple[Any, Any, Any]:
     return convolution.stride, convolution.dilation, convolution.padding
 
 
-def _convolution_pairs(own: nn.Module, twin: nn.Module) -> list[tuple[nn.Conv2d, nn.Conv2d]]:
-    """Return the convolutions of the same names; raise a ValueError if more than they differs."""
-    found, expected = (
-        {name: module for name, module in network.named_modules() if hasattr(module, "stride")}
-        for network in (own, twin)
+def _convolution_pairs(network: nn.Module, other: nn.Module) -> list[tuple[nn.Conv2d, nn.Conv2d]]:
+    """Return the convolutions of the same names, which alone may differ."""
+    modules, twins = (
+        {name: module for name, module in net.named_modules() if hasattr(module, "stride")}
+        for net in (network, other)
     )
     pairs = []
-    for name in {**found, **expected}:
-        one, other = found.get(name), expected.get(name)
-        if isinstance(one, nn.Conv2d) and isinstance(other, nn.Conv2d):
-            alike = one.weight.shape == other.weight.shape
-            pairs.append((one, other))
-        elif one is not None and other is not None:
+    for name in {**modules, **twins}:
+        module, twin = modules.get(name), twins.get(name)
+        if isinstance(module, nn.Conv2d) and isinstance(twin, nn.Conv2d):
+            alike = module.weight.shape == twin.weight.shape
+            pairs.append((module, twin))
+        elif module is not None and twin is not None:
             # A block, which has convolutions, or a layer without weights.
-            alike = any(one.children()) or str(one) == str(other)
+            alike = any(module.children()) or str(module) == str(twin)
         else:
             alike = False
         if not alike:
             msg = (
-                f"`output_stride` cannot be changed, as {name!r} would be {other} instead of "
-                f"{one}; build the network with the wanted `output_stride`"
+                f"`output_stride` cannot be changed, as {name!r} would be {twin} instead of "
+                f"{module}; build the network with the wanted `output_stride`"
             )
             raise ValueError(msg)
     return pairs

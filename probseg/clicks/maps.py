@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -129,12 +129,14 @@ class ClickMaps(nn.Module):
         if radius <= 0:
             msg = f"`radius` must be a positive number of pixels, got {radius}"
             raise ValueError(msg)
-        if clicks not in ("disk", "distance"):
-            msg = f"`clicks` must be 'disk' or 'distance', got {clicks!r}"
-            raise ValueError(msg)
-        if box not in ("corners", "either", "filled"):
-            msg = f"`box` must be 'corners', 'either' or 'filled', got {box!r}"
-            raise ValueError(msg)
+        for name, value, known in (
+            ("clicks", clicks, get_args(ClickEncoding)),
+            ("box", box, get_args(BoxEncoding)),
+        ):
+            if value not in known:
+                *others, last = map(repr, known)
+                msg = f"`{name}` must be {', '.join(others)} or {last}, got {value!r}"
+                raise ValueError(msg)
         self.clicks: ClickEncoding = clicks
         self.radius = radius
         self.box: BoxEncoding = box

@@ -41,7 +41,8 @@ def eroded(region: Tensor, margin: int) -> Tensor:
 def _by_opencv(inside: Tensor, metric: int) -> Tensor:
     """Return the distance of pixels `(B, H, W)` to the nearest one outside; huge without any."""
     distances = [
-        cv2.distanceTransform(one, metric, 3) for one in inside.contiguous().numpy().view(np.uint8)
+        cv2.distanceTransform(mask, metric, 3)
+        for mask in inside.contiguous().numpy().view(np.uint8)
     ]
     return torch.from_numpy(np.stack(distances)) if distances else inside.float()
 
@@ -130,8 +131,8 @@ def interior(region: Tensor, margin: int) -> Tensor:
     if margin == 0:
         return region
     inner = eroded(region, margin)  # beyond the image is outside, as for simulated annotators
-    kept = inner.flatten(1).any(dim=1)[:, None, None]
-    return torch.where(kept, inner, region)
+    thick = inner.flatten(1).any(dim=1)[:, None, None]
+    return torch.where(thick, inner, region)
 
 
 def error_regions(prediction: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:

@@ -273,26 +273,14 @@ class Attention2d(nn.Module, ABC):
         return self._edges_of_maps(*self._queries_and_keys(features))
 
     def attend_maps(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Infer the value of each pixel.
-
-        Args:
-            queries: `(B, G, D, H, W)`.
-            keys: `(B, G, D, H, W)`.
-            values: `(B, G, V, H, W)`.
-
-        Returns:
-            `(B, G, V, H, W)`.
-        """
+        """Infer the value of each pixel: maps `(B, G, D, H, W)` and values to `(B, G, V, H, W)`."""
         expected = self.gather(self._edges_of_maps(queries, keys), to_lines(values, self.axis))
         return from_lines(expected, self.axis, *values.shape[-2:])
 
     def with_offsets(self, attended: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         """Add the expectation of the values' position embeddings, `sum_j w_ij r^v_{j-i}`.
 
-        Args:
-            attended: What was read out, `(B, G, V, H, W)`; the result without such embeddings.
-            queries: `(B, G, D, H, W)`.
-            keys: `(B, G, D, H, W)`.
+        What was read out, `(B, G, V, H, W)`, is returned as it is without such embeddings.
         """
         if self.value_position is None:
             return attended
@@ -308,15 +296,7 @@ class Attention2d(nn.Module, ABC):
         return attended + added.to(attended.dtype)
 
     def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
-        """Return the values of the queries: the expectation of the values of the keys.
-
-        Args:
-            edges: The posterior.
-            values: `(B, G, M, V)`.
-
-        Returns:
-            `(B, G, N, V)`.
-        """
+        """Return the expectation `(B, G, N, V)` of the values of the keys, `(B, G, M, V)`."""
         return edges.expect(values)
 
     @abstractmethod

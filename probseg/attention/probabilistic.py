@@ -174,23 +174,13 @@ class ProbabilisticAttention2d(Attention2d):
             self.register_parameter(f"log_{name}", started)
 
     def adapt_keys(self, iterations: int | None = None, prior: float | None = None) -> None:
-        """Change the adaptation of the keys; None leaves a setting as it is.
-
-        Args:
-            iterations: Number of EM iterations.
-            prior: Precision of the prior, which takes the place of a learnt one.
-        """
+        """Change the adaptation of the keys; None leaves a setting, a prior ends a learnt one."""
         changed = _changed(self.settings.key_adaptation, iterations, prior)
         learnt = self.settings.learnt_key_prior and prior is None
         self.settings = replace(self.settings, key_adaptation=changed, learnt_key_prior=learnt)
 
     def adapt_values(self, iterations: int | None = None, prior: float | None = None) -> None:
-        """Change the propagation of fixed values; None leaves a setting as it is.
-
-        Args:
-            iterations: Number of EM iterations.
-            prior: Precision of the prior, which takes the place of a learnt one.
-        """
+        """Change the propagation of fixed values, as `adapt_keys` does that of the keys."""
         changed = _changed(self.settings.value_propagation, iterations, prior)
         learnt = self.settings.learnt_value_prior and prior is None
         self.settings = replace(self.settings, value_propagation=changed, learnt_value_prior=learnt)

@@ -124,26 +124,11 @@ def block_slot_free_energy(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return `slot_free_energy` with the term of the edges to memories.
+    """Return `slot_free_energy` with the term of the edges to memories, `(B, G)`.
 
     `- c / memory_scale sum_kb log sum_l exp(memory_scale slot_k^(b)·m_l^(b))`; see
-    `probseg.family.energy`.
-
-    Args:
-        inputs: `(B, G, N, D)`.
-        slots: As in `block_slot_inference`.
-        memories: As in `block_slot_inference`.
-        scale: As in `block_slot_inference`, above 0.
-        precision: As in `block_slot_inference`.
-        log_prior: As in `block_slot_inference`.
-        backend: As in `attend`.
-
-    Returns:
-        `(B, G)` in float32 (float64 for float64 arguments); inf if an input sees no slot.
-
-    Raises:
-        ValueError: If the scale or the precision is not above 0; and all that
-            `block_slot_inference` raises.
+    `probseg.family.energy`. Arguments, dtypes and errors are those of `block_slot_inference`; the
+    scale is above 0. It is inf if an input sees no slot.
     """
     inputs, slots, memories = _checked(inputs, slots, memories)
     seen = slot_free_energy(

@@ -165,25 +165,13 @@ def hopfield_energy(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return the energy of each state, `|xi|²/2 - 1/beta log sum_j exp(beta xi·x_j)`.
+    """Return the energy of each state, `|xi|²/2 - 1/beta log sum_j exp(beta xi·x_j)`, `(B, G, N)`.
 
     Ramsauer et al. (2021, Eq. 2) add `log M / beta + max_j |x_j|² / 2`, which does not depend on
     the state and is left out. With it, and without a prior, the energy of a mean of the patterns is
-    between 0 and `2 max_j |x_j|²`.
-
-    Args:
-        states: `(B, G, N, D)`.
-        patterns: `(B, G, M, D)`.
-        scale: Inverse temperature `beta`, above 0.
-        log_prior: Of the patterns, added to `beta xi·x_j`, as in `attend`.
-        backend: As in `attend`.
-
-    Returns:
-        `(B, G, N)` in float32 (float64 for float64 arguments); inf for a state that sees no
-        pattern.
-
-    Raises:
-        ValueError: If the scale is not above 0; and all that `hopfield_retrieval` raises.
+    between 0 and `2 max_j |x_j|²`. Arguments, dtypes and errors are those of `hopfield_retrieval`;
+    the scale is above 0, and the log prior is added to `beta xi·x_j`. It is inf for a state that
+    sees no pattern.
     """
     read = attend(states, patterns, patterns, log_prior=log_prior, scale=scale, backend=backend)
     return node_energy(states) + edge_energy(read.log_evidence, scale)
@@ -329,14 +317,7 @@ def free_energy(field: RandomField, nodes: Tensor) -> Tensor:
     """Return `-log sum_E p(x, E) - log Z`, the free energy of the marginalised graph (§4.0.2).
 
     Minus its gradient is the expectation, over the posterior of edges, of the gradient for a
-    known graph (Eq. 6).
-
-    Args:
-        field: The graph.
-        nodes: As in `edge_posteriors`.
-
-    Returns:
-        `(...)`, in the dtype of the nodes.
+    known graph (Eq. 6). Nodes are as in `edge_posteriors`; the result is `(...)`, in their dtype.
     """
     energy = (field.precision * nodes.square().sum(-1)).sum(-1) / 2
     return energy - _log_evidence(field, nodes)

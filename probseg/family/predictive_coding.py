@@ -173,27 +173,13 @@ def predictive_coding_inference(
     steps: int = 1,
     rate: float = 1.0,
 ) -> tuple[Tensor, ...]:
-    """Let the latent layers of a hierarchy descend its free energy.
+    """Let the latent layers of a hierarchy descend its free energy; return them afterwards.
 
     All units move at once, by their direction of descent over their curvature, see
-    `free_energy_descent`: the dynamics of Singh & Buckley, 2023, §5, with a time constant for
-    each unit. Fixed points are the same. F never increases, whatever the number of children is.
-
-    Args:
-        observed: As in `free_energy_descent`.
-        states: Where the latent layers begin, as in `free_energy_descent`.
-        weights: As in `free_energy_descent`.
-        precisions: As in `free_energy_descent`.
-        prior_precision: As in `free_energy_descent`.
-        steps: Number of steps, 0 or more.
-        rate: Factor of the steps, above 0 and below 2; 1 goes to the lowest point of the bound.
-
-    Returns:
-        The latent layers afterwards, in float32 (float64 for float64).
-
-    Raises:
-        ValueError: If an argument is wrong.
-        TypeError: If a dtype is wrong.
+    `free_energy_descent`, which has the same arguments and errors: the dynamics of Singh & Buckley,
+    2023, §5, with a time constant for each unit. Fixed points are the same. F never increases,
+    whatever the number of children is. The `steps` have the factor `rate`, above 0 and below 2; 1
+    goes to the lowest point of the bound. Layers are float32 (float64 for float64).
     """
     if steps < 0:
         msg = f"`steps` must be 0 or more, got {steps}"

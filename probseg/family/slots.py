@@ -163,24 +163,11 @@ def slot_free_energy(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return `p/2 sum_k |slot_k|² - 1/scale sum_i log sum_k exp(scale x_i·slot_k)`.
+    """Return `p/2 sum_k |slot_k|² - 1/scale sum_i log sum_k exp(scale x_i·slot_k)`, `(B, G)`.
 
-    See `probseg.family.energy`. No update of `slot_inference` raises it.
-
-    Args:
-        inputs: `(B, G, N, D)`.
-        slots: `(B, G, K, D)`, in a dtype as in `slot_inference`.
-        scale: As in `slot_inference`, above 0.
-        precision: As in `slot_inference`.
-        log_prior: As in `slot_inference`; added to `scale x_i·slot_k`.
-        backend: As in `attend`.
-
-    Returns:
-        `(B, G)` in float32 (float64 for float64 arguments); inf if an input sees no slot.
-
-    Raises:
-        ValueError: If the scale or the precision is not above 0; and all that `slot_inference`
-            raises.
+    See `probseg.family.energy`. No update of `slot_inference` raises it. Arguments, dtypes and
+    errors are those of `slot_inference`; the scale is above 0, and the log prior is added to `scale
+    x_i·slot_k`. It is inf if an input sees no slot.
     """
     inputs, slots = holding_sums(inputs, slots)
     read = attend(inputs, slots, slots, log_prior=log_prior, scale=scale, backend=backend)
@@ -257,14 +244,10 @@ class SlotAttention2d(Attention2d):
         return BasesEdges(queries, slots, scale=self.scale)
 
     def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
-        """Infer the keys of the last comparison.
+        """Infer the keys of the last comparison, `(B, G, K, D)`, in the dtype of the inputs.
 
-        Args:
-            inputs: The pixels of each line, `(B, G, N, D)`.
-            slots: Initial slots, `(B, G, K, D)`, in the dtype of the parameters.
-
-        Returns:
-            `(B, G, K, D)`, in the dtype of the inputs.
+        Inputs are the pixels of each line, `(B, G, N, D)`; slots begin in the dtype of the
+        parameters.
         """
         return slot_attention(
             inputs, slots.to(inputs.dtype), iterations=self.iterations, scale=self.scale

@@ -175,8 +175,10 @@ def take_terms(terms: Terms, fixed: FixedTokens) -> tuple[Tensor, ...]:
             term.block(Block(slice(min(b, last), min(b, last) + 1), whole, rows, whole))
             for b, rows in enumerate(fixed.rows)
         ]
-        empty = (0, 1, fixed.rows.shape[1], term.shape[3])
-        taken.append(torch.cat(items) if items else torch.empty(empty))  # (B, G, S, M), G may be 1
+        if not items:
+            empty = (0, 1, fixed.rows.shape[1], term.shape[3])
+            items = [fixed.rows.new_zeros(empty, dtype=torch.float32)]
+        taken.append(torch.cat(items))  # (B, G, S, M), G may be 1
     return tuple(taken)
 
 

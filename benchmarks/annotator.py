@@ -34,7 +34,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from probseg.annotate.frames import unpack
 from probseg.clicks.annotators import largest_error_click
-from probseg.metrics.overlap import iou
+from probseg.metrics.masks import iou
 from probseg.semantic.camvid import CamVid
 from probseg.types import Click
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from probseg.ops.axial import axial_attention, span_mask, to_lines
 from probseg.ops.probabilistic import probabilistic_attention
-from probseg.ops.settings import InferenceSettings
-from probseg.ops.updates import KeyAdaptation, ValuePropagation
+from probseg.ops.settings import InferenceSettings, KeyAdaptation, ValuePropagation
 
 CHANNELS = 64
 WIDTH = 256

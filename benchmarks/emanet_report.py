@@ -17,7 +17,7 @@ from paper_claims import Outcome, by_seeds, verdict
 
 from probseg.errors import DataError
 from probseg.metrics import standard_error
-from probseg.metrics.comparison import DECIMALS, holm
+from probseg.metrics.statistics import DECIMALS, holm
 from probseg.paths import replacing
 from probseg.reports.figures import LINES
 from probseg.reports.tables import ScoreTable, as_markdown

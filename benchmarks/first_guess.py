@@ -36,7 +36,7 @@ from probseg.interact.session import build_loop, encode_image, prepared
 from probseg.interact.zoom import ZOOMS
 from probseg.masks import object_mask, read_labels
 from probseg.metrics import iou
-from probseg.ops.logistic import logistic_em
+from probseg.ops.em import logistic_em
 from probseg.types import IGNORE, Click
 from probseg.zoo import create_interactive
 

@@ -28,7 +28,7 @@ from probseg.evaluation import PROTOCOLS, run_objects
 from probseg.images import read_image
 from probseg.masks import read_labels
 from probseg.metrics import clustered_bootstrap, noc
-from probseg.metrics.comparison import signed_rank
+from probseg.metrics.statistics import signed_rank
 from probseg.types import Sample
 
 PICTURE = RESULTS.parent.parent / "docs" / "images" / "inference.png"

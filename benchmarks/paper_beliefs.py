@@ -51,7 +51,7 @@ from probseg.errors import USER_ERRORS
 from probseg.evaluation import Protocol
 from probseg.evaluation.protocols import draw_crop
 from probseg.metrics import iou
-from probseg.metrics.calibration import brier_score, expected_calibration_error
+from probseg.metrics.masks import brier_score, expected_calibration_error
 from probseg.models import Segmenter
 from probseg.models.encoded import Encoded, as_given
 from probseg.ops.axial import from_lines

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from paper_claims import CONTRADICTED, HOLDS, NOT_SHOWN, Floats, Outcome, by_seeds
 from scipy.stats import rankdata
 
-from probseg.metrics.comparison import holm
+from probseg.metrics.statistics import holm
 from probseg.paths import replacing
 from probseg.reports.comparison import SIGNIFICANT
 from probseg.reports.figures import LINES

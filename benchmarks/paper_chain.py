@@ -41,8 +41,12 @@ from probseg.ops.axial import to_lines
 from probseg.ops.edges import SoftmaxEdges
 from probseg.ops.mixture import log_constant, prior_scores, query_logits
 from probseg.ops.probabilistic import as_fixed, infer
-from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION
-from probseg.ops.updates import KeyAdaptation, ValuePropagation
+from probseg.ops.settings import (
+    NO_KEY_ADAPTATION,
+    NO_VALUE_PROPAGATION,
+    KeyAdaptation,
+    ValuePropagation,
+)
 from probseg.seeds import Draws
 from probseg.zoo import create_interactive
 

@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from probseg.errors import DataError
 from probseg.metrics import clustered_bootstrap
-from probseg.metrics.comparison import DECIMALS, holm, signed_rank
+from probseg.metrics.statistics import DECIMALS, holm, signed_rank
 from probseg.reports.comparison import LEVEL, SIGNIFICANT
 
 Floats = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from scipy.stats import ttest_1samp
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation import PROTOCOLS
 from probseg.evaluation.records import read_objects
-from probseg.metrics.comparison import holm, signed_rank
+from probseg.metrics.statistics import holm, signed_rank
 from probseg.models import build, list_presets, override, read_preset
 from support.result_folders import write_result
 

@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from style import INK, WEIGHTS, WIDTH, save
 from torch import Tensor, nn
 
-from probseg.family.additive import additive_edges
+from probseg.family.kernels import additive_edges
 
 HIDDEN = 16
 STEPS = 600

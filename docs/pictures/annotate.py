@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from probseg.clicks.annotators import BoolMap, largest_error_click
 from probseg.data import SamplePhotos
-from probseg.metrics.overlap import iou
+from probseg.metrics.masks import iou
 from probseg.types import Click, Sample
 
 PICTURE = Path(__file__).with_suffix(".png")

@@ -7,8 +7,8 @@ from matplotlib import pyplot as plt
 from style import BLUE, ORANGE, WEIGHTS, WIDTH, coffee, pixels, save, show
 from torch import Tensor
 
-from probseg.family.bases import BasesEdges
-from probseg.family.information import posterior_divergence, posterior_entropy
+from probseg.family.hard import posterior_divergence, posterior_entropy
+from probseg.family.low_rank import BasesEdges
 from probseg.ops.edges import SoftmaxEdges
 from probseg.ops.em import l2_normalise, m_step
 from probseg.ops.priors import WindowPrior

@@ -8,8 +8,7 @@ from matplotlib import pyplot as plt
 from style import BLUE, GREY, INK, ORANGE, WIDTH, coffee, pixels, save, show
 from torch import Tensor
 
-from probseg.family.hard import most_probable_edges, sample_edges, take_values
-from probseg.family.information import posterior_entropy
+from probseg.family.hard import most_probable_edges, posterior_entropy, sample_edges, take_values
 from probseg.ops.edges import gaussian_edges
 
 PRECISION = 3.0

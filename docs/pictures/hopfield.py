@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from style import BLUE, GREY, INK, ORANGE, WIDTH, save, show
 from torch import Tensor
 
-from probseg.family.hopfield import hopfield_energy, hopfield_retrieval
+from probseg.family.energy import hopfield_energy, hopfield_retrieval
 
 LETTERS = "ABEKSTXZ"
 SIDE = 20

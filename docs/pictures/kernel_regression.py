@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, WIDTH, save
 from torch import Tensor
 
-from probseg.family.kernel_regression import nadaraya_watson
+from probseg.family.kernels import nadaraya_watson
 
 COUNT = 60
 NOISE = 0.25

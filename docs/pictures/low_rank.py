@@ -7,10 +7,14 @@ from matplotlib import pyplot as plt
 from style import BLUE, GREEN, GREY, ORANGE, WIDTH, coffee, pixels, save
 from torch import Tensor
 
-from probseg.family.information import posterior_divergence
-from probseg.family.linformer import pooling_log_projection, projected_edges
-from probseg.family.perceiver import latent_edges
-from probseg.family.performer import random_feature_edges, random_features
+from probseg.family.hard import posterior_divergence
+from probseg.family.low_rank import (
+    latent_edges,
+    pooling_log_projection,
+    projected_edges,
+    random_feature_edges,
+    random_features,
+)
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
 from probseg.ops.em import l2_normalise
 

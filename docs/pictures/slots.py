@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 from style import WEIGHTS, WIDTH, coffee, pixels, save, show
 from torch import Tensor
 
-from probseg.family.bases import BasesEdges
+from probseg.family.low_rank import BasesEdges
 from probseg.family.slots import slot_attention
 from probseg.ops.em import responsibilities
 

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 from probseg.attention.adaptation import (
     UPDATES,
     Adaptation,
+    AdaptiveClassifier,
+    ClickAdaptation,
     adapt,
     adaptation_of,
     probabilistic_layers,
     restored,
 )
-from probseg.attention.base import Attention2d
-from probseg.attention.classifier import AdaptiveClassifier, ClickAdaptation
+from probseg.attention.base import Attention2d, StandardAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
-from probseg.attention.standard import StandardAttention2d
 from probseg.errors import UnknownNameError
 from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
-    from probseg.attention.local import LocalAttention2d
+    from probseg.attention.base import LocalAttention2d
 
 ATTENTIONS: Mapping[str, type[Attention2d]] = Offers(
     "attention",
     {
-        "local": "probseg.attention.local.LocalAttention2d",
+        "local": "probseg.attention.base.LocalAttention2d",
         "probabilistic": ProbabilisticAttention2d,
         "standard": StandardAttention2d,
     },
@@ -129,5 +129,5 @@ __all__ = [
 ]
 
 __getattr__ = imported_when_asked(
-    __name__, {"LocalAttention2d": "probseg.attention.local.LocalAttention2d"}
+    __name__, {"LocalAttention2d": "probseg.attention.base.LocalAttention2d"}
 )

@@ -1,16 +1,118 @@
-"""Settings of trained attention layers that inference may change."""
+"""Adaptation to an image: settings of trained layers, and a classifier that learns from clicks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from probseg.attention.classifier import AdaptiveClassifier, ClickAdaptation
 from probseg.attention.probabilistic import ProbabilisticAttention2d
-from probseg.ops.updates import KeyAdaptation, ValuePropagation
+from probseg.ops.em import logistic_em
+from probseg.ops.numerics import working_dtype
+from probseg.ops.settings import KeyAdaptation, ValuePropagation
+
+PRECISIONS = 1e-6, 1e6
+"""Range of the precision of the prior: beyond it, float32 cannot tell it from 0 or infinity."""
+
+
+@dataclass(frozen=True)
+class ClickAdaptation:
+    """EM updates of a classifier's weights from the clicked pixels.
+
+    Args:
+        iterations: Number of EM steps; 0 changes nothing, 3 are close to convergence.
+        prior_precision: Precision of the Gaussian prior around the trained weights, from
+            1e-6 to 1e6.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    iterations: int = 0
+    prior_precision: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.iterations < 0:
+            msg = f"`iterations` must be at least 0, got {self.iterations}"
+            raise ValueError(msg)
+        smallest, largest = PRECISIONS
+        if not smallest <= self.prior_precision <= largest:
+            msg = (
+                f"`prior_precision` must be from {smallest:g} to {largest:g}, got "
+                f"{self.prior_precision}"
+            )
+            raise ValueError(msg)
+
+
+class AdaptiveClassifier(nn.Conv2d):
+    """1x1 convolution to a logit that learns from the clicks on the image that it classifies.
+
+    The contribution of each channel to the logit, weight times feature, is multiplied by a factor
+    of its own, and the bias shifted. The factors are Gaussian around 1 before any click, the shift
+    around 0, in units of the length of the weights; the clicked cells are labelled observations,
+    from which `logistic_em` finds the mode of the posterior. Without clicks, or without
+    iterations, this is the convolution. All is differentiable.
+
+    An observation is a cell that a click's disk covers; a disk of radius 5 pixels covers 5 cells of
+    4 x 4 pixels.
+
+    Args:
+        channels: Channels of the features.
+        settings: Number of EM steps, and precision of the prior of factors and shift.
+    """
+
+    def __init__(self, channels: int, settings: ClickAdaptation) -> None:
+        super().__init__(channels, 1, kernel_size=1)
+        self.settings = settings
+
+    def adapt_clicks(self, iterations: int | None = None, prior: float | None = None) -> None:
+        """Change the settings; None leaves one as it is."""
+        settings = {"iterations": iterations, "prior_precision": prior}
+        changes = {name: value for name, value in settings.items() if value is not None}
+        self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+
+    def forward(self, features: Tensor, clicks: Tensor | None = None) -> Tensor:
+        """Classify.
+
+        Args:
+            features: Shape `(B, C, h, w)`.
+            clicks: Positive and negative click maps in [0, 1], shape `(B, 2, H, W)`; None for
+                none.
+
+        Returns:
+            Logits `(B, 1, h, w)`.
+        """
+        logits = super().forward(features)
+        if clicks is None or self.settings.iterations == 0:
+            return logits
+        dtype = working_dtype(features.dtype)
+        covered = F.adaptive_avg_pool2d(clicks.to(dtype), (features.shape[-2], features.shape[-1]))
+        covered, rows = covered.flatten(2), features.flatten(2)  # (B, 2, h w), (B, C, h w)
+        if not torch.compiler.is_exporting():  # a graph takes all cells: their number is fixed
+            counts = covered.sum(dim=1)
+            most = int((counts > 0).sum(dim=1).amax())
+            if most == 0:
+                return logits
+            cells = counts.topk(most, dim=1).indices[:, None]  # (B, 1, S); padding has none
+            covered = covered.gather(2, cells.expand(-1, 2, -1))
+            rows = rows.gather(2, cells.expand(-1, features.shape[1], -1))
+        counts = covered.sum(dim=1)  # (B, S)
+        positive, negative = covered.unbind(dim=1)
+        assert self.bias is not None, "a convolution with bias"
+        length = self.weight.norm().clamp(min=1e-6)
+        scale = torch.cat([self.weight.flatten(), length[None]]).to(dtype)  # (C + 1,)
+        prior_mean = torch.cat([torch.ones_like(scale[1:]), self.bias.to(dtype) / length])
+        rows = F.pad(rows.mT.to(dtype), (0, 1), value=1.0) * scale  # (B, S, C + 1)
+        evidence = (positive - negative) / 2
+        steps, prior = self.settings.iterations, self.settings.prior_precision
+        adapted = logistic_em(rows, evidence, counts, prior_mean, prior, steps)
+        weights = (adapted * scale).to(features.dtype)
+        moved = (weights[:, None, :-1] @ features.flatten(2)) + weights[:, None, -1:]
+        return moved.view_as(logits)
 
 
 @dataclass(frozen=True)
@@ -73,10 +175,24 @@ def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
             and stay so.
     """
     layers = _layers(body, head)
-    for kind, found in layers.items():
-        _check(kind, wanted, [_update(kind, layer).iterations for layer in found], head)
-    for kind, found in layers.items():
-        for layer in found:
+    for kind, adaptive in layers.items():
+        iterations, prior = wanted.of(kind)
+        if iterations is None and prior is None:
+            continue
+        if not adaptive:
+            reason = _WITHOUT[kind].format(head=type(head).__name__)
+            msg = f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}"
+            raise ValueError(msg)
+        present = [_update(kind, layer).iterations for layer in adaptive]
+        idle = not any(present) if iterations is None else iterations == 0
+        if prior is not None and idle:
+            msg = (
+                f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
+                f"`{kind}_iterations` too"
+            )
+            raise ValueError(msg)
+    for kind, adaptive in layers.items():
+        for layer in adaptive:
             getattr(layer, f"adapt_{kind}s")(*wanted.of(kind))
 
 
@@ -86,9 +202,9 @@ def adaptation_of(body: nn.Module, head: nn.Module) -> Adaptation:
     If layers differ, the settings of the first one are returned.
     """
     present: dict[str, float] = {}
-    for kind, found in _layers(body, head).items():
-        if found:
-            update = _update(kind, found[0])
+    for kind, adaptive in _layers(body, head).items():
+        if adaptive:
+            update = _update(kind, adaptive[0])
             present[f"{kind}_iterations"] = update.iterations
             present[f"{kind}_prior"] = float(update.prior_precision)
     return Adaptation(**present)  # type: ignore[arg-type]
@@ -120,24 +236,6 @@ _WITHOUT = {
     "click": "the head {head} has no classifier that adapts to clicks; choose a network with a "
     "ConvHead, such as 'lite2_unet_prop'",
 }
-
-
-def _check(kind: str, wanted: Adaptation, present: list[int], head: nn.Module) -> None:
-    """Raise unless settings change something in layers with these iterations."""
-    iterations, prior = wanted.of(kind)
-    if iterations is None and prior is None:
-        return
-    if not present:
-        reason = _WITHOUT[kind].format(head=type(head).__name__)
-        msg = f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}"
-        raise ValueError(msg)
-    idle = not any(present) if iterations is None else iterations == 0
-    if prior is not None and idle:
-        msg = (
-            f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
-            f"`{kind}_iterations` too"
-        )
-        raise ValueError(msg)
 
 
 def probabilistic_layers(module: nn.Module) -> list[ProbabilisticAttention2d]:

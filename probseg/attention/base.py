@@ -1,21 +1,108 @@
-"""Base class of the attention layers: projections, heads and positions."""
+"""Attention layers on maps: projections, heads, positions; standard and local attention."""
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypedDict
+from collections.abc import Callable
+from typing import ClassVar, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention.position import POSITIONS, FullPositionEmbedding, expected_offsets
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
 from probseg.ops.backends.tiles import TILE
-from probseg.ops.edges import EdgePosterior
-from probseg.ops.relative_position import FactoredPosition, RelativePosition
+from probseg.ops.edges import EdgePosterior, gaussian_edges, row_blocks
+from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition
+from probseg.ops.priors import WindowPrior
+
+
+class PositionEmbedding(nn.Module, ABC):
+    """Tables for a nominal size of the map, with 1 across a line; other sizes interpolate them.
+
+    Embeddings start with standard deviation `1 / sqrt(channels)`, so that their dot products with
+    queries of unit variance have unit variance.
+    """
+
+    def __init__(self, height: int, width: int, channels: int) -> None:
+        super().__init__()
+        for name, size in (("height", height), ("width", width)):
+            if size < 1:
+                msg = (
+                    f"`{name}` must be at least 1, got {size}; a line is a map of one row or column"
+                )
+                raise ValueError(msg)
+        self.channels = channels
+
+    def forward(self, height: int, width: int) -> RelativePosition:
+        """Return the embeddings for a map of this size."""
+        return self.tables().resized(height, width)
+
+    @abstractmethod
+    def tables(self) -> RelativePosition:
+        """Return the embeddings of the nominal size."""
+
+    def _table(self, *offsets: int) -> nn.Parameter:
+        table = torch.randn(*offsets, self.channels) * self.channels**-0.5
+        return nn.Parameter(table)
+
+
+class FactoredPositionEmbedding(PositionEmbedding):
+    """A table for the rows and one for the columns, see `FactoredPosition`."""
+
+    def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
+        super().__init__(height, width, channels)
+        self.query_height = self._table(2 * height - 1)
+        self.query_width = self._table(2 * width - 1)
+        self.key_height = self._table(2 * height - 1) if keys else None
+        self.key_width = self._table(2 * width - 1) if keys else None
+
+    def tables(self) -> FactoredPosition:
+        """Return the embeddings of the nominal size."""
+        return FactoredPosition(
+            self.query_height, self.query_width, self.key_height, self.key_width
+        )
+
+
+class FullPositionEmbedding(PositionEmbedding):
+    """An embedding for each offset, see `FullPosition`."""
+
+    def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
+        super().__init__(height, width, channels)
+        self.query = self._table(2 * height - 1, 2 * width - 1)
+        self.key = self._table(2 * height - 1, 2 * width - 1) if keys else None
+
+    def tables(self) -> FullPosition:
+        """Return the embeddings of the nominal size."""
+        return FullPosition(self.query, self.key)
+
+
+POSITIONS: dict[str, Callable[..., PositionEmbedding]] = {
+    "factored": FactoredPositionEmbedding,
+    "full": FullPositionEmbedding,
+}
+
+
+def expected_offsets(edges: EdgePosterior, table: Tensor) -> Tensor:
+    """Return the expectation of what belongs to the offsets of edges, `sum_j w_ij r_{j-i}`.
+
+    Edges lead from each pixel of a map to all of its pixels, in row-major order; the table of
+    offsets is `(2H-1, 2W-1, V)`, the result `(B, G, N, V)` in the larger dtype of table and
+    probabilities.
+    """
+    height, width = ((side + 1) // 2 for side in table.shape[:2])
+    place = torch.arange(height * width, device=table.device)
+    rows, columns = place // width, place % width
+    edges, parts = edges.prepared(), []
+    for block in row_blocks(edges):
+        down = rows - rows[block, None] + height - 1  # (n, N)
+        right = columns - columns[block, None] + width - 1
+        probability = edges.log_probability(block).exp()  # (B, G, n, N)
+        parts.append(torch.einsum("bgnm,nmv->bgnv", probability, table[down, right]))
+    return torch.cat(parts, dim=-2)
+
 
 Maps = Tensor | tuple[Tensor, ...]
 """A map `(B, C, H, W)`, or several to be concatenated along the channels."""
@@ -186,26 +273,14 @@ class Attention2d(nn.Module, ABC):
         return self._edges_of_maps(*self._queries_and_keys(features))
 
     def attend_maps(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Infer the value of each pixel.
-
-        Args:
-            queries: `(B, G, D, H, W)`.
-            keys: `(B, G, D, H, W)`.
-            values: `(B, G, V, H, W)`.
-
-        Returns:
-            `(B, G, V, H, W)`.
-        """
+        """Infer the value of each pixel: maps `(B, G, D, H, W)` and values to `(B, G, V, H, W)`."""
         expected = self.gather(self._edges_of_maps(queries, keys), to_lines(values, self.axis))
         return from_lines(expected, self.axis, *values.shape[-2:])
 
     def with_offsets(self, attended: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         """Add the expectation of the values' position embeddings, `sum_j w_ij r^v_{j-i}`.
 
-        Args:
-            attended: What was read out, `(B, G, V, H, W)`; the result without such embeddings.
-            queries: `(B, G, D, H, W)`.
-            keys: `(B, G, D, H, W)`.
+        What was read out, `(B, G, V, H, W)`, is returned as it is without such embeddings.
         """
         if self.value_position is None:
             return attended
@@ -221,15 +296,7 @@ class Attention2d(nn.Module, ABC):
         return attended + added.to(attended.dtype)
 
     def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
-        """Return the values of the queries: the expectation of the values of the keys.
-
-        Args:
-            edges: The posterior.
-            values: `(B, G, M, V)`.
-
-        Returns:
-            `(B, G, N, V)`.
-        """
+        """Return the expectation `(B, G, N, V)` of the values of the keys, `(B, G, M, V)`."""
         return edges.expect(values)
 
     @abstractmethod
@@ -294,3 +361,52 @@ def _projection(in_channels: int, out_channels: int) -> nn.Conv2d:
     # Features of unit variance give queries and keys of unit variance, and thus scaled logits too.
     nn.init.normal_(convolution.weight, std=in_channels**-0.5)
     return convolution
+
+
+class StandardAttention2d(Attention2d):
+    """Softmax attention with scale `1 / sqrt(D)`, with the arguments of `Attention2d`."""
+
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the posterior over edges, see `Attention2d`."""
+        return gaussian_edges(
+            queries, keys, log_mask=log_mask, position=self.position_tables(*size)
+        )
+
+
+class LocalAttention2d(Attention2d):
+    """Standard attention with a prior that rules out edges longer than a radius.
+
+    What sparse attention leaves out is a prior over edges that is 0 there (Singh & Buckley, 2023,
+    §5.1.2). Memory is linear; the time is still that of all pairs.
+
+    Args:
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, divided evenly among the heads.
+        radius: A pixel sees those at most this many rows and columns away: a square of side
+            `2 radius + 1` with the axis "full", that part of the line with the others.
+        **shared: As in `Attention2d`.
+
+    Raises:
+        ValueError: If the radius is negative.
+    """
+
+    no_span: ClassVar[str | None] = "the radius says how far a pixel sees along a line, too"
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, radius: int = 7, **shared: Unpack[Shared]
+    ) -> None:
+        super().__init__(in_channels, out_channels, **shared)
+        if radius < 0:
+            msg = f"`radius` must be 0 or more pixels of the map, got {radius}"
+            raise ValueError(msg)
+        self.radius = radius
+
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the posterior over edges, see `Attention2d`."""
+        height, width = line_size(self.axis, *size)
+        window = WindowPrior.on_map(height, width, self.radius, queries.device)
+        return gaussian_edges(queries, keys, log_mask=window, position=self.position_tables(*size))

@@ -15,11 +15,11 @@ from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, gaussian_edges
 from probseg.ops.mixture import PriorName
 from probseg.ops.probabilistic import probabilistic_attention
-from probseg.ops.settings import InferenceSettings
-from probseg.ops.updates import (
+from probseg.ops.settings import (
     DirichletPrior,
     GammaPrior,
     Given,
+    InferenceSettings,
     KeyAdaptation,
     PriorMean,
     Update,
@@ -44,17 +44,11 @@ LEARNT = (
 
 @dataclass(frozen=True)
 class LayerSettings(InferenceSettings):
-    """Settings of a layer, in which learnt priors may replace the precisions of the updates.
+    """Settings of a layer, in which learnt priors may replace the precisions of the updates."""
 
-    Args:
-        learnt_key_prior: Whether the learnt precision replaces that of `key_adaptation`.
-        learnt_value_prior: Whether the learnt precision replaces that of `value_propagation`.
-        can_propagate: Whether the layer was built to propagate values, however often it does now.
-    """
-
-    learnt_key_prior: bool = False
-    learnt_value_prior: bool = False
-    can_propagate: bool = False
+    learnt_key_prior: bool = False  # instead of the precision of `key_adaptation`
+    learnt_value_prior: bool = False  # instead of that of `value_propagation`
+    can_propagate: bool = False  # built to propagate values, however often it does now
 
 
 class ProbabilisticAttention2d(Attention2d):
@@ -180,23 +174,13 @@ class ProbabilisticAttention2d(Attention2d):
             self.register_parameter(f"log_{name}", started)
 
     def adapt_keys(self, iterations: int | None = None, prior: float | None = None) -> None:
-        """Change the adaptation of the keys; None leaves a setting as it is.
-
-        Args:
-            iterations: Number of EM iterations.
-            prior: Precision of the prior, which takes the place of a learnt one.
-        """
+        """Change the adaptation of the keys; None leaves a setting, a prior ends a learnt one."""
         changed = _changed(self.settings.key_adaptation, iterations, prior)
         learnt = self.settings.learnt_key_prior and prior is None
         self.settings = replace(self.settings, key_adaptation=changed, learnt_key_prior=learnt)
 
     def adapt_values(self, iterations: int | None = None, prior: float | None = None) -> None:
-        """Change the propagation of fixed values; None leaves a setting as it is.
-
-        Args:
-            iterations: Number of EM iterations.
-            prior: Precision of the prior, which takes the place of a learnt one.
-        """
+        """Change the propagation of fixed values, as `adapt_keys` does that of the keys."""
         changed = _changed(self.settings.value_propagation, iterations, prior)
         learnt = self.settings.learnt_value_prior and prior is None
         self.settings = replace(self.settings, value_propagation=changed, learnt_value_prior=learnt)

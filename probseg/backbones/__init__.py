@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from probseg.backbones.base import Backbone
-from probseg.backbones.fine_tuning import layer_numbers, recompute_activations
-from probseg.backbones.stem import (
+from probseg.backbones.base import (
+    Backbone,
     EmbeddedPromptStem,
     PromptStem,
     add_prompt_stem,
     embed_prompts,
     has_prompt_stem,
+    layer_numbers,
+    recompute_activations,
     rgb_parameters,
 )
 from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
-    from probseg.backbones.botnet import BoTNet
     from probseg.backbones.hrnet import HRNetV2
-    from probseg.backbones.resnet import ResNet
+    from probseg.backbones.resnet import BoTNet, ResNet
     from probseg.backbones.timm import TimmBackbone
 
 _PATHS = {
-    "BoTNet": "probseg.backbones.botnet.BoTNet",
+    "BoTNet": "probseg.backbones.resnet.BoTNet",
     "HRNetV2": "probseg.backbones.hrnet.HRNetV2",
     "ResNet": "probseg.backbones.resnet.ResNet",
     "TimmBackbone": "probseg.backbones.timm.TimmBackbone",

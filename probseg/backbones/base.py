@@ -1,9 +1,13 @@
-"""Base class of the backbones."""
+"""Base class of the backbones, stems for click maps, and what fine-tuning asks of networks."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.types import FeatureInfo
@@ -41,3 +45,209 @@ class Backbone(nn.Module, ABC):
             Feature maps, finest first, as `features` describes them: `ceil(H / stride)` rows and
             `ceil(W / stride)` columns.
         """
+
+
+class PromptStem(nn.Module):
+    """First convolution of a network, with a second, parallel one for the click maps.
+
+    Both results are added (the "Conv1S" of Sofiiuk et al. 2021). The RGB convolution keeps its
+    weights, and the prompts' one has no bias: an image without prompts gives exactly the features
+    of the network as it was before.
+
+    Args:
+        rgb: The network's own first convolution, with 3 input channels.
+        prompt_channels: Number of click maps.
+    """
+
+    def __init__(self, rgb: nn.Conv2d, prompt_channels: int) -> None:
+        super().__init__()
+        self.rgb = rgb
+        # A copy, as the first convolution may be of a class with a padding of its own.
+        self.prompts = copy.deepcopy(rgb)
+        self.prompts.in_channels = prompt_channels
+        size = (rgb.out_channels, prompt_channels, *rgb.kernel_size)
+        self.prompts.weight = nn.Parameter(rgb.weight.new_empty(size))
+        self.prompts.bias = None
+        nn.init.kaiming_normal_(self.prompts.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve `(B, 3 + P, H, W)`: RGB first, then the `P` click maps."""
+        features: Tensor = self.rgb(x[:, :3]) + self.prompts(x[:, 3:])
+        return features
+
+
+class EmbeddedPromptStem(nn.Module):
+    """First block of a network, to whose result a small network adds the embedded click maps.
+
+    Source: the code of Sofiiuk, Petrov and Konushin, 2021, "Reviving Iterative Training with Mask
+    Guidance" (RITM). The maps are added behind normalisation and activation, to the first 64
+    channels. Their network has biases, so that an image without prompts also gets other features.
+
+    Args:
+        rgb: The network's first convolution, or the convolutions of a deep stem, of stride 2.
+        norm: The normalisation that follows.
+        activation: The activation that follows it.
+        prompt_channels: Number of click maps.
+    """
+
+    def __init__(
+        self, rgb: nn.Module, norm: nn.Module, activation: nn.Module, prompt_channels: int
+    ) -> None:
+        super().__init__()
+        self.rgb = rgb
+        self.norm = norm
+        self.activation = activation
+        self.prompts = PromptEmbedding(prompt_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `(B, 3 + P, H, W)`: RGB first, then the `P` click maps."""
+        features: Tensor = self.activation(self.norm(self.rgb(x[:, :3])))
+        embedded = self.prompts(x[:, 3:])
+        missing = features.shape[1] - embedded.shape[1]
+        return features + F.pad(embedded, (0, 0, 0, 0, 0, missing))
+
+
+class PromptEmbedding(nn.Module):
+    """Two convolutions of the click maps, and a factor whose sign has no effect."""
+
+    CHANNELS = 64
+
+    def __init__(self, prompt_channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(prompt_channels, 16, kernel_size=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(16, self.CHANNELS, kernel_size=3, stride=2, padding=1),
+        )
+        self.scale = nn.Parameter(torch.tensor([0.05]))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Embed click maps `(B, P, H, W)` as `(B, 64, h, w)` of stride 2."""
+        embedded: Tensor = self.layers(maps) * self.scale.abs()
+        return embedded
+
+
+_STEMS = (PromptStem, EmbeddedPromptStem)
+
+
+def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
+    """Replace the first convolution of an RGB network by a `PromptStem`, in place.
+
+    Args:
+        network: Any network whose first convolution, in the order of its modules, has 3 inputs.
+        prompt_channels: Number of click maps that will follow the RGB channels.
+
+    Raises:
+        ValueError: If no convolution of the network takes 3 channels, or it has a `PromptStem`.
+    """
+    _refuse_second_stem(network)
+    for path, module in network.named_modules():
+        if isinstance(module, nn.Conv2d) and module.in_channels == 3 and path:
+            parent, _, name = path.rpartition(".")
+            setattr(network.get_submodule(parent), name, PromptStem(module, prompt_channels))
+            return
+    msg = f"`network` must have a convolution of 3 input channels, got a {type(network).__name__}"
+    raise ValueError(msg)
+
+
+def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 (see Raises)
+    """Replace the first block of a backbone's network by an `EmbeddedPromptStem`, in place.
+
+    Args:
+        backbone: A backbone whose network begins with timm's `conv1`, `bn1` and `act1` of
+            stride 2, as `ResNet` and `HRNetV2` do.
+        prompt_channels: Number of click maps that will follow the RGB channels.
+
+    Raises:
+        ValueError: If the network begins otherwise, or has a stem for prompts.
+    """
+    _refuse_second_stem(backbone)
+    network = getattr(backbone, "network", None)
+    names = ("conv1", "bn1", "act1")
+    conv, norm, act = (getattr(network, name, None) for name in names)
+    channels = getattr(norm, "num_features", 0)
+    if network is None or not (conv and norm and act) or channels < PromptEmbedding.CHANNELS:
+        msg = (
+            f"`prompt_stem` 'embedding' needs a network that begins with {', '.join(names)} of at "
+            f"least {PromptEmbedding.CHANNELS} channels, got a {type(backbone).__name__}; use "
+            "ResNet or HRNetV2, or prompt_stem='convolution'"
+        )
+        raise ValueError(msg)
+    network.conv1 = EmbeddedPromptStem(conv, norm, act, prompt_channels)
+    network.bn1, network.act1 = nn.Identity(), nn.Identity()
+
+
+def _refuse_second_stem(network: nn.Module) -> None:
+    if has_prompt_stem(network):
+        msg = (
+            f"`network` must have no prompt stem yet, got a {type(network).__name__} with one, as "
+            "a Segmenter has added it; build a new one for another Segmenter"
+        )
+        raise ValueError(msg)
+
+
+def has_prompt_stem(network: nn.Module) -> bool:
+    """Whether the network, or a part of it, takes click maps through a stem of this module."""
+    return any(isinstance(module, _STEMS) for module in network.modules())
+
+
+def rgb_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a network except the click-map convolutions of its stem.
+
+    What was trained before prompts were added is among them, and nothing that was added.
+    """
+    stems = [module for module in network.modules() if isinstance(module, _STEMS)]
+    added = {parameter for stem in stems for parameter in stem.prompts.parameters()}
+    return [parameter for parameter in network.parameters() if parameter not in added]
+
+
+def layer_numbers(backbone: nn.Module) -> dict[nn.Parameter, int]:
+    """Number the layers of a transformer by depth.
+
+    Args:
+        backbone: Around a network of timm.
+
+    Returns:
+        The layer of each weight, as timm groups them: 0 for the embeddings of patches and
+        positions, then one number for each block.
+
+    Raises:
+        ValueError: If timm does not group the weights of the network.
+    """
+    network = _first_with(backbone, "group_matcher")
+    if network is None:
+        msg = (
+            f"`layer_decay` must be 1 for this {type(backbone).__name__}, whose layers timm does "
+            "not put in order as it does those of ViT, DINOv2, DINOv3 and SAM 2; `backbone_rate` "
+            "slows the whole backbone down"
+        )
+        raise ValueError(msg)
+    from timm.models import group_parameters
+
+    numbers = group_parameters(network, network.group_matcher(), reverse=True)
+    return {parameter: numbers[name] for name, parameter in network.named_parameters()}
+
+
+def recompute_activations(backbone: nn.Module) -> None:
+    """Compute activations within blocks again for the backward pass instead of keeping them.
+
+    In place, by timm's gradient checkpointing (Chen et al. 2016). Gradients stay what they are.
+
+    Args:
+        backbone: Around a network of timm.
+
+    Raises:
+        ValueError: If the network cannot.
+    """
+    network = _first_with(backbone, "set_grad_checkpointing")
+    if network is None:
+        msg = (
+            f"`gradient_checkpointing` must be false for this {type(backbone).__name__}, which "
+            "has no blocks that timm could compute again"
+        )
+        raise ValueError(msg)
+    network.set_grad_checkpointing()
+
+
+def _first_with(backbone: nn.Module, method: str) -> Any:  # noqa: ANN401 (a network of timm)
+    return next((part for part in backbone.modules() if hasattr(part, method)), None)

@@ -61,11 +61,7 @@ class HRNetV2(TimmBackbone):
 
 
 class AlignedExchange(nn.Module):
-    """Module of HRNet whose branches exchange their maps bilinearly, with aligned corners.
-
-    Args:
-        module: timm's `HighResolutionModule`, whose layers are used, by the same names.
-    """
+    """timm's `HighResolutionModule`, with branches enlarged bilinearly and with aligned corners."""
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 (timm's class is not exported)
         super().__init__()
@@ -78,13 +74,13 @@ class AlignedExchange(nn.Module):
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
         """Transform the maps of all branches, finest first."""
-        own = [branch(x) for branch, x in zip(self.branches, maps, strict=True)]
+        branches = [branch(x) for branch, x in zip(self.branches, maps, strict=True)]
         fused = []
         for row, layers in enumerate(self.fuse_layers):
-            size = own[row].shape[-2:]
+            size = branches[row].shape[-2:]
             total = None
             for column, layer in enumerate(layers):
-                term = layer(own[column])
+                term = layer(branches[column])
                 if column > row:
                     term = F.interpolate(term, size, mode="bilinear", align_corners=True)
                 total = term if total is None else total + term

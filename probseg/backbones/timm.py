@@ -1,18 +1,94 @@
-"""Backbones from timm."""
+"""Any timm network as a backbone, and the sizes of images that it takes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from probseg.backbones.base import Backbone
-from probseg.backbones.sizes import SizeError, find_multiple, whole_cells
 from probseg.backbones.weights import load_weights
 from probseg.errors import UnknownNameError, WeightsError
-from probseg.ops.convolution import depthwise_in_float32
+from probseg.ops.numerics import depthwise_in_float32
 from probseg.quick_imports import import_timm
 from probseg.types import FeatureInfo
+
+Maps = Callable[[Tensor], Sequence[Tensor]]
+
+ANY = (1, 33)
+"""A network that takes this size takes every size: one cell is left, and all halvings are odd."""
+
+WINDOWS = (1, 2, 7)
+"""Sides of windows, in cells of the coarsest map, that an image may have to be divided into."""
+
+
+class SizeError(ValueError):
+    """A network takes images of few sizes only."""
+
+
+def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> int:
+    """Find the number of pixels to whole multiples of which images must be padded.
+
+    1 if every size gives `ceil(H / stride)` rows and `ceil(W / stride)` columns of the described
+    features, otherwise the smallest multiple of all strides that does. The network runs in
+    evaluation mode, once for each tried size. A `SizeError` says what happened at the last one.
+    """
+    coarsest = math.lcm(*features.strides)
+    trials = [(1, ANY), *((m, (m, 2 * m)) for m in (coarsest * side for side in WINDOWS))]
+    with _evaluating(network):
+        for multiple, size in trials:
+            reason = _misfit(network, maps, features, size)
+            if reason is None:
+                return multiple
+    raise SizeError(reason)
+
+
+def whole_cells(maps: Maps, x: Tensor, multiple: int, strides: Sequence[int]) -> list[Tensor]:
+    """Compute the maps of images padded with zeros to whole multiples; cut off the padding."""
+    height, width = x.shape[-2:]
+    right, bottom = -width % multiple, -height % multiple
+    if not right and not bottom:
+        return list(maps(x))
+    return [
+        padded[..., : -(-height // step), : -(-width // step)]
+        for padded, step in zip(maps(F.pad(x, (0, right, 0, bottom))), strides, strict=True)
+    ]
+
+
+def _misfit(
+    network: nn.Module, maps: Maps, features: FeatureInfo, size: tuple[int, int]
+) -> str | None:
+    """Return why an image of this size does not give the described maps; None if it does."""
+    height, width = size
+    try:
+        computed = maps(next(network.parameters()).new_zeros(1, 3, height, width))
+    except Exception as error:  # whatever a library's network raises at a size that it cannot take
+        return f"{width} x {height} pixels: {type(error).__name__}: {error}"
+    shapes = [tuple(map_.shape[1:]) for map_ in computed]
+    expected = [
+        (channels, -(-height // stride), -(-width // stride))
+        for channels, stride in zip(*features[:2], strict=True)
+    ]
+    if shapes == expected:
+        return None
+    return f"{width} x {height} pixels: maps {shapes} instead of {expected}"
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train(training)
+
 
 OUTPUT_STRIDES = (8, 16, 32)
 
@@ -93,7 +169,7 @@ class TimmBackbone(Backbone):
         """Return the maps `(B, C, h, w)` of images that need no padding."""
         maps: list[Tensor] = self.network(x)
         if getattr(self.network, "output_fmt", "NCHW") == "NHWC":
-            return [own.permute(0, 3, 1, 2) for own in maps]
+            return [map_.permute(0, 3, 1, 2) for map_ in maps]
         return maps
 
 

@@ -28,58 +28,40 @@ _OF_FEATURES = ("out_indices", "feature_cls")
 
 
 def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[str, Any]) -> None:
-    """Load stored weights into a network of feature maps; the log counts them.
+    """Load stored weights into a network of feature maps, all of them; the log counts them.
 
-    Args:
-        network: Result of `timm.create_model(name, features_only=True, **options)`; all its
-            weights are replaced.
-        weights: An installed package or a file, as in `read_weights`.
-        name: timm's name of the network.
-        options: Further arguments of `timm.create_model`.
-
-    Raises:
-        WeightsError: As `read_weights` does, or if the whole network lacks a tensor of this one.
+    The network is the result of `timm.create_model(name, features_only=True, **options)`; the
+    weights are named as in `read_weights`.
     """
-    given = read_weights(weights, name, options)
-    own = network.state_dict()
-    loaded = {key: given[_place(key, given, name)] for key in _without_counters(own)}
-    network.load_state_dict({**own, **loaded})
+    stored = read_weights(weights, name, options)
+    state = network.state_dict()
+    loaded = {key: stored[_place(key, stored, name)] for key in _without_counters(state)}
+    network.load_state_dict({**state, **loaded})
     text = "%s: %d tensors loaded into %s, %d left out that feature maps do not need"
-    _logger.info(text, weights, len(loaded), name, len(given) - len(loaded))
+    _logger.info(text, weights, len(loaded), name, len(stored) - len(loaded))
 
 
 def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read stored weights of a whole timm network, with its classifier.
+    """Read stored weights of a whole timm network, with its classifier, by timm's names.
 
-    Tensors are taken by name if the names are timm's, if need be after timm's own conversion for
-    this family: of the names of the original authors, and of patch and position embeddings to
-    other sizes. Otherwise they are taken in order, and all shapes must be the same; safetensors
-    files do not keep an order. `num_batches_tracked` is passed over.
-
-    Args:
-        weights: Name of an installed package that holds one weight file, none of whose code is run;
-            or the path of a file, `.safetensors`, `.pth` or `.pt`.
-        name: timm's name of the network.
-        options: Further arguments of `timm.create_model`.
-
-    Returns:
-        The tensors by timm's names.
-
-    Raises:
-        WeightsError: If there is no such package or file, it cannot be read without running code,
-            or a tensor does not fit; the message names the first.
+    They are in an installed package that holds one weight file, none of whose code is run, or in a
+    file `.safetensors`, `.pth` or `.pt`. Tensors are taken by name if the names are timm's, if need
+    be after timm's own conversion for this family: of the names of the original authors, and of
+    patch and position embeddings to other sizes. Otherwise they are taken in order, and all shapes
+    must be the same; safetensors files do not keep an order. `num_batches_tracked` is passed over.
     """
     path = _file_of(weights)
-    given = _without_counters(_tensors(path))
-    network = _whole(name, options)
+    tensors = _without_counters(_tensors(path))
+    whole_options = {key: value for key, value in options.items() if key not in _OF_FEATURES}
+    network: nn.Module = import_timm().create_model(name, **{**whole_options, "pretrained": False})
     whole = _without_counters(network.state_dict())
-    by_name = given.keys() == whole.keys()
-    if _shapes(given) != _shapes(whole):
-        converted = _converted(given, network)
+    by_name = tensors.keys() == whole.keys()
+    if _shapes(tensors) != _shapes(whole):
+        converted = _converted(tensors, network)
         if _shapes(converted) == _shapes(whole):
             return {key: converted[key] for key in whole}
     if not by_name and path.suffix == ".safetensors":
-        other = next(key for key in [*given, *whole] if (key in given) != (key in whole))
+        other = next(key for key in [*tensors, *whole] if (key in tensors) != (key in whole))
         msg = (
             f"{path}: the names must be those of timm's {name}, as safetensors files do not keep "
             f"an order to go by, and only one of the two has {other}; rename the tensors, or store "
@@ -87,15 +69,15 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
         )
         raise WeightsError(msg)
     fitted = {}
-    for stored, wanted in zip_longest(whole if by_name else given, whole):
-        if stored is None or wanted is None or not _fits(stored, given, wanted, whole):
+    for stored, expected in zip_longest(whole if by_name else tensors, whole):
+        if stored is None or expected is None or not _fits(stored, tensors, expected, whole):
             msg = (
                 f"{path}: the tensors must be those of timm's {name}, by name or in order, got "
-                f"{_described(stored, given)} in the place of {_described(wanted, whole)}; choose "
-                "the network that the weights are of"
+                f"{_described(stored, tensors)} in the place of {_described(expected, whole)}; "
+                "choose the network that the weights are of"
             )
             raise WeightsError(msg)
-        fitted[wanted] = given[stored]
+        fitted[expected] = tensors[stored]
     return fitted
 
 
@@ -150,28 +132,19 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return content
 
 
-def _whole(name: str, options: Mapping[str, Any]) -> nn.Module:
-    """Return timm's network with its classifier."""
-    timm = import_timm()
-
-    kept = {key: value for key, value in options.items() if key not in _OF_FEATURES}
-    network: nn.Module = timm.create_model(name, **{**kept, "pretrained": False})
-    return network
-
-
-def _converted(given: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+def _converted(tensors: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
     """Return tensors as timm converts those of its own downloads for networks of this family.
 
     They stay as they are where the family has no conversion, or cannot convert these.
     """
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     if convert is None:
-        return given
+        return tensors
     try:
-        result: dict[str, Tensor] = convert(dict(given), network)
+        result: dict[str, Tensor] = convert(dict(tensors), network)
     except Exception as error:  # whatever a conversion raises for tensors of another network
         _logger.debug("no conversion by timm: %s", error)
-        return given
+        return tensors
     return result
 
 
@@ -185,11 +158,11 @@ def _without_counters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fits(
-    stored: str, given: Mapping[str, Tensor], wanted: str, whole: Mapping[str, Tensor]
+    stored: str, tensors: Mapping[str, Tensor], expected: str, whole: Mapping[str, Tensor]
 ) -> bool:
-    kinds = {_kind(stored), _kind(wanted)}
+    kinds = {_kind(stored), _kind(expected)}
     one_kind = len(kinds) == 1 or not kinds <= set(_KINDS)
-    return one_kind and given[stored].shape == whole[wanted].shape
+    return one_kind and tensors[stored].shape == whole[expected].shape
 
 
 def _kind(key: str) -> str:

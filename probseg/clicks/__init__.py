@@ -1,10 +1,9 @@
 """Clicks: how they are drawn as channels, sampled in training and simulated in evaluation."""
 
-from probseg.clicks.annotators import CLICK_RULES
+from probseg.clicks.annotators import CLICK_RULES, HUMAN, Mistakes
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.maps import ClickMaps
-from probseg.clicks.mistakes import HUMAN, Mistakes
 from probseg.clicks.propagated import PropagatedClicks
 
 __all__ = [

@@ -1,7 +1,6 @@
-"""Boxes of objects: the box of a mask, a hand-drawn version of it, and the crop around it.
+"""Boxes of objects: of a mask, hand-drawn, with a margin; and scribbles as clicks.
 
-All boxes are `(x0, y0, x1, y1)` in whole pixels, half-open, and every `size` is
-`(height, width)`.
+All boxes are `(x0, y0, x1, y1)` in whole pixels, half-open, and every `size` is `(height, width)`.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from probseg.types import IGNORE, Click
+
 Box = tuple[int, int, int, int]
 
 CROP_PADDING, MIN_PADDING = 0.2, 16
@@ -18,14 +19,7 @@ CROP_PADDING, MIN_PADDING = 0.2, 16
 
 
 def mask_box(mask: npt.NDArray[np.uint8 | np.bool_]) -> Box:
-    """Return the smallest box that holds the object.
-
-    Args:
-        mask: uint8 or bool, shape `(H, W)`: 1 object; no other value is, 255 included.
-
-    Raises:
-        ValueError: If the mask has no object pixel.
-    """
+    """Return the smallest box that holds the object of a mask `(H, W)`: its pixels of value 1."""
     inside = mask == 1
     rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
     if rows.size == 0:
@@ -40,19 +34,8 @@ def jitter_box(
     """Move each corner coordinate at random, as a model of imprecise annotation.
 
     A coordinate moves by a whole number of pixels, uniform in `[-m, m]` with `m` the whole part
-    of `noise` times the side of the box along that axis, and is then clipped to the image.
-
-    Args:
-        box: Box inside the image.
-        noise: Largest move as a fraction of the side, `0 <= noise < 0.5`.
-        size: `(height, width)` of the image.
-        generator: Source of the four draws (x0, y0, x1, y1).
-
-    Returns:
-        A box of at least one pixel inside the image.
-
-    Raises:
-        ValueError: If `noise` is out of range.
+    of `noise` times the side of the box along that axis, and is then clipped to the image. The box
+    keeps at least one pixel; four numbers are drawn (x0, y0, x1, y1).
     """
     if not 0 <= noise < 0.5:
         message = f"`noise` must be a fraction in [0, 0.5), got {noise}"
@@ -74,11 +57,8 @@ def padded_crop(
 ) -> Box:
     """Return the part of the image around a box: the box and a margin, clipped to the image.
 
-    Args:
-        box: Box inside the image.
-        size: `(height, width)` of the image.
-        padding: Margin on each side as a fraction of the longer side of the box, rounded up.
-        min_padding: Smallest margin in pixels.
+    The margin is a share of the longer side of the box, rounded up, and at least `min_padding`
+    pixels.
     """
     x0, y0, x1, y1 = box
     height, width = size
@@ -89,3 +69,43 @@ def padded_crop(
         min(width, x1 + margin),
         min(height, y1 + margin),
     )
+
+
+def scribble_clicks(strokes: npt.NDArray[np.uint8], spacing: float) -> tuple[Click, ...]:
+    """Return clicks on strokes whose disks of radius `spacing` cover the strokes.
+
+    Strokes are uint8 `(H, W)`: 1 on the object, 0 on the background, 255 elsewhere. Object strokes
+    come first, then those of the background. In each, greedily and in row-major order: the first
+    pixel that no disk covers is clicked. Two clicks of one sign are thus more than `spacing` apart,
+    and every pixel of a stroke is at most `spacing` from a click of its sign.
+    """
+    if not 0 < spacing < math.inf:
+        message = f"`spacing` must be a number of pixels above 0, got {spacing}"
+        raise ValueError(message)
+    if strokes.ndim != 2 or strokes.dtype != np.uint8:
+        message = f"`strokes` must be uint8 (H, W), got {strokes.dtype} {strokes.shape}"
+        raise ValueError(message)
+    odd = strokes[(strokes > 1) & (strokes != IGNORE)]
+    if odd.size:
+        got = np.unique(odd).tolist()
+        message = f"`strokes` must have the values 0, 1 and {IGNORE} (no stroke) alone, got {got}"
+        raise ValueError(message)
+    return tuple(
+        Click(x, y, positive)
+        for positive in (True, False)
+        for x, y in _cover(strokes == int(positive), spacing)
+    )
+
+
+def _cover(stroke: npt.NDArray[np.bool_], spacing: float) -> list[tuple[int, int]]:
+    """Return pixels `(x, y)` of a stroke whose disks cover it."""
+    reach = min(math.floor(spacing), max(stroke.shape))
+    rows, columns = np.ogrid[-reach : reach + 1, -reach : reach + 1]
+    beyond = rows**2 + columns**2 > spacing**2
+    left = np.pad(stroke, reach)  # so that every disk fits in
+    chosen = []
+    for y, x in np.argwhere(stroke).tolist():
+        if left[y + reach, x + reach]:
+            chosen.append((x, y))
+            left[y : y + 2 * reach + 1, x : x + 2 * reach + 1] &= beyond
+    return chosen

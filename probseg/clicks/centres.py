@@ -22,32 +22,19 @@ LOW, HIGH = 0.98, 1.02
 
 
 class Centre(NamedTuple):
-    """The pixel of a map that is farthest from the outside.
-
-    Args:
-        x: Its column.
-        y: Its row.
-        squared: Squared Euclidean distance in pixels to the nearest pixel outside; 0 where there
-            is no such pixel, and `x` and `y` mean nothing.
-    """
+    """The pixel of a map that is farthest from the outside."""
 
     x: int
     y: int
-    squared: int
+    squared: int  # Euclidean distance to the nearest pixel outside; 0 where there is no such pixel
 
 
 class Region(NamedTuple):
-    """A connected part of a map.
+    """A connected part of a map."""
 
-    Args:
-        corner: Column and row of the first pixel of its bounding box.
-        inside: bool, shape `(h, w)` of its bounding box.
-        area: Its number of pixels; 0 where there is no such region.
-    """
-
-    corner: tuple[int, int]
-    inside: BoolMap
-    area: int
+    corner: tuple[int, int]  # column and row of the first pixel of its bounding box
+    inside: BoolMap  # of its bounding box
+    area: int  # number of pixels; 0 where there is no such region
 
 
 NO_CENTRE = Centre(0, 0, 0)
@@ -55,18 +42,12 @@ NO_REGION = Region((0, 0), np.zeros((0, 0), dtype=np.bool_), 0)
 
 
 def deepest(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Centre]:
-    """Find the pixel that is farthest from the outside of its map, over several maps.
+    """Find the pixel that is farthest from the outside of its map, over several bool maps `(H, W)`.
 
-    A chamfer transform (Borgefors, 1986; the 5 x 5 one of OpenCV), which costs a fifth of the exact
+    Return the number of the map and the pixel; on a tie the first map, then the first pixel in row-
+    major order. The border of a map counts as outside, and `taken` pixels are not returned. A
+    chamfer transform (Borgefors, 1986; the 5 x 5 one of OpenCV), which costs a fifth of the exact
     one, says where that pixel can be. The exact transform is taken only around there.
-
-    Args:
-        maps: bool, shape `(H, W)` each. Their border counts as outside.
-        taken: Pixels `(x, y)` that may not be returned; those outside the maps do not matter.
-
-    Returns:
-        Number of the map and the pixel. On a tie the first map, then the first pixel in row-major
-        order.
     """
     roughs = {n: _rough_depth(inside, taken) for n, inside in enumerate(maps) if inside.any()}
     top = max((float(rough.depth.max()) for rough in roughs.values()), default=0.0)
@@ -82,14 +63,8 @@ def deepest(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Centre]:
 def largest_region(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Region]:
     """Find the 8-connected region with the most pixels that are not all taken, over several maps.
 
-    Args:
-        maps: bool, shape `(H, W)` each.
-        taken: Pixels `(x, y)`; they count in the area of a region. Those outside the maps do not
-            matter.
-
-    Returns:
-        Number of the map and the region. On a tie the first map, then the region whose first pixel
-        that is not taken comes first in row-major order.
+    Return the number of the map and the region; on a tie the first map, then the region whose first
+    pixel that is not taken comes first in row-major order. Taken pixels count in the area.
     """
     best = 0, NO_REGION
     for number, inside in enumerate(maps):
@@ -125,13 +100,7 @@ def _rough_depth(inside: BoolMap, taken: Pixels) -> _Rough:
 
 
 def _exact_centre(rough: _Rough, taken: Pixels, top: float) -> Centre:
-    """Return the deepest pixel of a map, if it can be the deepest of all.
-
-    Args:
-        rough: The map.
-        taken: Pixels that may not be returned.
-        top: Greatest chamfer distance in any of the maps.
-    """
+    """Return the deepest pixel of a map, if it can be the deepest of all."""
     near = rough.depth >= top * (LOW / HIGH)
     if not near.any():
         return NO_CENTRE

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
-from probseg.clicks.distances import distance_to
 from probseg.clicks.rounds import (
     AskNetwork,
     answered,
@@ -18,6 +17,7 @@ from probseg.clicks.rounds import (
     without_clicks,
 )
 from probseg.clicks.sampling import (
+    distance_to,
     drop_boxes,
     error_regions,
     interior,
@@ -175,14 +175,8 @@ def corrective_clicks(prediction: Tensor, masks: Tensor, draws: Draws) -> tuple[
     finds without a round trip; the published training uses approximate Euclidean ones. The two are
     equal in directions along the axes, and differ by a factor of up to 1.41 along diagonals.
 
-    Args:
-        prediction: Boolean, shape `(B, H, W)`.
-        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
-        draws: Source of randomness on the device of `masks`.
-
-    Returns:
-        Points `(x, y)`, float, shape `(B, 1, 2)`, and labels, integer, shape `(B, 1)`: 1
-        positive, 0 negative, -1 where nothing is wrong.
+    Return points `(B, 1, 2)` and labels `(B, 1)`: 1 positive, 0 negative, -1 where nothing is
+    wrong.
     """
     missed, invented = (_depth(region) for region in error_regions(prediction, masks))
     deepest = [depth.flatten(1).amax(dim=1) for depth in (missed, invented)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,7 @@ BoxEncoding = Literal["corners", "either", "filled"]
 
 
 def squared_distances(points: Tensor, size: tuple[int, int]) -> Tensor:
-    """Squared distance of each pixel to each point.
-
-    Args:
-        points: `(x, y)` in pixels, float, shape `(..., 2)`; NaN gives NaN distances.
-        size: `(H, W)` in pixels.
-
-    Returns:
-        Squared distances in pixels, shape `(..., H, W)`.
-    """
+    """Squared distances of all pixels `(..., H, W)` to points `(..., 2)`; NaN gives NaN."""
     height, width = size
     x = torch.arange(width, device=points.device, dtype=points.dtype)
     y = torch.arange(height, device=points.device, dtype=points.dtype)
@@ -33,18 +25,10 @@ def squared_distances(points: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:
-    """Union of binary disks around the valid points.
+    """Union of binary disks around the valid points: points `(B, S, 2)` to 0 and 1, `(B, H, W)`.
 
-    Binary disks serve better than distance maps (Benenson et al. 2019; Gabbur et al. 2021, C.1).
-
-    Args:
-        points: `(x, y)` in pixels, shape `(B, S, 2)`.
-        valid: Boolean, shape `(B, S)`; the other points are not drawn.
-        size: `(H, W)` in pixels.
-        radius: Radius in pixels; a pixel belongs to the disk if its centre is at most that far.
-
-    Returns:
-        Zeros and ones in the dtype of `points`, shape `(B, H, W)`.
+    Binary disks serve better than distance maps (Benenson et al. 2019; Gabbur et al. 2021, C.1). A
+    pixel belongs to the disk if its centre is at most `radius` pixels away.
     """
     height, width = size
     reach = math.ceil(radius)
@@ -64,15 +48,7 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
 
 
 def click_pixels(prompts: Prompts, size: tuple[int, int]) -> Tensor:
-    """Draw the pixel of each click alone, that of the nearest centre.
-
-    Args:
-        prompts: Clicks on `B` images.
-        size: `(H, W)` of the images in pixels.
-
-    Returns:
-        Zeros and ones for positive and for negative clicks, float32, shape `(B, 2, H, W)`.
-    """
+    """Draw the pixel nearest to each click alone: positive and negative, `(B, 2, H, W)`."""
     last = prompts.points.new_tensor([size[1] - 1.0, size[0] - 1.0])
     points = torch.minimum(prompts.points.float().round(), last.float())  # of the last pixel's half
     signs = [disk_map(points, prompts.labels == sign, size, radius=0.0) for sign in (1, 0)]
@@ -80,16 +56,9 @@ def click_pixels(prompts: Prompts, size: tuple[int, int]) -> Tensor:
 
 
 def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:
-    """Closeness to the nearest valid point, `1 - tanh(distance / radius)`.
+    """Closeness to the nearest valid point, `1 - tanh(distance / radius)`, `(B, H, W)`.
 
-    Args:
-        points: `(x, y)` in pixels, shape `(B, S, 2)`.
-        valid: Boolean, shape `(B, S)`; the other points are not drawn.
-        size: `(H, W)` in pixels.
-        radius: Length in pixels at which the closeness has fallen to `1 - tanh(1) = 0.24`.
-
-    Returns:
-        Values in `[0, 1]`: 1 on a point, 0 far from all (or without points), `(B, H, W)`.
+    1 on a point, 0 far from all, and without points.
     """
     distances = squared_distances(points, size).sqrt()
     closeness = 1 - torch.tanh(distances / radius)
@@ -99,17 +68,10 @@ def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: f
 
 
 def filled_box_map(boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Boxes drawn as filled rectangles.
+    """Boxes `(B, 4)` drawn as filled rectangles, `(B, H, W)`; NaN rows draw nothing.
 
     A box whose borders lie inside pixels, as after a change of the image's size, is rounded to
     whole pixels and stays at least one pixel wide.
-
-    Args:
-        boxes: Half-open `(x0, y0, x1, y1)` in pixels, shape `(B, 4)`; NaN rows draw nothing.
-        size: `(H, W)` in pixels.
-
-    Returns:
-        Zeros and ones, shape `(B, H, W)`.
     """
     height, width = size
     x0, y0, x1, y1 = boxes.round().unsqueeze(-1).unbind(dim=1)  # each (B, 1)
@@ -167,12 +129,14 @@ class ClickMaps(nn.Module):
         if radius <= 0:
             msg = f"`radius` must be a positive number of pixels, got {radius}"
             raise ValueError(msg)
-        if clicks not in ("disk", "distance"):
-            msg = f"`clicks` must be 'disk' or 'distance', got {clicks!r}"
-            raise ValueError(msg)
-        if box not in ("corners", "either", "filled"):
-            msg = f"`box` must be 'corners', 'either' or 'filled', got {box!r}"
-            raise ValueError(msg)
+        for name, value, known in (
+            ("clicks", clicks, get_args(ClickEncoding)),
+            ("box", box, get_args(BoxEncoding)),
+        ):
+            if value not in known:
+                *others, last = map(repr, known)
+                msg = f"`{name}` must be {', '.join(others)} or {last}, got {value!r}"
+                raise ValueError(msg)
         self.clicks: ClickEncoding = clicks
         self.radius = radius
         self.box: BoxEncoding = box

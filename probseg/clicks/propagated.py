@@ -111,40 +111,24 @@ class PropagatedClicks(nn.Module):
 def log_odds_gain(share: Tensor, observed: Tensor) -> Tensor:
     """Log-odds of the object among similar pixels, relative to those in the whole image.
 
-    Args:
-        share: Share of the object among the pixels similar to each one, in [0, 1], shape
-            `(B, G, h, w)`.
-        observed: The object before the propagation, in [0, 1], shape `(B, 1, h, w)`.
-
-    Returns:
-        Shape `(B, G, h, w)`, in `[-2 LARGEST_ODDS, 2 LARGEST_ODDS]`.
+    The share of the object among the pixels similar to each one is `(B, G, h, w)`, as is the
+    result, in `[-2 LARGEST_ODDS, 2 LARGEST_ODDS]`; the object before the propagation is `(B, 1, h,
+    w)`.
     """
     mean = observed.mean(dim=(2, 3), keepdim=True)
     return share.logit(eps=SMALLEST_SHARE) - mean.logit(eps=SMALLEST_SHARE)
 
 
 class Seeds(NamedTuple):
-    """Disks around clicks, bool, shape `(B, h, w)` each.
+    """Disks around clicks, bool, shape `(B, h, w)` each."""
 
-    Args:
-        positive: Object by a positive click; where two disks meet, the nearest click counts.
-        negative: Background by a negative click.
-        near: Probably object, where clicks are the only prompts.
-    """
-
-    positive: Tensor
-    negative: Tensor
-    near: Tensor
+    positive: Tensor  # object by a positive click; where two disks meet, the nearest click counts
+    negative: Tensor  # background by a negative click
+    near: Tensor  # probably object, where clicks are the only prompts
 
 
 def seeds(points: Tensor, labels: Tensor, size: tuple[int, int]) -> Seeds:
-    """Return the disks around clicks.
-
-    Args:
-        points: `(x, y)` in pixels, float, shape `(B, S, 2)`.
-        labels: 1 positive, 0 negative, -1 no click, shape `(B, S)`.
-        size: `(h, w)`.
-    """
+    """Return the disks around points `(B, S, 2)` with labels 1, 0, or -1 for no click."""
     to_object = _distance(points, labels == 1, size)
     to_background = _distance(points, labels == 0, size)
     nearest = to_object <= to_background

@@ -15,22 +15,13 @@ AskNetwork = Callable[[Prompts], Tensor]
 
 
 def drawn_rounds(rounds: tuple[int, int], seed: int) -> int:
-    """Draw the number of rounds of a batch.
-
-    Args:
-        rounds: Fewest and most, both included.
-        seed: Of the batch, the same in all processes that share it, in [0, 2**63).
-    """
+    """Draw the number of rounds of a batch from the seed that its processes share."""
     fewest, most = rounds
     return fewest + mixed(seed) % (most - fewest + 1)
 
 
 def without_clicks(boxes: Tensor) -> Prompts:
-    """Return the prompts of a batch before the first click.
-
-    Args:
-        boxes: Float, shape `(B, 4)`; NaN rows where none is shown.
-    """
+    """Return the prompts of a batch before the first click, for boxes `(B, 4)`."""
     return Prompts(
         points=boxes.new_zeros(len(boxes), 0, 2),
         labels=torch.zeros(len(boxes), 0, dtype=torch.long, device=boxes.device),
@@ -39,15 +30,9 @@ def without_clicks(boxes: Tensor) -> Prompts:
 
 
 def answered(prompts: Prompts, ask: AskNetwork) -> Tensor:
-    """Return the prediction that the annotator sees before the next click.
+    """Return the logits `(B, 1, H, W)` that the annotator sees before the next click.
 
-    Args:
-        prompts: Of `B` images.
-        ask: The network.
-
-    Returns:
-        Logits, shape `(B, 1, H, W)`; minus infinity for images without any prompt: their mask
-        is empty.
+    Minus infinity for images without any prompt: their mask is empty.
     """
     return ask(prompts).masked_fill(~prompts.given[:, None, None, None], -torch.inf)
 
@@ -55,14 +40,7 @@ def answered(prompts: Prompts, ask: AskNetwork) -> Tensor:
 def with_clicks(
     prompts: Prompts, points: Tensor, labels: Tensor, logits: Tensor | None = None
 ) -> Prompts:
-    """Append clicks, and store the answer that they correct as previous mask.
-
-    Args:
-        prompts: Of `B` images.
-        points: `(x, y)` in pixels, shape `(B, S, 2)`.
-        labels: Integer, shape `(B, S)`: 1 positive, 0 negative, -1 no click.
-        logits: Result of `answered`, shape `(B, 1, H, W)`; None where nothing was asked.
-    """
+    """Append clicks, and store the answer that they correct as previous mask."""
     return Prompts(
         points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),
         labels=torch.cat([prompts.labels, labels], dim=1),

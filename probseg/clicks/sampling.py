@@ -7,28 +7,76 @@ gets depends on its own seed alone; see `Draws`.
 
 from __future__ import annotations
 
+import cv2
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.clicks.distances import eroded
 from probseg.seeds import Draws
+
+
+def distance_to(region: Tensor) -> Tensor:
+    """City-block distance of each pixel to the nearest one of a region, int32 `(B, H, W)`.
+
+    0 in the region, and at least `H + W` everywhere where it is empty. OpenCV computes it on
+    processors, PyTorch on other devices.
+    """
+    height, width = region.shape[1:]
+    if region.device.type == "cpu":
+        return _by_opencv(~region, cv2.DIST_L1).clamp(max=height + width).int()
+    return _by_minima(region)
+
+
+def eroded(region: Tensor, margin: int) -> Tensor:
+    """Return the pixels of a region `(B, H, W)` that have `margin` more of it on each side.
+
+    Pixels beyond the image's border are outside.
+    """
+    if region.device.type == "cpu":
+        return _by_opencv(F.pad(region, (1, 1, 1, 1)), cv2.DIST_C)[:, 1:-1, 1:-1] > margin
+    return _by_maxima(region, margin)
+
+
+def _by_opencv(inside: Tensor, metric: int) -> Tensor:
+    """Return the distance of pixels `(B, H, W)` to the nearest one outside; huge without any."""
+    distances = [
+        cv2.distanceTransform(mask, metric, 3)
+        for mask in inside.contiguous().numpy().view(np.uint8)
+    ]
+    return torch.from_numpy(np.stack(distances)) if distances else inside.float()
+
+
+def _by_minima(region: Tensor) -> Tensor:
+    """Return the same as `distance_to`: distances in rows, then in columns."""
+    height, width = region.shape[1:]
+    distance = torch.where(region, 0, height + width).int()
+    return _spread(_spread(distance, dim=2), dim=1)
+
+
+def _by_maxima(region: Tensor, margin: int) -> Tensor:
+    """Return the same as `eroded`."""
+    outside = F.pad((~region).float().unsqueeze(1), [margin] * 4, value=1.0)
+    return F.max_pool2d(outside, 2 * margin + 1, stride=1).squeeze(1) == 0
+
+
+def _spread(distance: Tensor, dim: int) -> Tensor:
+    """Let distances `(B, H, W)` grow by 1 for each step along a dimension."""
+    steps = torch.arange(distance.shape[dim], dtype=distance.dtype, device=distance.device)
+    steps = steps[:, None] if dim == 1 else steps
+    before = (distance - steps).cummin(dim).values + steps
+    after = (distance + steps).flip(dim).cummin(dim).values.flip(dim) - steps
+    return torch.minimum(before, after)
 
 
 def random_points(
     region: Tensor, counts: Tensor, max_points: int, draws: Draws
 ) -> tuple[Tensor, Tensor]:
-    """Draw pixels of a region, uniformly and without repetition.
+    """Draw pixels of regions `(B, H, W)`, uniformly and without repetition.
 
-    Args:
-        region: Boolean, shape `(B, H, W)`: pixels that may be drawn.
-        counts: Number of points wanted per image, integer, shape `(B,)`, at most `max_points`.
-        max_points: Greatest number of points.
-        draws: Source of randomness on the device of `region`.
-
-    Returns:
-        Points `(x, y)`, float, shape `(B, max_points, 2)`, and whether each is real, boolean,
-        `(B, max_points)`. An image whose region is too small gets fewer points than asked. Which
-        points are drawn is random, their order is not.
+    Return points `(x, y)`, float `(B, max_points, 2)`, and whether each is real, `(B, max_points)`.
+    An image whose region is too small gets fewer points than its count asks for. Which points are
+    drawn is random, their order is not.
     """
     width = region.shape[2]
     # (B, H * W): pixels of the region up to each one
@@ -58,18 +106,10 @@ def random_clicks(
     positive_range: tuple[int, int],
     negative_range: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:
-    """Draw a random number of positive and negative clicks from two regions.
+    """Draw a random number of positive and negative clicks from two regions `(B, H, W)`.
 
-    Args:
-        positive_region: Boolean, shape `(B, H, W)`; object pixels, or false negatives.
-        negative_region: Boolean, shape `(B, H, W)`; background pixels, or false positives.
-        draws: Source of randomness on the device of the regions.
-        positive_range: Fewest and most positive clicks, both included.
-        negative_range: Fewest and most negative clicks, both included.
-
-    Returns:
-        Points `(x, y)`, float, shape `(B, S, 2)`, and labels, integer, shape `(B, S)`: 1
-        positive, 0 negative, -1 no click; `S` is the sum of the two greatest numbers.
+    Ranges are the fewest and most clicks, both included. Return points `(B, S, 2)` and labels `(B,
+    S)`: 1 positive, 0 negative, -1 no click; `S` is the sum of the two greatest numbers.
     """
     points, labels = [], []
     regions = ((positive_region, positive_range, 1), (negative_region, negative_range, 0))
@@ -83,47 +123,25 @@ def random_clicks(
 
 
 def interior(region: Tensor, margin: int) -> Tensor:
-    """Pixels of a region that are far enough from its border.
+    """Pixels of a region `(B, H, W)` that are farther than a margin (of a square) from its border.
 
     An annotator clicks well inside an error, not on the ragged line where the prediction is a
-    pixel off. Where nothing of a region is that far inside, the whole region is kept.
-
-    Args:
-        region: Boolean, shape `(B, H, W)`.
-        margin: Distance in pixels (of a square neighbourhood) that must lie in the region too.
-
-    Returns:
-        Boolean, shape `(B, H, W)`.
+    pixel off. Where nothing of a region is that far inside, the whole region stays.
     """
     if margin == 0:
         return region
     inner = eroded(region, margin)  # beyond the image is outside, as for simulated annotators
-    kept = inner.flatten(1).any(dim=1)[:, None, None]
-    return torch.where(kept, inner, region)
+    thick = inner.flatten(1).any(dim=1)[:, None, None]
+    return torch.where(thick, inner, region)
 
 
 def error_regions(prediction: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """False negatives and false positives of a prediction; ignored pixels are in neither.
-
-    Args:
-        prediction: Boolean, shape `(B, H, W)`.
-        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
-
-    Returns:
-        Two boolean tensors of shape `(B, H, W)`.
-    """
+    """False negatives and false positives `(B, H, W)`; ignored pixels are in neither."""
     return (masks == 1) & ~prediction, (masks == 0) & prediction
 
 
 def object_boxes(masks: Tensor) -> Tensor:
-    """Tight box around the object of each mask.
-
-    Args:
-        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
-
-    Returns:
-        Half-open boxes `(x0, y0, x1, y1)`, float, shape `(B, 4)`; NaN where a mask is empty.
-    """
+    """Tight half-open box around the object of each mask, float `(B, 4)`; NaN without one."""
     inside = masks == 1
     spans = []
     for line in (inside.any(dim=1), inside.any(dim=2)):  # columns (B, W), then rows (B, H)
@@ -137,16 +155,9 @@ def object_boxes(masks: Tensor) -> Tensor:
 
 
 def jitter_boxes(boxes: Tensor, noise: float, size: tuple[int, int], draws: Draws) -> Tensor:
-    """Move the corners of boxes as `probseg.clicks.boxes.jitter_box` does, for a whole batch.
+    """Move the corners of boxes `(B, 4)` as `jitter_box` does, for a whole batch.
 
-    Args:
-        boxes: `(x0, y0, x1, y1)`, shape `(B, 4)`; NaN rows stay NaN.
-        noise: Greatest shift of each side as a fraction of the box's width or height.
-        size: `(H, W)` of the image; the boxes stay inside and at least one pixel wide.
-        draws: Source of randomness on the device of `boxes`.
-
-    Returns:
-        Whole-numbered boxes, shape `(B, 4)`.
+    Boxes are whole-numbered, stay inside and at least one pixel wide; NaN rows stay NaN.
     """
     height, width = size
     sides = torch.stack([boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]], dim=1)

@@ -9,9 +9,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.metrics.boundary import boundary_region, boundary_width, region_iou
-from probseg.metrics.calibration import BINS, check_probability
-from probseg.metrics.overlap import check_prediction
+from probseg.metrics.masks import (
+    BINS,
+    boundary_region,
+    boundary_width,
+    check_prediction,
+    check_probability,
+    region_iou,
+)
 from probseg.types import IGNORE, Click
 
 _LEVELS = 1024  # of a bin: a power of 2, so that p * BINS * _LEVELS rounds as p * BINS does

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from probseg.evaluation.scorer import ScoredPrediction
-from probseg.metrics.compliance import click_compliance
-from probseg.metrics.jumps import size_jump
+from probseg.metrics.masks import click_compliance, size_jump
 
 
 @dataclass(frozen=True)

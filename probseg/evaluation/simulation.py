@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from probseg.clicks.annotators import CLICK_RULES, BoolMap
-from probseg.clicks.boxes import Box
-from probseg.clicks.mistakes import human_click
-from probseg.clicks.scribbles import scribble_clicks
+from probseg.clicks.annotators import CLICK_RULES, BoolMap, human_click
+from probseg.clicks.boxes import Box, scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation.protocols import Protocol, draw_crop, trial_generator
 from probseg.evaluation.records import (

@@ -12,7 +12,6 @@ from probseg.evaluation.arrays import Floats, Scores, scores_of
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord
 from probseg.evaluation.scores import SCORES
-from probseg.metrics.bootstrap import Interval, clustered_bootstrap
 from probseg.metrics.interaction import (
     area_under_curve,
     failures,
@@ -25,6 +24,7 @@ from probseg.metrics.interaction import (
     standard_error_trials,
     survival,
 )
+from probseg.metrics.statistics import Interval, clustered_bootstrap
 
 PERCENTS = (80, 85, 90, 95)
 """IoU thresholds of numbers of clicks, in percent."""

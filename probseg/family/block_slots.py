@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from probseg.family.free_energy import check_positive, edge_energy
-from probseg.family.slots import Slots, holding_sums, slot_free_energy, sums_of
+from probseg.attention.base import Shared
+from probseg.family.energy import check_positive, edge_energy
+from probseg.family.slots import SlotAttention2d, Slots, holding_sums, slot_free_energy, sums_of
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
 from probseg.ops.backends.interface import Attended
 from probseg.ops.checks import check_iterations, check_like, check_shape, check_units
+from probseg.ops.edges import EdgePosterior
+from probseg.ops.numerics import working_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +98,7 @@ def block_slot_inference(
         The slots and their log mass, in float32 (float64 for float64 arguments).
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is below 1, the precision is not above 0, or a shape, a device
-            or a scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is below 1, the precision is not above 0; and as `attend` does.
     """
     check_iterations(iterations)
     check_positive("precision", precision)
@@ -109,7 +109,8 @@ def block_slot_inference(
         seen = sums_of(*assigned, precision)
         recalled = _recall(slots, memories, backend).values  # (B, G * P, K, D / P)
         weight = memories.strength / precision
-        slots = seen + weight * _join(recalled, slots)
+        apart = torch.unflatten(recalled, 1, (slots.shape[1], -1))  # (B, G, P, K, D / P)
+        slots = seen + weight * apart.transpose(2, 3).flatten(-2)
     return Slots(slots, assigned.log_mass)
 
 
@@ -123,26 +124,11 @@ def block_slot_free_energy(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return `slot_free_energy` with the term of the edges to memories.
+    """Return `slot_free_energy` with the term of the edges to memories, `(B, G)`.
 
     `- c / memory_scale sum_kb log sum_l exp(memory_scale slot_k^(b)·m_l^(b))`; see
-    `probseg.family.free_energy`.
-
-    Args:
-        inputs: `(B, G, N, D)`.
-        slots: As in `block_slot_inference`.
-        memories: As in `block_slot_inference`.
-        scale: As in `block_slot_inference`, above 0.
-        precision: As in `block_slot_inference`.
-        log_prior: As in `block_slot_inference`.
-        backend: As in `attend`.
-
-    Returns:
-        `(B, G)` in float32 (float64 for float64 arguments); inf if an input sees no slot.
-
-    Raises:
-        ValueError: If the scale or the precision is not above 0; and all that
-            `block_slot_inference` raises.
+    `probseg.family.energy`. Arguments, dtypes and errors are those of `block_slot_inference`; the
+    scale is above 0. It is inf if an input sees no slot.
     """
     inputs, slots, memories = _checked(inputs, slots, memories)
     seen = slot_free_energy(
@@ -156,7 +142,7 @@ def block_slot_free_energy(
 
 
 def _checked(inputs: Tensor, slots: Tensor, memories: Memories) -> tuple[Tensor, Tensor, Memories]:
-    """Check the three against each other; bring them to the dtype that holds sums."""
+    """Bring the three to the dtype that holds sums, and check that they fit together."""
     patterns = holding_sums(inputs, memories.patterns)[1]
     inputs, slots = holding_sums(inputs, slots)
     check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
@@ -181,7 +167,75 @@ def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
     return attend_checked(queries, keys, keys, scale=memories.scale, backend=backend)
 
 
-def _join(parts: Tensor, slots: Tensor) -> Tensor:
-    """Put blocks `(B, G * P, K, D / P)` next to each other, in the shape of the slots."""
-    apart = torch.unflatten(parts, 1, (slots.shape[1], -1))  # (B, G, P, K, D / P)
-    return apart.transpose(2, 3).flatten(-2)
+class BlockSlotAttention2d(SlotAttention2d):
+    """Slot attention that minimises a free energy, with learnt memories for blocks of the slots.
+
+    Sums over the pixels would grow with their number and drive the softmax to one slot. The node
+    potentials of the slots therefore have the precision `N / K`, the number of pixels that a slot
+    has if all have the same: a slot is then the mean of its pixels, times its mass relative to
+    that, in maps of any size. Memories count for as many pixels. What all pixels of a line have in
+    common would do the same, as the slot with the largest mass has the largest share in it, and is
+    subtracted first. The dot products are unscaled, as in `SlotAttention2d`.
+
+    Args:
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, divided evenly among the heads.
+        num_slots: See `SlotAttention2d`.
+        iterations: See `SlotAttention2d`.
+        num_blocks: Number `P` of blocks that the channels of a slot are divided into.
+        num_memories: Number `L` of memories of each block, at least 1.
+        **shared: As in `Attention2d`.
+
+    Raises:
+        ValueError: If `head_channels` are not divisible by `num_blocks`, or there are no
+            memories; and as `SlotAttention2d` does.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        num_slots: int = 8,
+        iterations: int = 3,
+        num_blocks: int = 4,
+        num_memories: int = 16,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, num_slots=num_slots, iterations=iterations, **shared
+        )
+        if num_blocks < 1 or self.head_channels % num_blocks:
+            msg = (
+                f"`head_channels` must be divisible by `num_blocks`, got {self.head_channels} and "
+                f"{num_blocks}; each block has its own memories"
+            )
+            raise ValueError(msg)
+        if num_memories < 1:
+            msg = f"`num_memories` must be at least 1, got {num_memories}; use 'slot' for none"
+            raise ValueError(msg)
+        shape = (self.num_heads, num_blocks, num_memories, self.head_channels // num_blocks)
+        self.memories = nn.Parameter(torch.randn(shape))
+
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the slots of centred pixels, see `SlotAttention2d`."""
+        centred = queries - queries.mean(-2, keepdim=True)
+        return super().edges(centred, keys, log_mask, size)
+
+    def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
+        """Infer the slots, see `SlotAttention2d`."""
+        share = inputs.shape[-2] / slots.shape[-2]
+        dtype = working_dtype(inputs.dtype)
+        patterns = self.memories.to(dtype).expand(len(inputs), -1, -1, -1, -1)
+        memories = Memories(patterns, scale=self.scale, strength=share)
+        inferred = block_slot_inference(
+            inputs,
+            slots.to(dtype),
+            memories,
+            iterations=self.iterations,
+            scale=self.scale,
+            precision=share,
+        ).slots
+        return inferred.to(inputs.dtype)

@@ -6,10 +6,15 @@ takes a single sample of it (Singh & Buckley, 2023, §5.1.1). The information lo
 gradient. `straight_through` gives it that of the expectation, and `score_function_loss` an
 unbiased estimate of the gradient of an expected cost (Deng et al., 2018, "Latent Alignment and
 Variational Attention").
+
+What is lost can be measured: `posterior_entropy`, and for other approximations
+`posterior_divergence` (Singh & Buckley, 2023, §5.1.2). Everything goes by blocks of rows: in linear
+memory, with gradients.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from probseg.attention.base import StandardAttention2d
 from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, row_blocks
 
@@ -159,16 +165,20 @@ def _choose(posterior: EdgePosterior, choose: Callable[[Tensor], Tensor]) -> Edg
     prepared = posterior.prepared()
     for rows in row_blocks(prepared):
         with torch.no_grad():
-            written_out = prepared.log_probability(rows)  # (B, G, n, M)
-            indices = choose(written_out)  # (B, G, n)
-            found = _pick(written_out, indices)
-        del written_out
+            all_keys = prepared.log_probability(rows)  # (B, G, n, M)
+            indices = choose(all_keys)  # (B, G, n)
+            log_probability = _pick(all_keys, indices)
+        del all_keys
         if torch.is_grad_enabled():
-            found = checkpoint(
-                _pick_from, prepared, rows, indices, use_reentrant=False, preserve_rng_state=False
+            log_probability = checkpoint(
+                lambda part, keys: _pick(prepared.log_probability(part), keys),
+                rows,
+                indices,
+                use_reentrant=False,
+                preserve_rng_state=False,
             )
-        chosen.append(indices.masked_fill(found.detach() == -torch.inf, -1))
-        log_probabilities.append(found)
+        chosen.append(indices.masked_fill(log_probability.detach() == -torch.inf, -1))
+        log_probabilities.append(log_probability)
     return Edges(torch.cat(chosen, dim=-1), torch.cat(log_probabilities, dim=-1))
 
 
@@ -176,5 +186,99 @@ def _pick(log_probability: Tensor, indices: Tensor) -> Tensor:
     return log_probability.gather(-1, indices.unsqueeze(-1)).squeeze(-1)  # (B, G, n)
 
 
-def _pick_from(posterior: EdgePosterior, rows: slice, indices: Tensor) -> Tensor:
-    return _pick(posterior.log_probability(rows), indices)
+class HardAttention2d(StandardAttention2d):
+    """Each pixel attends to one other pixel, by the posterior of `StandardAttention2d`.
+
+    In training, that pixel is drawn from the posterior, and the gradient is the one of the
+    expectation (`straight_through`). In evaluation, it is the most probable one; gradients then
+    flow to the values only. `posterior` is the whole posterior in both modes.
+
+    The other estimator of the gradient, `score_function_loss`, is not a layer: it weighs the
+    probabilities of the edges by the loss, which a layer does not know. The arguments are those of
+    `Attention2d`.
+    """
+
+    def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
+        """Take the value of one key for each query, see `Attention2d`."""
+        with torch.no_grad():
+            chosen = sample_edges(edges) if self.training else most_probable_edges(edges)
+        if self.training:
+            return straight_through(edges, values, chosen)
+        return take_values(values, chosen.indices)
+
+
+def posterior_entropy(posterior: EdgePosterior) -> Tensor:
+    """Return the entropy of each query's edge, `H_i = -sum_j p_ij log p_ij`.
+
+    In nats: 0 where the edge is certain, `log M` where it may lead to any of M keys. It is the
+    average loss of hard attention: a single edge drawn from the posterior loses `-log p_ij`.
+
+    Args:
+        posterior: Over the edges of N queries.
+
+    Returns:
+        `(B, G, N)`, float32 (float64 for float64); 0 for a query that sees no key.
+    """
+
+    def of_rows(rows: slice, prepared: EdgePosterior) -> Tensor:
+        log_p = prepared.log_probability(rows)  # (B, G, n, M)
+        return -_mean(log_p, log_p)
+
+    return _by_rows(of_rows, posterior)
+
+
+def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> Tensor:
+    """Return `KL(q_i || p_i) = sum_j q_ij (log q_ij - log p_ij)` of an approximation.
+
+    `D_KL[q || p] = -H[q] - E_q[log p]`; the paper prints it with the other signs and without the
+    logarithm.
+
+    Args:
+        approximation: `q`, say of local or of EM attention.
+        exact: `p`, over the edges between the same tokens.
+
+    Returns:
+        In nats, `(B, G, N)`, float32 (float64 for float64); inf where the approximation has edges
+        that the exact posterior rules out, 0 for a query that sees no key in the approximation.
+
+    Raises:
+        ValueError: If the two differ in shape.
+    """
+    if approximation.shape != exact.shape:
+        msg = (
+            "`approximation` and `exact` must be posteriors over the same edges (B, G, N, M), "
+            f"got {approximation.shape} and {exact.shape}; ask both layers for the same features"
+        )
+        raise ValueError(msg)
+
+    def of_rows(rows: slice, cheap: EdgePosterior, full: EdgePosterior) -> Tensor:
+        log_q = cheap.log_probability(rows)  # (B, G, n, M)
+        return _mean(log_q, log_q - full.log_probability(rows))
+
+    return _by_rows(of_rows, approximation, exact)
+
+
+def _mean(log_weights: Tensor, values: Tensor) -> Tensor:
+    """Average values `(B, G, n, M)`; values of weight 0 do not count, not even NaN."""
+    possible = log_weights > -math.inf
+    weights = log_weights.where(possible, 0.0).exp()
+    # Infinite differences of impossible edges would be NaN times 0, in gradients too.
+    return (weights * values.where(possible, 0.0)).where(possible, 0.0).sum(-1)
+
+
+def _by_rows(of_rows: Callable[..., Tensor], *posteriors: EdgePosterior) -> Tensor:
+    """Compute something of each query, with the pairs of a few queries in memory at a time."""
+    prepared = [posterior.prepared() for posterior in posteriors]
+    blocks = row_blocks(*prepared)
+    if torch.is_grad_enabled():
+        # The pairs are computed again in the backward pass instead of being kept for it.
+        parts = [checkpoint(of_rows, rows, *prepared, use_reentrant=False) for rows in blocks]
+        return torch.cat(parts, dim=-1)
+    result: Tensor | None = None
+    for rows in blocks:
+        part = of_rows(rows, *prepared)
+        if result is None:  # before the large blocks: small ones between them would pin the heap
+            result = part.new_empty(prepared[0].shape[:-1])
+        result[..., rows] = part
+    assert result is not None, "there is at least one block, if an empty one"
+    return result

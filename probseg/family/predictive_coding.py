@@ -16,13 +16,16 @@ the direction of descent, the gradient's negative.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from probseg.attention.base import Attention2d, Shared
+from probseg.family.low_rank import BasesEdges
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked
 from probseg.ops.checks import as_precision, as_terms, check_shape, check_units
+from probseg.ops.edges import EdgePosterior
 from probseg.ops.numerics import full_precision, working_dtype
 
 
@@ -85,8 +88,7 @@ def normalised_errors(
         float64). All are differentiable.
 
     Raises:
-        ValueError: If a shape, a device or the precision is wrong.
-        TypeError: If a dtype is wrong.
+        ValueError: As `attend` does.
     """
     fits = children.ndim == predictions.ndim == 4 and (
         (*children.shape[:2], children.shape[3]) == (*predictions.shape[:2], predictions.shape[3])
@@ -99,14 +101,13 @@ def normalised_errors(
         raise ValueError(msg)
     check_units(children, predictions, predictions, payload_name="predictions", payload_of="keys")
     terms = as_terms("log_prior", log_prior, children, predictions)
-    given = as_precision("precision", precision, children, zero=False)
+    checked = as_precision("precision", precision, children, zero=False)
     dtype = working_dtype(children.dtype)
     # Errors do not change with the origin; the cancellation of squares does if it is far away.
     centre = predictions.to(dtype).mean(-2, keepdim=True).detach()  # (B, G, 1, D)
     x, p = children.to(dtype) - centre, predictions.to(dtype) - centre
-    if not isinstance(given, Tensor):
-        given = x.new_full((1, 1, 1), given)
-    kappa = given.expand(x.shape[:-1]).unsqueeze(-1)  # (B, G, N, 1)
+    kappa = torch.as_tensor(checked, dtype=dtype, device=x.device)
+    kappa = kappa.expand(x.shape[:-1]).unsqueeze(-1)  # (B, G, N, 1)
     # -kappa/2 |x - p|² = [kappa x, -kappa]·[p, |p|²/2] - kappa/2 |x|².
     left = torch.cat([kappa * x, -kappa], dim=-1)  # (B, G, N, D + 1)
     right = torch.cat([p, p.square().sum(-1, keepdim=True) / 2], dim=-1)  # (B, G, M, D + 1)
@@ -172,27 +173,13 @@ def predictive_coding_inference(
     steps: int = 1,
     rate: float = 1.0,
 ) -> tuple[Tensor, ...]:
-    """Let the latent layers of a hierarchy descend its free energy.
+    """Let the latent layers of a hierarchy descend its free energy; return them afterwards.
 
     All units move at once, by their direction of descent over their curvature, see
-    `free_energy_descent`: the dynamics of Singh & Buckley, 2023, §5, with a time constant for
-    each unit. Fixed points are the same. F never increases, whatever the number of children is.
-
-    Args:
-        observed: As in `free_energy_descent`.
-        states: Where the latent layers begin, as in `free_energy_descent`.
-        weights: As in `free_energy_descent`.
-        precisions: As in `free_energy_descent`.
-        prior_precision: As in `free_energy_descent`.
-        steps: Number of steps, 0 or more.
-        rate: Factor of the steps, above 0 and below 2; 1 goes to the lowest point of the bound.
-
-    Returns:
-        The latent layers afterwards, in float32 (float64 for float64).
-
-    Raises:
-        ValueError: If an argument is wrong.
-        TypeError: If a dtype is wrong.
+    `free_energy_descent`, which has the same arguments and errors: the dynamics of Singh & Buckley,
+    2023, §5, with a time constant for each unit. Fixed points are the same. F never increases,
+    whatever the number of children is. The `steps` have the factor `rate`, above 0 and below 2; 1
+    goes to the lowest point of the bound. Layers are float32 (float64 for float64).
     """
     if steps < 0:
         msg = f"`steps` must be 0 or more, got {steps}"
@@ -219,27 +206,22 @@ def predictive_coding_inference(
 
 
 class _Generative(NamedTuple):
-    """How a layer predicts the one below.
+    """How a layer predicts the one below."""
 
-    Args:
-        matrix: `W`, `(G, D_below, D_above)`, in the working dtype.
-        squared_norm: `|W|²`, `(G, 1, 1)`.
-    """
-
-    matrix: Tensor
-    squared_norm: Tensor
+    matrix: Tensor  # W, (G, D_below, D_above), in the working dtype
+    squared_norm: Tensor  # |W|², (G, 1, 1)
 
 
 def _generative(weights: Sequence[Tensor], observed: Tensor) -> list[_Generative]:
     """Compute the spectral norms, which are expensive and the same in all steps."""
     dtype = working_dtype(observed.dtype)
-    found = []
     with full_precision(observed.device):
-        for weight in weights:
-            matrix = weight.to(dtype)
-            norm = torch.linalg.matrix_norm(matrix, 2).square()[:, None, None]
-            found.append(_Generative(matrix, norm))
-    return found
+        matrices = [weight.to(dtype) for weight in weights]
+        norms = [torch.linalg.matrix_norm(matrix, 2).square() for matrix in matrices]
+    return [
+        _Generative(matrix, norm[:, None, None])
+        for matrix, norm in zip(matrices, norms, strict=True)
+    ]
 
 
 def _descent(
@@ -305,3 +287,81 @@ def _check_hierarchy(
         expected = (heads, below.shape[-1], state.shape[-1])
         check_shape(f"weights[{level}]", weight, expected, "(G, D_below, D_above)")
         below = state
+
+
+class PredictiveCodingAttention2d(Attention2d):
+    """Pixels attend to each other through a few latent causes that predict them.
+
+    The causes of each head start from learnt states, and predict the queries of the pixels by a
+    learnt generative matrix. They descend the free energy of the normalised prediction errors, with
+    steps that never increase it, however many pixels there are. Each pixel then looks, through the
+    causes that explain it, at the pixels that these explain. It costs `N K` for K causes.
+
+    The precision of the pixels is `1 / sqrt(D)`, so that logits are scaled as in dot-product
+    attention.
+
+    Args:
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, divided evenly among the heads.
+        num_causes: Number `K` of causes of each head.
+        steps: Number of steps of the descent.
+        prior_precision: Of the zero-mean prior of the causes.
+        **shared: As in `Attention2d`.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    no_position: ClassVar[str | None] = (
+        "pixels look at latent causes, which have no place in the map"
+    )
+    no_span: ClassVar[str | None] = (
+        "pixels look at latent causes of their whole line, and only through these at each other"
+    )
+    has_keys: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        num_causes: int = 8,
+        steps: int = 3,
+        prior_precision: float = 1.0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(in_channels, out_channels, **shared)
+        if num_causes < 1 or steps < 1 or not prior_precision > 0.0:
+            msg = (
+                "`num_causes` and `steps` must be at least 1 and `prior_precision` above 0, got "
+                f"{num_causes}, {steps} and {prior_precision}"
+            )
+            raise ValueError(msg)
+        self.steps = steps
+        self.prior_precision = prior_precision
+        channels = self.head_channels
+        self.causes = nn.Parameter(torch.randn(self.num_heads, num_causes, channels))
+        # Orthogonal matrices predict queries of unit variance and have the shortest way to them.
+        self.generative = nn.Parameter(torch.empty(self.num_heads, channels, channels))
+        for matrix in self.generative:
+            nn.init.orthogonal_(matrix)
+
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the causes and the posterior over edges through them, see `Attention2d`."""
+        del keys, log_mask, size
+        tokens = queries.to(working_dtype(queries.dtype))
+        precision = tokens.shape[-1] ** -0.5
+        (causes,) = predictive_coding_inference(
+            tokens,
+            [self.causes.to(tokens.dtype).expand(len(tokens), -1, -1, -1)],
+            [self.generative],
+            precisions=[precision],
+            prior_precision=self.prior_precision,
+            steps=self.steps,
+        )
+        with full_precision(tokens.device):
+            predictions = causes @ self.generative.to(tokens.dtype).mT  # (B, G, K, D)
+        log_prior = -precision / 2 * predictions.square().sum(-1)  # (B, G, K)
+        return BasesEdges(tokens, predictions, log_prior, precision)

@@ -1,9 +1,9 @@
-"""Slots that compete for the inputs: Locatello et al. (2020), and the free energy behind it.
+"""Slots and bases that compete for the inputs: slot attention, EM attention.
 
-The softmax is over the slots, so that each input has to choose one. As inference, each input has
-one edge, which leads to one of the slots, and the slots are latent nodes (Singh & Buckley, 2023,
-§4.0.5). Two updates differ in one factor. With the responsibilities `w_ik` of the slots and their
-mass `N_k = sum_i w_ik`,
+The softmax is over the slots, so that each input has to choose one (Locatello et al., 2020). As
+inference, each input has one edge, which leads to one of the slots, and the slots are latent nodes
+(Singh & Buckley, 2023, §4.0.5). Two updates differ in one factor. With the responsibilities `w_ik`
+of the slots and their mass `N_k = sum_i w_ik`,
 
 - `slot_attention` moves a slot to the mean `sum_i w_ik x_i / N_k`, as Locatello et al. do;
 - `slot_inference` moves it to the sum `sum_i w_ik x_i / p`, as Singh and Buckley print it for
@@ -17,13 +17,19 @@ logits that include `-scale |slot|²/2`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from probseg.family.free_energy import check_positive, edge_energy, node_energy
+from probseg.attention.base import Attention2d, Shared
+from probseg.attention.bases import Bases, Normalisation, Update
+from probseg.family.energy import check_positive, edge_energy, node_energy
+from probseg.family.low_rank import BasesEdges
 from probseg.ops.attention import LogPrior, assign_checked, attend, checked_terms
 from probseg.ops.checks import check_iterations, check_shape, check_units
+from probseg.ops.edges import EdgePosterior
+from probseg.ops.em import m_step
 from probseg.ops.numerics import working_dtype
 
 
@@ -84,10 +90,7 @@ def slot_attention(
         float32 (float64 for float64 arguments). A slot that no input sees has a mean of zero.
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is below 1, or a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is below 1; and as `attend` does.
     """
     check_iterations(iterations)
     gathered = inputs if values is None else values
@@ -138,11 +141,7 @@ def slot_inference(
         input sees is zero.
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is below 1, the precision is not above 0, or a shape, a device
-            or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is below 1, the precision is not above 0; and as `attend` does.
     """
     check_iterations(iterations)
     check_positive("precision", precision)
@@ -164,24 +163,11 @@ def slot_free_energy(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return `p/2 sum_k |slot_k|² - 1/scale sum_i log sum_k exp(scale x_i·slot_k)`.
+    """Return `p/2 sum_k |slot_k|² - 1/scale sum_i log sum_k exp(scale x_i·slot_k)`, `(B, G)`.
 
-    See `probseg.family.free_energy`. No update of `slot_inference` raises it.
-
-    Args:
-        inputs: `(B, G, N, D)`.
-        slots: `(B, G, K, D)`, in a dtype as in `slot_inference`.
-        scale: As in `slot_inference`, above 0.
-        precision: As in `slot_inference`.
-        log_prior: As in `slot_inference`; added to `scale x_i·slot_k`.
-        backend: As in `attend`.
-
-    Returns:
-        `(B, G)` in float32 (float64 for float64 arguments); inf if an input sees no slot.
-
-    Raises:
-        ValueError: If the scale or the precision is not above 0; and all that `slot_inference`
-            raises.
+    See `probseg.family.energy`. No update of `slot_inference` raises it. Arguments, dtypes and
+    errors are those of `slot_inference`; the scale is above 0, and the log prior is added to `scale
+    x_i·slot_k`. It is inf if an input sees no slot.
     """
     inputs, slots = holding_sums(inputs, slots)
     read = attend(inputs, slots, slots, log_prior=log_prior, scale=scale, backend=backend)
@@ -198,3 +184,241 @@ def holding_sums(inputs: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
 def sums_of(means: Tensor, log_mass: Tensor, precision: float) -> Tensor:
     """Turn means `(B, G, K, D)` and the log of their mass into sums, divided by a precision."""
     return means * (log_mass.exp() / precision).unsqueeze(-1)
+
+
+class SlotAttention2d(Attention2d):
+    """Slots compete for pixels and take the mean of theirs; pixels read from their slots.
+
+    The posterior leads from a pixel to a slot, and from there to one of the pixels that the slot
+    explains. Its cost is linear in the pixels. Slots are inferred for each line of each map, from
+    those that are learnt: they do not start at random, as in Locatello et al. (2020), because the
+    same picture is to get the same answer, and slots that start apart can learn to stand for
+    different things.
+
+    Dot products of the `D` channels of unit variance are unscaled, as in a mixture of Gaussians
+    of precision 1: each update multiplies small differences between slots by the scale times the
+    variance of the pixels in their direction, and with the `1 / sqrt(D)` of standard attention
+    all slots of a new layer would become the mean of the map, without a gradient to part them.
+
+    Args:
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, divided evenly among the heads.
+        num_slots: Number `K` of slots in each head, at least 1; with 1, all pixels get the mean.
+        iterations: Number of updates of the slots, at least 1.
+        **shared: As in `Attention2d`.
+
+    Raises:
+        ValueError: If `num_slots` or `iterations` is below 1; and as `Attention2d` does.
+    """
+
+    no_position: ClassVar[str | None] = (
+        "its pixels look at slots, which do not lie anywhere in the map"
+    )
+    no_span: ClassVar[str | None] = "its slots are shared by all pixels of a line"
+    has_keys: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        num_slots: int = 8,
+        iterations: int = 3,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(in_channels, out_channels, **shared)
+        check_iterations(iterations)
+        if num_slots < 1:
+            msg = f"`num_slots` must be at least 1, got {num_slots}; pixels look at nothing else"
+            raise ValueError(msg)
+        self.iterations = iterations
+        self.scale = 1.0
+        self.initial = nn.Parameter(torch.randn(self.num_heads, num_slots, self.head_channels))
+
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the slots and the posterior of edges through them, see `Attention2d`."""
+        del keys, log_mask, size
+        slots = self.infer(queries, self.initial.expand(len(queries), -1, -1, -1))
+        return BasesEdges(queries, slots, scale=self.scale)
+
+    def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
+        """Infer the keys of the last comparison, `(B, G, K, D)`, in the dtype of the inputs.
+
+        Inputs are the pixels of each line, `(B, G, N, D)`; slots begin in the dtype of the
+        parameters.
+        """
+        return slot_attention(
+            inputs, slots.to(inputs.dtype), iterations=self.iterations, scale=self.scale
+        ).slots
+
+
+class GRUSlotAttention2d(SlotAttention2d):
+    """Slot attention with the learnt update of Locatello et al. (2020, Alg. 1).
+
+    Slots are the states of a gated recurrent unit with the means as inputs; a residual perceptron
+    follows, and pixels are compared with layer-normalised slots. Heads share all three. Two
+    projections of Algorithm 1 are left out: that of slots, which is a matrix times that of pixels,
+    and that of values. The unit gathers the `D` channels that the slots are compared with, which is
+    no restriction where `D` is the number of channels of the features; with fewer, Algorithm 1 can
+    gather other combinations of the features than it compares, and this layer cannot. Inputs are
+    not layer-normalised. Dot products are multiplied by `1 / sqrt(D)`.
+
+    For arguments see `SlotAttention2d`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        num_slots: int = 8,
+        iterations: int = 3,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, num_slots=num_slots, iterations=iterations, **shared
+        )
+        width = self.head_channels
+        self.scale = width**-0.5
+        self.norm = nn.LayerNorm(width)
+        self.cell = nn.GRUCell(width, width)
+        self.perceptron = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
+
+    def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
+        """Infer the slots and normalise them, see `SlotAttention2d`."""
+
+        def as_keys(states: Tensor) -> Tensor:
+            normalised: Tensor = self.norm(states)
+            return normalised.to(inputs.dtype)
+
+        states = slot_attention(
+            inputs,
+            slots,
+            iterations=self.iterations,
+            scale=self.scale,
+            as_keys=as_keys,
+            update=self._update,
+        ).slots
+        return as_keys(states)
+
+    def _update(self, means: Tensor, states: Tensor) -> Tensor:
+        rows = means.to(states.dtype).flatten(0, 2), states.flatten(0, 2)  # (B * G * K, D)
+        moved = self.cell(*rows).view(states.shape)
+        result: Tensor = moved + self.perceptron(moved)
+        return result
+
+
+class EMAttention2d(Attention2d):
+    """Pixels gather values through bases that EM fits to the queries (after Li et al., 2019).
+
+    With the responsibilities `Z` of the last E step, the value of a basis is the mean of the
+    values weighted by `Z`, and pixels read these means out with `Z`. EMANet does the same with
+    the queries in the place of the values. It costs `O(N K T)`.
+
+    Along the axes "height" and "width", each line of the map has its own bases, which start from
+    the same ones. A moving average takes place whenever edges are inferred in training mode.
+
+    Args:
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, divided evenly among the heads.
+        num_bases: Number `K` of bases in each head.
+        bases: How the initial bases change in training: "moving_average", "learnt" or "fixed".
+        normalisation: Of the bases: "l2", "layer" or None.
+        train_iterations: Number `T` of EM iterations in training.
+        eval_iterations: Number of EM iterations in evaluation.
+        scale: Inverse temperature of the responsibilities (`lambda`, Eq. 12).
+        momentum: Of the moving average (`alpha`, Eq. 15).
+        **shared: Further arguments of `Attention2d`; there is no position and no span.
+
+    Raises:
+        UnknownNameError: If there are no such bases, or no such normalisation.
+        ValueError: If a number is out of range, or the arguments of `Attention2d` do not fit.
+    """
+
+    no_position = "bases have no place on the map, and so no offset from a pixel"
+    no_span = "bases are fitted to all pixels of a line at once"
+    has_keys = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        num_bases: int = 64,
+        bases: Update = "moving_average",
+        normalisation: Normalisation | None = "l2",
+        train_iterations: int = 3,
+        eval_iterations: int = 3,
+        scale: float = 1.0,
+        momentum: float = 0.9,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(in_channels, out_channels, **shared)
+        self.scale = scale
+        self.bases = Bases(
+            num_bases,
+            self.head_channels,
+            num_heads=self.num_heads,
+            update=bases,
+            normalisation=normalisation,
+            momentum=momentum,
+            train_iterations=train_iterations,
+            eval_iterations=eval_iterations,
+        )
+
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the posterior over edges, see `Attention2d`."""
+        del keys, log_mask, size  # neither keys nor a span: pixels look at bases
+        tokens = queries.to(self.bases.initial.dtype)  # which autocast has lowered
+        bases = self.bases.start(len(tokens))
+        for _ in range(self.bases.iterations - 1):
+            bases = self._m_step(tokens, bases)
+        if self.bases.follows:
+            with torch.no_grad():
+                self.bases.follow(self._m_step(tokens, bases))
+        return BasesEdges(tokens, bases, scale=self.scale)
+
+    def _m_step(self, tokens: Tensor, bases: Tensor) -> Tensor:
+        return m_step(tokens, bases, scale=self.scale, normalise=self.bases.normalise)
+
+
+class DoubleAttention2d(EMAttention2d):
+    """EM attention of one iteration through learnt bases: double attention (Li et al., 2019, §5.4).
+
+    Bases gather values from the pixels, and pixels read them out again. Unlike in A2-Net as
+    published (Chen et al., 2018), one and the same softmax over the bases does both.
+
+    Args:
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, divided evenly among the heads.
+        num_bases: Number `K` of bases in each head.
+        **shared: Further arguments of `Attention2d`; there is no position and no span.
+
+    Raises:
+        ValueError: If a number is out of range, or the arguments of `Attention2d` do not fit.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        num_bases: int = 64,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            num_bases=num_bases,
+            bases="learnt",
+            normalisation=None,
+            train_iterations=1,
+            eval_iterations=1,
+            **shared,
+        )

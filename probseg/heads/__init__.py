@@ -9,30 +9,26 @@ from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.heads.base import Decoder, DecoderMaps, Head
-    from probseg.heads.conv import ConvHead, SeparableHead
+    from probseg.heads.conv import ConvHead, MaskQuality, SeparableHead
     from probseg.heads.csa import CorrectiveSelfAttention
     from probseg.heads.deeplab import DeepLabV3PlusDecoder, DenseDeepLabDecoder
-    from probseg.heads.fpn import FPNDecoder
-    from probseg.heads.fusion import Fusion, PromptFusion
+    from probseg.heads.fusion import Fusion, PromptFusion, PromptStage
     from probseg.heads.graph_cut import GraphCut
     from probseg.heads.ocr import OCRDecoder
     from probseg.heads.propagation import PromptPropagation
-    from probseg.heads.pyramid import PromptUNet, PyramidDecoder
-    from probseg.heads.quality import MaskQuality
-    from probseg.heads.simple_pyramid import SimplePyramid
-    from probseg.heads.stage import PromptStage
+    from probseg.heads.pyramid import FPNDecoder, PromptUNet, PyramidDecoder, SimplePyramid
 
 _DECODERS = {
     "DeepLabV3PlusDecoder": "probseg.heads.deeplab.DeepLabV3PlusDecoder",
     "DenseDeepLabDecoder": "probseg.heads.deeplab.DenseDeepLabDecoder",
-    "FPNDecoder": "probseg.heads.fpn.FPNDecoder",
+    "FPNDecoder": "probseg.heads.pyramid.FPNDecoder",
     "OCRDecoder": "probseg.heads.ocr.OCRDecoder",
     "PyramidDecoder": "probseg.heads.pyramid.PyramidDecoder",
-    "SimplePyramid": "probseg.heads.simple_pyramid.SimplePyramid",
+    "SimplePyramid": "probseg.heads.pyramid.SimplePyramid",
 }
 _FUSIONS = {
     "PromptFusion": "probseg.heads.fusion.PromptFusion",
-    "PromptStage": "probseg.heads.stage.PromptStage",
+    "PromptStage": "probseg.heads.fusion.PromptStage",
     "PromptUNet": "probseg.heads.pyramid.PromptUNet",
 }
 _HEADS = {
@@ -54,7 +50,7 @@ _PATHS = {
     "Fusion": "probseg.heads.fusion.Fusion",
     "GraphCut": "probseg.heads.graph_cut.GraphCut",
     "Head": "probseg.heads.base.Head",
-    "MaskQuality": "probseg.heads.quality.MaskQuality",
+    "MaskQuality": "probseg.heads.conv.MaskQuality",
     "PromptPropagation": "probseg.heads.propagation.PromptPropagation",
 }
 

@@ -15,15 +15,10 @@ from probseg.types import FeatureInfo
 
 
 class Units(NamedTuple):
-    """Pixels of an image as queries of mixtures, and the units of those.
+    """Pixels of an image as queries of mixtures, and the units of those."""
 
-    Args:
-        queries: Shape `(B, G, h w, D)`.
-        keys: Shape `(B, G, M, D)`.
-    """
-
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  # (B, G, h w, D)
+    keys: Tensor  # (B, G, M, D)
 
 
 class DecoderMaps(NamedTuple):
@@ -52,7 +47,7 @@ class DecoderMaps(NamedTuple):
             change(self.features),
             None if self.auxiliary is None else change(self.auxiliary),
             coarser=tuple(change(level) for level in self.coarser),
-            units=None if self.units is None else Units(*(change(one) for one in self.units)),
+            units=None if self.units is None else Units(*(change(tensor) for tensor in self.units)),
         )
 
 
@@ -106,14 +101,7 @@ class Head(nn.Module, ABC):
 def conv_norm_relu(
     in_channels: int, out_channels: int, kernel_size: int, rate: int = 1
 ) -> nn.Sequential:
-    """Build a convolution that keeps the size, a batch normalisation and a ReLU.
-
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the result.
-        kernel_size: Side of the kernel, odd.
-        rate: Distance of the taps of the kernel, in pixels.
-    """
+    """Build a convolution that keeps the size, a batch normalisation and a ReLU; `rate` dilates."""
     padding = rate * (kernel_size // 2)
     return nn.Sequential(
         nn.Conv2d(
@@ -136,12 +124,8 @@ def conv_norm(
 
 
 def levels_from(inputs: FeatureInfo, stride: int) -> list[int]:
-    """Return the numbers of the maps with at least a stride, finest first.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    levels = [level for level, own in enumerate(inputs.strides) if own >= stride]
+    """Return the numbers of the maps with at least a stride, finest first; there must be one."""
+    levels = [level for level, other in enumerate(inputs.strides) if other >= stride]
     if not levels:
         msg = (
             f"`stride` must be at most {inputs.strides[-1]}, the stride of the backbone's coarsest "
@@ -161,10 +145,6 @@ class DilatedDepthwise(nn.Conv2d):
 
     On the CPU it learns in float32: in bfloat16, with channels last, the weights of a dilated
     grouped convolution get gradients of 1e34 or NaN there (seen with PyTorch 2.15).
-
-    Args:
-        channels: Number of channels.
-        dilation: Distance of the taps in pixels.
     """
 
     def __init__(self, channels: int, dilation: int) -> None:

@@ -38,20 +38,18 @@ class DeepLabV3PlusDecoder(_DeepLab):
     """Context of several scales from the coarsest map, edges from a fine one.
 
     Source: Chen, Zhu, Papandreou, Schroff and Adam, 2018, "Encoder-Decoder with Atrous Separable
-    Convolution for Semantic Image Segmentation", section 3 and Fig. 2. The rates are those of
-    Chen et al. 2017, "Rethinking Atrous Convolution", section 3.3.
+    Convolution for Semantic Image Segmentation", section 3 and Fig. 2. The rates of the 3x3
+    convolutions are those of Chen et al. 2017, "Rethinking Atrous Convolution", section 3.3:
+    (6, 12, 18) for a coarsest map of stride 16, and in inverse proportion to other strides.
 
     Args:
         inputs: Channels and strides of the backbone's maps.
         channels: Number of channels of the pyramid's branches and of the result.
         low_channels: Number of channels to which the fine map is reduced.
         stride: Stride of the fine map, and of the result.
-        rates: Atrous rates of the pyramid's 3x3 convolutions; None is (6, 12, 18) for a coarsest
-            map of stride 16, and in inverse proportion to its stride otherwise.
-        dropout: Probability with which elements of the pyramid's result are dropped.
 
     Raises:
-        ValueError: If no map has the stride `stride`, or if a rate is less than 1.
+        ValueError: If no map has the stride `stride`.
     """
 
     def __init__(
@@ -60,16 +58,14 @@ class DeepLabV3PlusDecoder(_DeepLab):
         channels: int = 256,
         low_channels: int = 48,
         stride: int = 4,
-        rates: tuple[int, ...] | None = None,
-        dropout: float = 0.1,
     ) -> None:
         super().__init__()
         self.low_level = _level_of(stride, inputs)
         self.pyramid = AtrousPyramid(
             inputs.channels[-1],
             channels,
-            default_rates(inputs.strides[-1]) if rates is None else rates,
-            dropout,
+            default_rates(inputs.strides[-1]),
+            dropout=0.1,
         )
         self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
         self.fuse = nn.Sequential(
@@ -80,19 +76,11 @@ class DeepLabV3PlusDecoder(_DeepLab):
 
 
 class AtrousPyramid(nn.Module):
-    """Atrous spatial pyramid pooling.
+    """Atrous spatial pyramid pooling, with a branch for each rate.
 
-    Args:
-        in_channels: Number of channels of the map.
-        channels: Number of channels of every branch and of the result.
-        rates: Rates of the atrous branches.
-        dropout: Probability with which elements of the result are dropped.
-        dense: Plain 3x3 convolutions, and a batch normalisation in the pooled branch (Chen et al.
-            2017, "Rethinking Atrous Convolution", 3.3), instead of separable convolutions (Chen
-            et al. 2018, section 3).
-
-    Raises:
-        ValueError: If a rate is less than 1.
+    A `dense` one has plain 3x3 convolutions, and a batch normalisation in the pooled branch (Chen
+    et al. 2017, "Rethinking Atrous Convolution", 3.3), instead of separable convolutions (Chen et
+    al. 2018, section 3).
     """
 
     def __init__(
@@ -104,9 +92,6 @@ class AtrousPyramid(nn.Module):
         dense: bool = False,
     ) -> None:
         super().__init__()
-        if any(rate < 1 for rate in rates):
-            msg = f"`rates` must be at least 1, got {rates}; 1 is a plain 3x3 convolution"
-            raise ValueError(msg)
         self.point = conv_norm_relu(in_channels, channels, 1)
         if dense:
             branches = [conv_norm_relu(in_channels, channels, 3, rate) for rate in rates]
@@ -144,11 +129,9 @@ class DenseDeepLabDecoder(_DeepLab):
         channels: Number of channels of the pyramid's branches and of the result.
         low_channels: Number of channels to which the fine map is reduced.
         stride: Stride of the fine map, and of the result.
-        rates: Atrous rates of the pyramid's 3x3 convolutions.
-        dropout: Probability with which elements of the pyramid's result are dropped.
 
     Raises:
-        ValueError: If no map has the stride `stride`, or if a rate is less than 1.
+        ValueError: If no map has the stride `stride`.
     """
 
     def __init__(
@@ -157,12 +140,11 @@ class DenseDeepLabDecoder(_DeepLab):
         channels: int = 256,
         low_channels: int = 32,
         stride: int = 4,
-        rates: tuple[int, ...] = (12, 24, 36),
-        dropout: float = 0.5,
     ) -> None:
         super().__init__()
         self.low_level = _level_of(stride, inputs)
-        self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout, dense=True)
+        rates = default_rates(8)
+        self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout=0.5, dense=True)
         self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
         self.fuse = nn.Sequential(
             depthwise_pointwise(channels + low_channels, channels),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import DecoderMaps, conv_norm_relu, separable_conv
+from probseg.attention import replacing_convolution
+from probseg.heads.base import DecoderMaps, conv_norm, conv_norm_relu, enlarged_to, separable_conv
 from probseg.types import FeatureInfo, Prompts
 
 
@@ -85,3 +87,123 @@ class PromptFusion(Fusion):
         for block in self.blocks:
             fused = fused + block(fused)
         return fused
+
+
+class PromptStage(Fusion):
+    """Bottleneck blocks on one level of the pyramid, with 3x3 convolutions or with attention.
+
+    All other layers of the stage are 1x1 convolutions: prompts reach another cell of its grid
+    through these convolutions or this attention alone. The result is enlarged to the finest stride
+    by sub-pixel convolution (Shi et al. 2016).
+
+    Args:
+        inputs: Channels and strides of the decoder's maps, finest first.
+        prompt_channels: Number of click maps.
+        level: Number of the level, 0 for the finest.
+        channels: Channels of the stage, even; its 3x3 convolutions or attention have half of them.
+        blocks: Number of blocks.
+        attention: Name of an attention in `ATTENTIONS`; None for 3x3 convolutions.
+        layout: "full" or "axial", of the attention, as are the next three.
+        position: "factored", "full" or None: relative position embeddings.
+        num_heads: Number of heads.
+        image_size: Side in pixels of the images that the position embeddings are learnt for; for
+            others they are interpolated.
+        finer: Whether the result also depends on the finer levels of the pyramid, which then pass
+            the stage by.
+        out_channels: Channels of the result.
+        options: Further arguments of the attention's class.
+
+    Raises:
+        UnknownNameError: If there is no attention, layout or position of that name.
+        ValueError: If the pyramid has no such level, there is no block, or an argument of the
+            attention does not fit.
+    """
+
+    def __init__(
+        self,
+        inputs: FeatureInfo,
+        prompt_channels: int,
+        level: int = 2,
+        channels: int = 128,
+        blocks: int = 2,
+        attention: str | None = None,
+        layout: str = "full",
+        position: str | None = "factored",
+        num_heads: int = 4,
+        image_size: int = 160,
+        finer: bool = False,
+        out_channels: int = 16,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= level < len(inputs.strides):
+            msg = (
+                f"`level` must be one of the {len(inputs.strides)} levels of the decoder, from 0 "
+                f"for the finest, got {level}"
+            )
+            raise ValueError(msg)
+        if blocks < 1:
+            msg = f"`blocks` must be at least 1, got {blocks}"
+            raise ValueError(msg)
+        self.level = level
+        self.channels = out_channels
+        stride = inputs.strides[level]
+        side = -(-image_size // stride)
+        self.embed = nn.Conv2d(prompt_channels, channels, kernel_size=stride, stride=stride)
+        self.project = conv_norm(inputs.channels[level], channels, 1)
+        width = channels // 2
+        self.blocks = nn.ModuleList()
+        for _ in range(blocks):
+            mixing: list[nn.Module] = [nn.Conv2d(width, width, 3, padding=1, bias=False)]
+            if attention is not None:
+                mixing = [
+                    *replacing_convolution(
+                        attention,
+                        width,
+                        width,
+                        layout=layout,
+                        num_heads=num_heads,
+                        position=position,
+                        position_size=(side, side),
+                        options=options,
+                    )
+                ]
+            self.blocks.append(_Bottleneck(channels, width, mixing))
+        self.ratio = stride // inputs.strides[0]
+        self.subpixels = nn.Conv2d(channels, out_channels * self.ratio**2, kernel_size=1)
+        self.finer = nn.ModuleList(
+            conv_norm(fine, out_channels, 1) for fine in inputs.channels[: level if finer else 0]
+        )
+        self.smooth = conv_norm_relu(out_channels, out_channels, 3)
+
+    def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
+        """Return features `(B, V, h, w)` of the decoder's finest stride."""
+        pyramid = (decoder_maps.features, *decoder_maps.coarser)
+        features = pyramid[self.level]
+        x: Tensor = F.relu(self.project(features) + self.embed(maps.to(features.dtype)))
+        for block in self.blocks:
+            x = block(x)
+        x = F.pixel_shuffle(self.subpixels(x), self.ratio)
+        for project, finer in zip(self.finer, pyramid, strict=False):
+            x = x + enlarged_to(project(finer), x)
+        smoothed: Tensor = self.smooth(F.relu(x))
+        return smoothed
+
+
+class _Bottleneck(nn.Module):
+    """Residual block whose layers in the middle connect the pixels (He et al. 2016)."""
+
+    def __init__(self, channels: int, width: int, mixing: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *conv_norm_relu(channels, width, 1),
+            *mixing,
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            *conv_norm(width, channels, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `(B, C, h, w)`."""
+        result: Tensor = F.relu(x + self.layers(x))
+        return result

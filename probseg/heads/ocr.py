@@ -82,16 +82,10 @@ class OCRDecoder(Decoder):
 
 
 def gather_regions(pixels: Tensor, scores: Tensor) -> Tensor:
-    """Average the pixels of each soft region (Yuan et al. 2020, section 3).
+    """Average pixels `(B, C, h, w)` over each soft region: `(B, C, K, 1)`.
 
-    `f_k = sum_i w_ki x_i`, where `w_k` is the softmax of the region's scores over positions.
-
-    Args:
-        pixels: Representations `x`, shape `(B, C, h, w)`.
-        scores: Of the `K` regions, shape `(B, K, h, w)`.
-
-    Returns:
-        Representations of the regions, shape `(B, C, K, 1)`.
+    `f_k = sum_i w_ki x_i`, where `w_k` is the softmax of the region's scores `(B, K, h, w)` over
+    positions (Yuan et al. 2020, section 3).
     """
     dtype = working_dtype(pixels.dtype)
     # Half precision has no digits for the weight of one among many thousand pixels.
@@ -107,10 +101,6 @@ class ObjectAttention(nn.Module):
     `y_i = output(sum_k w_ik value(f_k))`, where `w_i` is the softmax over the regions of
     `query(x_i)·key(f_k) / sqrt(C)`; the transforms are 1x1 convolutions with normalisation and
     ReLU (Yuan et al. 2020, section 3).
-
-    Args:
-        in_channels: Number of channels of the pixels, of the regions and of the result.
-        channels: Number of channels `C` of queries, keys and values.
     """
 
     def __init__(self, in_channels: int, channels: int) -> None:
@@ -121,15 +111,7 @@ class ObjectAttention(nn.Module):
         self.output = conv_norm_relu(channels, in_channels, 1)
 
     def forward(self, pixels: Tensor, regions: Tensor) -> Tensor:
-        """Attend.
-
-        Args:
-            pixels: Shape `(B, in_channels, h, w)`.
-            regions: Shape `(B, in_channels, K, 1)`.
-
-        Returns:
-            Context of each pixel, shape `(B, in_channels, h, w)`.
-        """
+        """Return the context of pixels `(B, C', h, w)` among regions `(B, C', K, 1)`."""
         queries = self.query(pixels)  # (B, C, h, w)
         keys, values = _tokens(self.key(regions)), _tokens(self.value(regions))  # (B, 1, K, C)
         attended = attend(_tokens(queries), keys, values, scale=queries.shape[1] ** -0.5)

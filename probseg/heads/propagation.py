@@ -142,11 +142,7 @@ class PromptPropagation(nn.Module):
             return maps.reshape(len(maps), self.channels, *grid)
 
     def _observed(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
-        """Return the weights of all pixels, of the object, and of positive and negative clicks.
-
-        Returns:
-            float32, shape `(B, 4, h, w)`.
-        """
+        """Return weights `(B, 4, h, w)`: of all pixels, of the object, of clicks of either sign."""
         boxes = prompts.boxes.float() / self.stride
         boxed = ~boxes.isnan().any(dim=1)[:, None, None]  # (B, 1, 1)
         belief = filled_box_map(boxes, grid)

@@ -1,4 +1,4 @@
-"""A feature pyramid, and a U-Net that fuses prompts with all of its levels."""
+"""Feature pyramids, and a U-Net that fuses prompts with all of their levels."""
 
 from __future__ import annotations
 
@@ -87,9 +87,8 @@ class PromptUNet(Fusion):
         prompt_channels: Number of click maps.
         blocks: Residual blocks at each level on the way down, finest first; each has two
             convolutions, but the finest level's one.
-        propagation: Builds the `PromptPropagation`, of which one level takes the maps; None
+        propagation: Builds the `PromptPropagation`, whose maps join the second level; None
             without.
-        propagation_level: Number of this level, 0 for the finest.
         detail: Whether a few convolutions of the image, once for all clicks, are added to the
             finest map: contours that an encoder of coarse patches does not keep (Yao et al. 2024,
             "ViTMatte", section 3.3; Ke et al. 2023, "Segment Anything in High Quality", section
@@ -97,7 +96,7 @@ class PromptUNet(Fusion):
 
     Raises:
         ValueError: If the numbers of levels differ, a stride is not divisible by the one before,
-            or there is no such `propagation_level`.
+            or there is no second level for `propagation`.
     """
 
     def __init__(
@@ -106,7 +105,6 @@ class PromptUNet(Fusion):
         prompt_channels: int,
         blocks: Sequence[int] = (1, 1, 1, 1),
         propagation: Callable[[FeatureInfo], PromptPropagation] | None = None,
-        propagation_level: int = 1,
         detail: bool = False,
     ) -> None:
         super().__init__()
@@ -119,11 +117,8 @@ class PromptUNet(Fusion):
         if any(coarse % fine for fine, coarse in itertools.pairwise(strides)):
             msg = f"`inputs` must have strides that divide one another, got {strides}"
             raise ValueError(msg)
-        if propagation is not None and not 0 <= propagation_level < len(widths):
-            msg = (
-                f"`propagation_level` must be the number of one of {len(widths)} levels, from 0 "
-                f"for the finest, got {propagation_level}"
-            )
+        if propagation is not None and len(widths) < 2:
+            msg = f"`propagation` needs a second level, got {len(widths)}; leave it out"
             raise ValueError(msg)
         self.channels = widths[0]
         self.detail = image_details(widths[0], strides[0]) if detail else None
@@ -142,11 +137,9 @@ class PromptUNet(Fusion):
         )
         self.merge = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
         self.propagation: PromptPropagation | None = None
-        self.propagation_level = propagation_level
         if propagation is not None:
-            width = widths[propagation_level]
-            self.propagation = propagation(FeatureInfo((width,), (strides[propagation_level],)))
-            self.said = nn.Conv2d(self.propagation.channels, width, kernel_size=1)
+            self.propagation = propagation(FeatureInfo(widths[1:2], strides[1:2]))
+            self.said = nn.Conv2d(self.propagation.channels, widths[1], kernel_size=1)
 
     def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
         """Add details of the image, and let the units of the propagation adapt to it."""
@@ -156,9 +149,8 @@ class PromptUNet(Fusion):
             decoder_maps = decoder_maps._replace(features=features + details)
         if self.propagation is None:
             return decoder_maps
-        level = self.propagation_level
-        features = decoder_maps.coarser[level - 1] if level else decoder_maps.features
-        return decoder_maps._replace(units=self.propagation.prepare(features, image))
+        units = self.propagation.prepare(decoder_maps.coarser[0], image)
+        return decoder_maps._replace(units=units)
 
     def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
         """Return features `(B, V, h, w)` of the decoder's finest stride."""
@@ -169,7 +161,7 @@ class PromptUNet(Fusion):
             if level:
                 x = self.down[level - 1](x)
             x = x + features
-            if self.propagation is not None and level == self.propagation_level:
+            if self.propagation is not None and level == 1:
                 assert decoder_maps.units is not None, "`prepare` has made them"
                 size = x.shape[-2], x.shape[-1]
                 propagated = self.propagation(decoder_maps.units, prompts, size)
@@ -212,3 +204,110 @@ class _Residual(nn.Module):
         """Transform `(B, C, h, w)`."""
         result: Tensor = F.relu(x + self.layers(x))
         return result
+
+
+class FPNDecoder(Decoder):
+    """Light top-down decoder: each coarser map is enlarged and added to the next finer one.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+        channels: Number of channels of every level and of the result.
+        stride: Stride of the finest level used; maps with a smaller stride are left out.
+
+    Raises:
+        ValueError: If no map of the backbone has a stride of at least `stride`.
+    """
+
+    def __init__(self, inputs: FeatureInfo, channels: int = 96, stride: int = 4) -> None:
+        super().__init__()
+        self.levels = levels_from(inputs, stride)
+        self.lateral = nn.ModuleList(
+            nn.Conv2d(inputs.channels[i], channels, kernel_size=1) for i in self.levels
+        )
+        self.smooth = nn.ModuleList(conv_norm_relu(channels, channels, 3) for _ in self.levels)
+        self.features = FeatureInfo((channels,), (inputs.strides[self.levels[0]],))
+
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
+        """Fuse feature maps, finest first, into one of the finest level's size."""
+        fused: Tensor | None = None
+        for level in reversed(range(len(self.levels))):
+            lateral = self.lateral[level](maps[self.levels[level]])
+            if fused is not None:
+                lateral = lateral + enlarged_to(fused, lateral)
+            fused = self.smooth[level](lateral)
+        assert fused is not None, "there is at least one level"  # checked in the constructor
+        return DecoderMaps(fused)
+
+
+SCALES = (4, 2, 1, 0.5)
+"""Sizes of the levels in relation to the transformer's maps."""
+
+
+class SimplePyramid(Decoder):
+    """Levels of strides 4, 8, 16 and 32 from the maps of a plain vision transformer of stride 16.
+
+    Source: Li, Mao, Girshick and He, 2022, "Exploring Plain Vision Transformer Backbones for Object
+    Detection", section 3: transposed convolutions enlarge a map, a maximum reduces it, and a 1x1
+    and a 3x3 convolution give the width of the level; there is no top-down path. Batch
+    normalisation replaces the paper's layer normalisation behind the convolutions. The maps are
+    normalised over their channels first, which timm leaves to the layer behind the last block.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps, all of one stride that is divisible
+            by 4.
+        widths: Channels of each level, finest first, at most four. If there are as many maps as
+            levels, each level takes one, the finest that of the first depth; otherwise all levels
+            take the last map.
+
+    Raises:
+        ValueError: If the strides differ or are not divisible by 4, or there are too many widths.
+    """
+
+    def __init__(self, inputs: FeatureInfo, widths: Sequence[int] = WIDTHS) -> None:
+        super().__init__()
+        stride = inputs.strides[-1]
+        if any(other != stride for other in inputs.strides) or stride % 4:
+            msg = (
+                "`inputs` must have one stride that is divisible by 4, as plain vision "
+                f"transformers do, got {inputs.strides}; use PyramidDecoder for a backbone of "
+                "several strides, and backbone.options.patch_size 16 for patches of 14 pixels"
+            )
+            raise ValueError(msg)
+        if not 0 < len(widths) <= len(SCALES):
+            msg = f"`widths` must be 1 to {len(SCALES)} numbers of channels, got {list(widths)}"
+            raise ValueError(msg)
+        last = len(inputs.strides) - 1
+        each = len(inputs.strides) == len(widths)
+        self.sources = [level if each else last for level in range(len(widths))]
+        self.levels = nn.ModuleList(
+            _level(inputs.channels[source], width, scale)
+            for source, width, scale in zip(self.sources, widths, SCALES, strict=False)
+        )
+        strides = tuple(int(stride / scale) for scale in SCALES[: len(widths)])
+        self.features = FeatureInfo(tuple(widths), strides)
+
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
+        """Make the levels from maps `(B, C, h, w)`."""
+        normalised = {
+            source: F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
+            for source, x in enumerate(maps)
+            if source in self.sources
+        }  # each pixel over its channels
+        finest, *coarser = (
+            level(normalised[source])
+            for level, source in zip(self.levels, self.sources, strict=True)
+        )
+        return DecoderMaps(finest, coarser=tuple(coarser))
+
+
+def _level(channels: int, width: int, scale: float) -> nn.Sequential:
+    """Build the layers of a level whose sides are `scale` times those of the map."""
+    layers: list[nn.Module] = []
+    if scale < 1:
+        layers.append(nn.MaxPool2d(2, ceil_mode=True))
+    while scale > 1:
+        if layers:
+            layers += [nn.BatchNorm2d(channels), nn.GELU()]
+        layers.append(nn.ConvTranspose2d(channels, channels // 2, 2, stride=2, bias=False))
+        channels, scale = channels // 2, scale / 2
+    return nn.Sequential(*layers, conv_norm(channels, width, 1), conv_norm_relu(width, width, 3))

@@ -6,9 +6,9 @@ from probseg.losses.binary import (
     NormalizedFocalLoss,
     SoftIoULoss,
     WeightedSum,
+    clicked_loss,
+    iou_cross_entropy,
 )
-from probseg.losses.clicked import clicked_loss
-from probseg.losses.quality import iou_cross_entropy
 
 __all__ = [
     "BinaryCrossEntropy",

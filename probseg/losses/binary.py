@@ -1,6 +1,6 @@
-"""Losses between logits and masks: functions first, modules as thin shells.
+"""Losses of masks, of clicked pixels and of a predicted IoU: functions, modules as thin shells.
 
-All take `logits` of shape `(B, 1, H, W)` and `masks` of shape `(B, H, W)`, uint8, with 1
+Those of masks take `logits` of shape `(B, 1, H, W)` and `masks` of shape `(B, H, W)`, uint8, with 1
 object, 0 background and 255 ignored, and return one number: the mean over images of each image's
 loss, so that images count alike whatever the number of their valid pixels.
 """
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.types import IGNORE
+from probseg.types import IGNORE, Prompts
 
 
 def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,12 +49,7 @@ def normalized_focal_loss(
     dividing by its mean over the image (a constant for the gradient) keeps the total weight at
     that of cross-entropy. The quotient is computed from logarithms and needs no floor, so that it
     holds however sure the logits are; the authors' code adds 1e-12 to the sum of the factors.
-
-    Args:
-        logits: Shape `(B, 1, H, W)`.
-        masks: Shape `(B, H, W)`.
-        alpha: Weight of the object's pixels, in (0, 1); the background's is `1 - alpha`.
-        gamma: Focusing exponent, at least 0; 0 is cross-entropy times `alpha`.
+    `alpha` weighs the object's pixels, `1 - alpha` the background's; `gamma` 0 is cross-entropy.
     """
     scores, target, valid = _prepare(logits, masks)
     true_logit = (2 * target - 1) * scores
@@ -159,3 +154,48 @@ class WeightedSum(MaskLoss):
         """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""
         terms = [w * f(logits, masks) for w, f in zip(self.weights, self.losses, strict=True)]
         return torch.stack(terms).sum()
+
+
+def clicked_loss(logits: Tensor, prompts: Prompts) -> Tensor:
+    """Mean cross-entropy between the logits of clicked pixels and the labels of their clicks.
+
+    A click is obeyed where this is small: one pixel hardly counts in the loss of a mask.
+
+    Args:
+        logits: Of the object, shape `(B, 1, H, W)`.
+        prompts: Clicks inside the images; only `points` and `labels` are read.
+
+    Returns:
+        A scalar; 0 without clicks.
+    """
+    real = prompts.labels >= 0  # (B, S)
+    x, y = prompts.points.long().unbind(dim=-1)
+    rows = torch.arange(len(logits), device=logits.device)[:, None].expand_as(x)
+    clicked = logits.squeeze(1)[rows[real], y[real], x[real]].float()
+    if len(clicked) == 0:
+        return logits.sum() * 0
+    return F.binary_cross_entropy_with_logits(clicked, prompts.labels[real].float())
+
+
+def iou_cross_entropy(quality: Tensor, logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy between the predicted and the true IoU of answers, and the absolute error.
+
+    The IoU is that of the pixels whose logit is above 0, over all that are not ignored; images in
+    which neither mask nor object have such a pixel do not count.
+
+    Args:
+        quality: Logits of the predicted IoU, shape `(B,)`.
+        logits: The answers, shape `(B, 1, H, W)`; no gradient flows into them.
+        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
+
+    Returns:
+        Both averaged over images; 0 where none counts.
+    """
+    inside, truth = (logits.squeeze(1) > 0) & (masks != IGNORE), masks == 1
+    hits, unions = (inside & truth).sum(dim=(1, 2)), (inside | truth).sum(dim=(1, 2))
+    counts = unions > 0
+    weight = counts / counts.sum().clamp(min=1)
+    iou = hits / unions.clamp(min=1)
+    entropy = F.binary_cross_entropy_with_logits(quality.float(), iou, reduction="none")
+    error = (quality.detach().float().sigmoid() - iou).abs()
+    return torch.dot(entropy, weight), torch.dot(error, weight)

@@ -4,10 +4,6 @@ Scores add up over batches and processes in a `torchmetrics.MeanMetric`, which t
 the functions as tensors.
 """
 
-from probseg.metrics.bootstrap import Interval, clustered_bootstrap
-from probseg.metrics.boundary import boundary_iou
-from probseg.metrics.calibration import brier_score, expected_calibration_error
-from probseg.metrics.compliance import click_compliance
 from probseg.metrics.interaction import (
     REPORTED_CLICKS,
     Failures,
@@ -23,8 +19,15 @@ from probseg.metrics.interaction import (
     standard_error_trials,
     survival,
 )
-from probseg.metrics.jumps import size_jump
-from probseg.metrics.overlap import iou
+from probseg.metrics.masks import (
+    boundary_iou,
+    brier_score,
+    click_compliance,
+    expected_calibration_error,
+    iou,
+    size_jump,
+)
+from probseg.metrics.statistics import Interval, clustered_bootstrap
 
 __all__ = [
     "REPORTED_CLICKS",

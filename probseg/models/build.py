@@ -32,7 +32,7 @@ PARTS: Mapping[str, type[nn.Module]] = Offers(
     {
         "ClickMaps": ClickMaps,
         "GraphCut": "probseg.heads.graph_cut.GraphCut",
-        "MaskQuality": "probseg.heads.quality.MaskQuality",
+        "MaskQuality": "probseg.heads.conv.MaskQuality",
         "PromptPropagation": "probseg.heads.propagation.PromptPropagation",
         "PropagatedClicks": PropagatedClicks,
         "Segmenter": Segmenter,

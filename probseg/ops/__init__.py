@@ -9,27 +9,26 @@ from probseg.ops.attention import BackendError, LogPrior, assign, attend
 from probseg.ops.axial import axial_attention
 from probseg.ops.backends.interface import Assigned, Attended, Block, PairwisePrior
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges
+from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition
 from probseg.ops.priors import DistancePrior, WindowPrior
 from probseg.ops.probabilistic import ProbabilisticAttention, probabilistic_attention
-from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
-from probseg.ops.settings import InferenceSettings
-from probseg.ops.updates import (
+from probseg.ops.settings import (
     DirichletPrior,
     GammaPrior,
+    InferenceSettings,
     KeyAdaptation,
     ValuePropagation,
 )
 
 if TYPE_CHECKING:
-    from probseg.ops.em import EMAttention, em_attention, l2_normalise, layer_normalise
-    from probseg.ops.logistic import logistic_em
+    from probseg.ops.em import EMAttention, em_attention, l2_normalise, layer_normalise, logistic_em
 
 _LAZY = {
     "EMAttention": "probseg.ops.em.EMAttention",
     "em_attention": "probseg.ops.em.em_attention",
     "l2_normalise": "probseg.ops.em.l2_normalise",
     "layer_normalise": "probseg.ops.em.layer_normalise",
-    "logistic_em": "probseg.ops.logistic.logistic_em",
+    "logistic_em": "probseg.ops.em.logistic_em",
 }
 
 __all__ = [

@@ -7,15 +7,65 @@ Both share the logits `S = scale Q Kᵀ + log_prior` and their row softmax, the 
 from __future__ import annotations
 
 import math
+from functools import reduce
+from math import inf
+from operator import and_
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
 from probseg.ops.backends import BACKENDS, preference
-from probseg.ops.backends.interface import Assigned, Attended, Backend, Primitive, Term, Terms
+from probseg.ops.backends.interface import (
+    Assigned,
+    Attended,
+    Backend,
+    Primitive,
+    Term,
+    Terms,
+    is_unit,
+)
 from probseg.ops.checks import as_terms, check_units
 from probseg.ops.numerics import HALF, full_precision
-from probseg.ops.visibility import shown, visible
+
+
+class Visible(NamedTuple):
+    """What a prior leaves visible."""
+
+    queries: Tensor  # whether a query sees any key, bool, broadcasts to (B, G, N, 1)
+    keys: Tensor  # whether any query sees a key, bool, broadcasts to (B, G, M, 1)
+
+
+def visible(terms: Terms) -> Visible | None:
+    """Find what no tensor among the terms hides; None if there is no tensor.
+
+    A `PairwisePrior` is not asked: it is never computed for all pairs at once.
+    """
+    tensors = [term for term in terms if isinstance(term, Tensor)]
+    if not tensors:
+        return None
+    of_units = [term != -inf for term in tensors if is_unit(term)]
+    of_pairs = [term != -inf for term in tensors if not is_unit(term)]
+    if not of_pairs:
+        units = reduce(and_, of_units)  # (B, G, 1, M)
+        return Visible(units.any(-1, keepdim=True), units.mT)
+    pairs = reduce(and_, of_pairs)  # (B, G, N, M)
+    if not of_units:
+        return Visible(pairs.any(-1, keepdim=True), pairs.any(-2, keepdim=True).mT)
+    units = reduce(and_, of_units)
+    # Sizes of 1 are not expanded, as those of `pairs & units` would be.
+    counts = torch.einsum("bgnm,bgkm->bgnk", pairs.float(), units.float())  # (B, G, N, 1)
+    return Visible(counts > 0, pairs.any(-2, keepdim=True).mT & units.mT)
+
+
+def shown(tensor: Tensor, where: Tensor) -> Tensor:
+    """Replace the hidden rows of a tensor `(B, G, N, C)` by 0.
+
+    Whatever they hold, NaN too, they have no effect and no gradient.
+    """
+    return tensor.where(where, 0.0)
+
 
 LogPrior = Term | tuple[Term, ...]
 """A tensor, a prior that is computed pair by pair, or several of them, which are added."""
@@ -134,14 +184,8 @@ def attend_checked(
 ) -> Attended:
     """Compute `attend` for arguments that are known to fit together, as in the loops of EM.
 
-    Args:
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        values: `(B, G, M, V)`.
-        terms: Log prior; tensors have four dimensions, broadcast to `(B, G, N, M)`, and are
-            float32 (float64 for float64), as `probseg.ops.checks.as_terms` returns them.
-        scale: Factor of the dot products.
-        backend: As in `attend`; a named one may still refuse.
+    The terms of the log prior are as `probseg.ops.checks.as_terms` returns them. A named backend
+    may still refuse.
     """
     implementation = _find_backend("attend", backend, queries, keys, values, terms)
     dtype = queries.dtype
@@ -171,18 +215,7 @@ def assign_checked(
 
 
 def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, scale: float) -> Terms:
-    """Check the scale and the log prior of a call; return the terms for `attend_checked`.
-
-    Args:
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        log_prior: As in `attend`.
-        scale: As in `attend`.
-
-    Raises:
-        ValueError: If the scale is not a finite number, or a shape or a device is wrong.
-        TypeError: If the prior has a wrong type or dtype.
-    """
+    """Check the scale and the log prior of a call; return the terms for `attend_checked`."""
     if isinstance(scale, Tensor) or not math.isfinite(scale):
         msg = (
             f"`scale` must be a finite number, got {scale!r}; multiply `queries` by a tensor "

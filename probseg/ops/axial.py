@@ -11,8 +11,8 @@ from torch import Tensor
 from probseg.errors import UnknownNameError
 from probseg.ops.checks import check_like, check_shape, check_units
 from probseg.ops.numerics import working_dtype
+from probseg.ops.position import RelativePosition
 from probseg.ops.probabilistic import as_fixed, infer
-from probseg.ops.relative_position import RelativePosition
 from probseg.ops.settings import STANDARD, InferenceSettings
 
 Axis = Literal["full", "height", "width"]
@@ -127,15 +127,9 @@ def infer_lines(
 
 
 def to_lines(maps: Tensor, axis: Axis) -> Tensor:
-    """Turn the lines of a map into sequences of tokens.
+    """Turn the lines of a map `(B, G, C, H, W)` into sequences of tokens.
 
-    Args:
-        maps: `(B, G, C, H, W)`.
-        axis: Along which the tokens of a sequence lie.
-
-    Returns:
-        `(B, G, H * W, C)` for "full", `(B * W, G, H, C)` for "height" and `(B * H, G, W, C)`
-        for "width".
+    `(B, G, H * W, C)` for "full", `(B * W, G, H, C)` for "height", `(B * H, G, W, C)` for "width".
     """
     if axis == "full":
         return maps.flatten(-2).mT  # (B, G, H * W, C)
@@ -145,17 +139,7 @@ def to_lines(maps: Tensor, axis: Axis) -> Tensor:
 
 
 def from_lines(lines: Tensor, axis: Axis, height: int, width: int) -> Tensor:
-    """Turn sequences of tokens back into a map, the inverse of `to_lines`.
-
-    Args:
-        lines: As returned by `to_lines`.
-        axis: As given to `to_lines`.
-        height: `H`.
-        width: `W`.
-
-    Returns:
-        `(B, G, C, H, W)`.
-    """
+    """Turn sequences of tokens back into a map `(B, G, C, H, W)`, the inverse of `to_lines`."""
     heads, channels = lines.shape[1], lines.shape[-1]
     if axis == "full":
         return lines.mT.reshape(-1, heads, channels, height, width)  # (B, G, C, H, W)

@@ -17,16 +17,8 @@ def check_units(
 ) -> None:
     """Check the three tensors of a primitive.
 
-    Args:
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        payload: `(B, G, M, V)` if it belongs to the keys, `(B, G, N, V)` to the queries.
-        payload_name: Name of the payload in the caller's signature.
-        payload_of: `"keys"` or `"queries"`.
-
-    Raises:
-        TypeError: A tensor is not floating point or the dtypes differ.
-        ValueError: A rank, a size or a device does not fit.
+    The payload, of this name in the caller's signature, belongs to the "keys" (`(B, G, M, V)`) or
+    to the "queries" (`(B, G, N, V)`).
     """
     count = "M" if payload_of == "keys" else "N"
     named = {"queries": queries, "keys": keys, payload_name: payload}
@@ -107,16 +99,9 @@ def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 
 def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-    """Bring a log prior or a log mask to four dimensions.
+    """Bring a log prior or log mask to a view that broadcasts to `(B, G, N, M)`.
 
-    Args:
-        name: Name in the caller's signature.
-        prior: `(M,)`, `(N, M)`, `(B, G, M)` or `(B, G, N, M)`; sizes may be 1.
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-
-    Returns:
-        A view that broadcasts to `(B, G, N, M)`.
+    It is `(M,)`, `(N, M)`, `(B, G, M)` or `(B, G, N, M)`; sizes may be 1.
     """
     target = (*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
     if not prior.dtype.is_floating_point:
@@ -146,14 +131,8 @@ def as_terms(
 ) -> tuple[Term, ...]:
     """Bring a log prior to the terms that the backends add to the logits.
 
-    Args:
-        name: Name in the caller's signature.
-        prior: None, a tensor as for `pairwise`, a `PairwisePrior`, or a tuple of them.
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-
-    Returns:
-        The terms; tensors have four dimensions and the working dtype.
+    It is None, a tensor as for `pairwise`, a `PairwisePrior`, or a tuple of them. Tensors among the
+    terms have four dimensions and the working dtype.
     """
     if prior is None:
         return ()
@@ -184,17 +163,9 @@ def as_terms(
 def as_precision(
     name: str, precision: float | Tensor, keys: Tensor, *, zero: bool
 ) -> float | Tensor:
-    """Check a precision.
+    """Check a precision; return the float, or `(B, G, M)` in the working dtype, sizes may be 1.
 
-    Args:
-        name: Name in the caller's signature.
-        precision: Float, or tensor that broadcasts to `(B, G, M)`.
-        keys: `(B, G, M, D)`.
-        zero: Whether the float 0 is allowed. Tensors are not searched for it, which would wait for
-            the device.
-
-    Returns:
-        The float, or a tensor of three dimensions in the working dtype.
+    Tensors are not searched for zeros, which would wait for the device.
     """
     if not isinstance(precision, Tensor):
         if not (0.0 <= precision < math.inf) or (precision == 0.0 and not zero):
@@ -216,7 +187,7 @@ def as_precision(
 
 
 def check_iterations(iterations: int, name: str = "iterations") -> None:
-    """Raise a ValueError if a number of updates, of this name, is below 1."""
+    """Refuse a number of updates below 1."""
     if iterations < 1:
         msg = f"`{name}` must be at least 1, got {iterations}; 0 would infer nothing"
         raise ValueError(msg)

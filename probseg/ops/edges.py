@@ -22,8 +22,8 @@ from probseg.ops.backends.tiles import TILE, numbers_per_pair, row_multiple
 from probseg.ops.checks import as_terms, check_units
 from probseg.ops.mixture import PriorName, query_logits
 from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.position import RelativePosition
 from probseg.ops.probabilistic import build_mixture
-from probseg.ops.relative_position import RelativePosition
 from probseg.ops.settings import InferenceSettings
 
 
@@ -182,14 +182,7 @@ def gaussian_edges(
 
 
 def row_blocks(*posteriors: EdgePosterior) -> Iterator[slice]:
-    """Cut the queries into blocks, with as many numbers in memory as in a tile of the backends.
-
-    Args:
-        *posteriors: Over the same edges, at least one.
-
-    Yields:
-        Blocks of rows, at least one, if an empty one.
-    """
+    """Yield blocks of rows, at least one, with as many numbers as a tile of the backends."""
     batch, heads, count, keys = posteriors[0].shape
     numbers = max(posterior.numbers_per_pair for posterior in posteriors)
     together = max(posterior.row_multiple for posterior in posteriors)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from probseg.ops.attention import LogPrior, assign_checked, attend_checked, chec
 from probseg.ops.backends.interface import Terms
 from probseg.ops.checks import check_units
 from probseg.ops.edges import SoftmaxEdges
+from probseg.ops.numerics import full_precision, working_dtype
 
 SHORTEST = 1e-6
 """Smallest divisor in `l2_normalise`; the gradient is below its inverse.
@@ -84,16 +86,8 @@ def m_step(
 ) -> Tensor:
     """Move each basis to the mean of the tokens it is responsible for (Li et al., 2019, Eq. 13).
 
-    Args:
-        tokens: See `em_attention`, as for the other arguments.
-        bases: Bases of the E step.
-        scale: `lambda` of Eq. 12.
-        normalise: Applied to the means.
-        log_prior: Added to the logits.
-        backend: See `em_attention`.
-
-    Returns:
-        The new bases `(B, G, K, D)`. A basis that no token sees is zero.
+    Arguments are those of `em_attention`, with the bases of the E step; the new bases `(B, G, K,
+    D)` are returned. A basis that no token sees is zero.
     """
     terms, backend = _checked(tokens, bases, log_prior, scale, backend)
     return _m_step(tokens, bases, terms, scale, normalise, backend)
@@ -136,10 +130,7 @@ def em_attention(
         Values and bases, in the dtype of the arguments; all of it is differentiable.
 
     Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If `iterations` is negative, or a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        ValueError: If `iterations` is negative; and as `attend` does.
     """
     if iterations < 0:
         msg = f"`iterations` must be at least 0, got {iterations}; 0 leaves the bases as they are"
@@ -156,21 +147,9 @@ def em_attention(
 def responsibilities(
     tokens: Tensor, bases: Tensor, scale: float = 1.0, log_prior: LogPrior | None = None
 ) -> Tensor:
-    """Write out the E step (Li et al., 2019, Eq. 12).
+    """Write out the E step (Li et al., 2019, Eq. 12), `(B, G, N, K)`, float32 (or float64).
 
-    Args:
-        tokens: `(B, G, N, D)`.
-        bases: `(B, G, K, D)`.
-        scale: `lambda` of Eq. 12.
-        log_prior: Added to the logits, see `em_attention`.
-
-    Returns:
-        Responsibilities `(B, G, N, K)` in [0, 1], with the sum 1 over the bases, or 0 for a token
-        that sees none; float32, or float64 for float64 tokens.
-
-    Raises:
-        ValueError: If a shape or a device is wrong.
-        TypeError: If a dtype is wrong.
+    They sum to 1 over the bases, or to 0 for a token that sees none.
     """
     return SoftmaxEdges(tokens, bases, log_prior, scale).log_probability(slice(None)).exp()
 
@@ -196,3 +175,53 @@ def _m_step(
     """Compute `m_step` for arguments that are known to fit together."""
     means = assign_checked(tokens, bases, tokens, terms, scale, backend).means
     return means if normalise is None else normalise(means)
+
+
+def logistic_em(
+    rows: Tensor, evidence: Tensor, counts: Tensor, prior_mean: Tensor, prior: float, steps: int
+) -> Tensor:
+    """Move the weights of a logistic classifier towards their posterior mode.
+
+    The weights have the prior `N(prior_mean, I / prior)`, and row `s` was observed
+    `counts[s]` times. Pólya-Gamma variables are the hidden ones (Polson, Scott & Windle 2013):
+    the E step replaces each observation by a Gaussian one of precision `tanh(z / 2) / (2 z)`,
+    `z` being the row's logit, and the M step solves the linear regression that is left. No step
+    lowers the posterior; the bound is that of Jaakkola & Jordan (2000).
+
+    Args:
+        rows: Features `(B, S, D)`.
+        evidence: Positive minus negative observations of each row, divided by two, `(B, S)`.
+        counts: Positive plus negative observations, 0 for rows that are padding, `(B, S)`.
+        prior_mean: Weights before any observation, `(D,)`.
+        prior: Precision of the prior, positive.
+        steps: Number of EM steps, at least 0.
+
+    Returns:
+        Weights `(B, D)`, float32, or float64 where the rows are.
+
+    Raises:
+        ValueError: If `prior` is not positive or `steps` is negative.
+    """
+    if not prior > 0:
+        msg = f"`prior` must be a positive precision, got {prior}"
+        raise ValueError(msg)
+    if steps < 0:
+        msg = f"`steps` must be at least 0, got {steps}"
+        raise ValueError(msg)
+    dtype = working_dtype(rows.dtype)
+    rows, evidence, counts = rows.to(dtype), evidence.to(dtype), counts.to(dtype)
+    mean = prior_mean.to(dtype)
+    with full_precision(rows.device):
+        weights = mean.expand(len(rows), -1)
+        target = prior * mean + (evidence[:, None] @ rows)[:, 0]
+        precision = prior * torch.eye(rows.shape[2], dtype=dtype, device=rows.device)
+        for _ in range(steps):
+            logits = (rows @ weights[..., None])[..., 0].abs().clamp(min=_SMALL)
+            curvature = counts * (logits / 2).tanh() / (2 * logits)
+            weighted = rows * curvature[..., None]
+            weights = torch.linalg.solve(precision + weighted.mT @ rows, target)
+    return weights
+
+
+_SMALL = 1e-3
+"""Logit below which the precision of an observation is 1/4 to the last digit of float32."""

@@ -21,18 +21,13 @@ def folded(network: Net, run: Callable[[Net], object]) -> Net:
 
     In evaluation mode a normalisation is a factor and a summand for each channel: of the weights of
     the convolution in front of it just as well as of its map, which is then read and written once
-    less. Answers are equal up to rounding. The copy is not for training, and its weights are none
-    to publish.
+    less. Answers are equal up to rounding. The copy is not for training or publication. A network
+    without batch normalisation, or with compiled parts, which no copy would have, is returned
+    itself.
 
-    Args:
-        network: In evaluation mode; it is left as it is.
-        run: Calls the network with a small input, which shows where the map of each convolution
-            goes. One that goes anywhere else too, or is the result, keeps its normalisation, and so
-            does a convolution or normalisation that is called twice, or has a hook.
-
-    Returns:
-        The network itself where it has no batch normalisation, or parts that are compiled, which
-        no copy would be.
+    `run` calls the network with a small input, which shows where the map of each convolution goes.
+    One that goes anywhere else too, or is the result, keeps its normalisation, and so does a
+    convolution or normalisation that is called twice, or has a hook.
     """
     modules = dict(network.named_modules())
     compiled = any(module._compiled_call_impl is not None for module in modules.values())
@@ -54,13 +49,13 @@ def folded(network: Net, run: Callable[[Net], object]) -> Net:
         if weight is None or weight not in convolutions:
             continue
         before = convolutions[weight]
-        convolution, own = copied.get_submodule(before), copied.get_submodule(name)
+        convolution, norm_copy = copied.get_submodule(before), copied.get_submodule(name)
         assert isinstance(convolution, nn.Conv2d), "a copy of one"
-        assert isinstance(own, nn.BatchNorm2d), "a copy of one"
-        _replace(copied, before, fuse_conv_bn_eval(convolution, own))
+        assert isinstance(norm_copy, nn.BatchNorm2d), "a copy of one"
+        copied.set_submodule(before, fuse_conv_bn_eval(convolution, norm_copy))
         # timm's normalisations have these two behind them.
-        rest = [getattr(own, part) for part in ("drop", "act") if hasattr(own, part)]
-        _replace(copied, name, nn.Sequential(*rest))
+        rest = [getattr(norm_copy, part) for part in ("drop", "act") if hasattr(norm_copy, part)]
+        copied.set_submodule(name, nn.Sequential(*rest))
     return copied
 
 
@@ -68,13 +63,8 @@ def _hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def _ids(given: object) -> list[int]:
-    return [id(one) for one in (given if isinstance(given, tuple | list) else [given])]
-
-
-def _replace(network: nn.Module, name: str, by: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(network.get_submodule(parent), own, by)
+def _ids(value: object) -> list[int]:
+    return [id(item) for item in (value if isinstance(value, tuple | list) else [value])]
 
 
 class _Flow(TorchFunctionMode):
@@ -85,7 +75,7 @@ class _Flow(TorchFunctionMode):
         self._weight_of: dict[int, int] = {}  # ids of weights by those of the maps made with them
         self._map_of: dict[int, int] = {}  # ids of normalised maps by those of the running means
         self.uses: Counter[int] = Counter()  # of each tensor, by its id
-        self._kept: list[object] = []  # so that no id is given twice
+        self._alive: list[object] = []  # so that ids stay unique
 
     def weight_before(self, norm: nn.BatchNorm2d) -> int | None:
         """Return the id of the weights in front of a normalisation; None where it cannot fold."""
@@ -104,11 +94,11 @@ class _Flow(TorchFunctionMode):
     ) -> Any:  # noqa: ANN401
         """Call a function of PyTorch."""
         result = func(*args, **(kwargs or {}))
-        self._kept.append((args, kwargs, result))
+        self._alive.append((args, kwargs, result))
         results = result if isinstance(result, tuple | list) else [result]
-        if result is None or any(isinstance(one, Tensor) for one in results):  # no mere size
-            for given in (*args, *(kwargs or {}).values()):
-                self.uses.update(_ids(given))
+        if result is None or any(isinstance(item, Tensor) for item in results):  # not a size
+            for argument in (*args, *(kwargs or {}).values()):
+                self.uses.update(_ids(argument))
         if func is F.conv2d and len(args) > 1:
             self._weight_of[id(result)] = id(args[1])
         if func is F.batch_norm and len(args) > 1:

@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
+from probseg.ops.attention import visible
 from probseg.ops.backends.interface import Terms
-from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
-from probseg.ops.visibility import visible
+from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition
 
 Precision = float | Tensor
 """A float, or a tensor that broadcasts to `(B, G, M)`, of last size 1 if the units share it."""
@@ -32,43 +32,24 @@ TIED_TO_VALUES = ("magnitude",)
 
 
 class Mixture(NamedTuple):
-    """Parameters of the M units.
+    """Parameters of the M units."""
 
-    Args:
-        keys: Key means `xi`, shape `(B, G, M, D)`.
-        values: Value means `mu`, shape `(B, G, M, V)`.
-        query_precision: `alpha`.
-        value_precision: `beta`; the float 0.0 means that values carry no likelihood.
-        prior: A name for `log pi`; None is a given one.
-        log_prior: The terms of a given `log pi`, which is constant; none for a named one.
-        log_mask: Terms that are 0 where a query sees a unit and -inf where it does not.
-        position: Relative position embeddings, which the tied prior contains too.
-        product_dtype: In which queries and keys are multiplied.
-    """
-
-    keys: Tensor
-    values: Tensor
-    query_precision: Precision
-    value_precision: Precision
-    prior: PriorName | None
-    log_prior: Terms = ()
-    log_mask: Terms = ()
-    position: RelativePosition | None = None
-    product_dtype: torch.dtype = torch.float32
+    keys: Tensor  # key means xi, (B, G, M, D)
+    values: Tensor  # value means mu, (B, G, M, V)
+    query_precision: Precision  # alpha
+    value_precision: Precision  # beta; the float 0.0 means that values carry no likelihood
+    prior: PriorName | None  # name of log pi; None where the terms below are constant
+    log_prior: Terms = ()  # of a constant log pi
+    log_mask: Terms = ()  # 0 where a query sees a unit and -inf where it does not
+    position: RelativePosition | None = None  # which the tied prior contains too
+    product_dtype: torch.dtype = torch.float32  # in which queries and keys are multiplied
 
 
 class LogJoint(NamedTuple):
-    """Arguments of the primitives whose logits are the log joint up to `log_constant`.
+    """Arguments of the primitives whose logits are the log joint up to `log_constant`."""
 
-    Args:
-        queries: Augmented queries, shape `(B, G, N, C)`.
-        keys: Augmented keys, shape `(B, G, M, C)`.
-        log_prior: Terms that broadcast to `(B, G, N, M)`.
-        scale: Factor of the dot products.
-    """
-
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  # augmented, (B, G, N, C)
+    keys: Tensor  # augmented, (B, G, M, C)
     log_prior: Terms
     scale: float
 
@@ -116,14 +97,9 @@ def visible_scores(mixture: Mixture) -> Tensor:
 
 
 def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = None) -> LogJoint:
-    """Expand the log joint of the units with queries and, where given, values.
+    """Expand the log joint with queries `(B, G, N, D)` and, if any, values `(B, G, N, V)`.
 
     The normaliser of a named prior is left out: it is the same for all units.
-
-    Args:
-        mixture: The M units.
-        queries: `(B, G, N, D)`.
-        observed_values: `(B, G, N, V)`, or None to weigh by the queries alone.
     """
     if observed_values is None or not has_value_likelihood(mixture):
         return query_logits(mixture, queries)
@@ -141,17 +117,9 @@ def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = N
 def log_constant(
     mixture: Mixture, queries: Tensor, observed_values: Tensor | None = None
 ) -> Precision:
-    """Return what `logits` leave out of the log joint, as it is the same for all units.
+    """Return what `logits` leave out of the log joint, for the same arguments, `(B, G, N)`.
 
-    The normaliser of a named prior is left out here, too.
-
-    Args:
-        mixture: The M units.
-        queries: `(B, G, N, D)`.
-        observed_values: As for `logits`.
-
-    Returns:
-        The constant of each query, broadcasts to `(B, G, N)`.
+    It is the same for all units. The normaliser of a named prior is left out here, too.
     """
     constant = _constant(
         queries,
@@ -170,13 +138,9 @@ def log_constant(
 
 
 def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = False) -> LogJoint:
-    """Expand the log joint with the queries alone.
+    """Expand the log joint with the queries `(B, G, N, D)` alone.
 
-    Args:
-        mixture: The M units.
-        queries: `(B, G, N, D)`.
-        values_follow: Whether `value_logits` are added, which cancel the value term of a tied
-            prior.
+    With `values_follow`, `value_logits` are added, which cancel the value term of a tied prior.
     """
     # A float precision becomes the scale: in half precision that is exact, scaled keys are not.
     alpha = mixture.query_precision
@@ -252,16 +216,10 @@ def _expand(
     tied: bool,
     gaussians: int = 1,
 ) -> _Expansion:
-    """Expand Gaussian log densities.
+    """Expand the Gaussian log densities of points `(B, G, N, C)` around means `(B, G, M, C)`.
 
-    Args:
-        points: `(B, G, N, C)`.
-        means: `(B, G, M, C)`.
-        precision: Of the units.
-        scale: Factor of the dot products.
-        tied: Whether the prior adds `precision/2 |mean|²`, which cancels.
-        gaussians: How many densities of the points there are; the means of all but the first are
-            expanded elsewhere.
+    A `tied` prior adds `precision/2 |mean|²`, which cancels. Of several `gaussians` of the points,
+    the means of all but the first are expanded elsewhere.
     """
     if not tied:
         centre = _centre(means)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.ops.adaptation import adapt_keys
-from probseg.ops.attention import LogPrior, attend_checked
+from probseg.ops.adaptation import adapt_keys, propagate_values
+from probseg.ops.attention import LogPrior, attend_checked, shown, visible
 from probseg.ops.backends.interface import Terms
 from probseg.ops.checks import (
     as_precision,
@@ -33,11 +33,15 @@ from probseg.ops.mixture import (
     visible_scores,
 )
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
-from probseg.ops.propagation import propagate_values
-from probseg.ops.relative_position import RelativePosition, check_position
-from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION, InferenceSettings
-from probseg.ops.updates import KeyAdaptation, ValuePropagation, with_checked_tensors
-from probseg.ops.visibility import shown, visible
+from probseg.ops.position import RelativePosition, check_position
+from probseg.ops.settings import (
+    NO_KEY_ADAPTATION,
+    NO_VALUE_PROPAGATION,
+    InferenceSettings,
+    KeyAdaptation,
+    ValuePropagation,
+    with_checked_tensors,
+)
 
 
 class ProbabilisticAttention(NamedTuple):
@@ -69,19 +73,12 @@ class ProbabilisticAttention(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """Result of `infer`, in the working dtype.
+    """Result of `infer`, in the working dtype."""
 
-    Args:
-        values: Inferred values of the queries, `(B, G, N, V)`.
-        log_evidence: `(B, G, N)`, without `log_constant` and the normaliser of a named prior.
-        observed: The values that the last posterior was given, `(B, G, N, V)`; None for none.
-        mixture: Of the read-out.
-    """
-
-    values: Tensor
-    log_evidence: Tensor
-    observed: Tensor | None
-    mixture: Mixture
+    values: Tensor  # (B, G, N, V)
+    log_evidence: Tensor  # (B, G, N), without log_constant and the normaliser of a named prior
+    observed: Tensor | None  # values that the last posterior was conditioned on, (B, G, N, V)
+    mixture: Mixture  # of the read-out
 
 
 def probabilistic_attention(
@@ -191,7 +188,7 @@ def probabilistic_attention(
         check_shape("initial_values", initial_values, shape, "(B, G, N, V)")
     mask = as_terms("log_mask", log_mask, queries, keys)
     prior = () if isinstance(log_prior, str) else as_terms("log_prior", log_prior, queries, keys)
-    given = keys, values
+    hidden_means = keys, values
     if (seen := visible((*prior, *mask))) is not None:
         queries, keys = shown(queries, seen.queries), shown(keys, seen.keys)
         values = shown(values, seen.keys)
@@ -211,8 +208,8 @@ def probabilistic_attention(
     if seen is None:
         return result
     return result._replace(
-        keys=result.keys.where(seen.keys, given[0]),
-        unit_values=result.unit_values.where(seen.keys, given[1]),
+        keys=result.keys.where(seen.keys, hidden_means[0]),
+        unit_values=result.unit_values.where(seen.keys, hidden_means[1]),
     )
 
 
@@ -229,15 +226,8 @@ def infer(
 ) -> Inferred:
     """Compute `probabilistic_attention` for tokens and units that are known to fit together.
 
-    Args:
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        values: `(B, G, M, V)`.
-        settings: Checked here, with the position, against the units.
-        log_mask: Terms as of `probseg.ops.checks.as_terms`.
-        initial_values: `(B, G, N, V)`.
-        fixed: As of `as_fixed`; None propagates nothing.
-        position: Relative position embeddings.
+    The settings are checked here, with the position, against the units. `log_mask` has terms as of
+    `probseg.ops.checks.as_terms`; `fixed` is as of `as_fixed`, and None propagates nothing.
     """
     if keys.shape[-2] == 0:
         msg = "`keys` must be at least one unit, got none: nothing explains the queries"
@@ -298,11 +288,7 @@ def as_fixed(
     queries: Tensor,
     values: Tensor,
 ) -> tuple[Tensor, Tensor] | None:
-    """Check fixed values and their mask, for arguments see `probabilistic_attention`.
-
-    Returns:
-        The values in the working dtype, and the mask; None without.
-    """
+    """Check fixed values and their mask; return them, the values in the working dtype."""
     if fixed_values is None and fixed_mask is None:
         return None
     if fixed_values is None or fixed_mask is None:

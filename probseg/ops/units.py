@@ -53,14 +53,10 @@ class PixelMixture(nn.Module):
     factors: Tensor
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """Adapt the units to images.
+        """Adapt the units to images `(B, 3, H, W)`, RGB in [0, 1].
 
-        Args:
-            image: RGB in [0, 1], shape `(B, 3, H, W)`.
-
-        Returns:
-            Queries of the pixels `(B, G, h w, 5)`, in units of the scales; keys of the units
-            `(B, G, units**2, 5)`; and the grid `(h, w)`.
+        Return queries of the pixels `(B, G, h w, 5)`, in units of the scales; keys of the units
+        `(B, G, units**2, 5)`; and the grid `(h, w)`.
         """
         colours = F.avg_pool2d(image.float(), self.stride, ceil_mode=True)  # (B, 3, h, w)
         grid = (colours.shape[-2], colours.shape[-1])
@@ -70,18 +66,10 @@ class PixelMixture(nn.Module):
 
 
 def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
-    """Average observed values over pixels of similar colour and position.
+    """Average observed values `(B, C, h, w)` over similar pixels, in each space `(B, G, C, h, w)`.
 
     One step of value propagation without a prior (Gabbur et al., 2021, Eqs. 23 and 24), and the
     read-out.
-
-    Args:
-        queries: Of the pixels, `(B, G, h w, D)`.
-        keys: Of the units, `(B, G, M, D)`.
-        observed: Values, `(B, C, h, w)`.
-
-    Returns:
-        Values in each space, `(B, G, C, h, w)`.
     """
     spaces = queries.shape[1]
     values = observed.flatten(2).transpose(1, 2)[:, None].expand(-1, spaces, -1, -1).contiguous()
@@ -92,11 +80,7 @@ def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
 
 
 def with_places(colours: Tensor) -> Tensor:
-    """Append positions (y, x), in units of the longer side, to colours `(B, C, h, w)`.
-
-    Returns:
-        Tokens `(B, C + 2, h, w)`.
-    """
+    """Append positions (y, x), in units of the longer side, to colours: `(B, C + 2, h, w)`."""
     height, width = colours.shape[-2:]
     longer = max(height, width)
     y = torch.arange(height, device=colours.device, dtype=colours.dtype) / longer
@@ -106,18 +90,9 @@ def with_places(colours: Tensor) -> Tensor:
 
 
 def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: int) -> Tensor:
-    """Fit units to the queries, starting from the means of grid cells.
+    """Fit keys `(B, G, units**2, D)` to the queries `(B, G, h w, D)`, from the means of grid cells.
 
     EM with unit precision and without a prior (Gabbur et al., 2021, Eq. 16).
-
-    Args:
-        queries: Of the pixels, `(B, G, h w, D)`.
-        grid: `(h, w)`.
-        units: Units along each side.
-        iterations: Number of EM iterations.
-
-    Returns:
-        Keys `(B, G, units**2, D)`.
     """
     batch, heads, _, channels = queries.shape
     maps = queries.transpose(2, 3).reshape(batch * heads, channels, *grid)
@@ -131,9 +106,6 @@ def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: i
 def nearness(keys: Tensor) -> Tensor:
     """Return the log prior `(B, G, 1, M)` that turns dot products into `-|q - k|² / 2`.
 
-    Up to a constant of each query.
-
-    Args:
-        keys: `(B, G, M, D)`.
+    Up to a constant of each query, for keys `(B, G, M, D)`.
     """
     return -keys.square().sum(dim=-1).unsqueeze(-2) / 2

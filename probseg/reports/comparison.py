@@ -12,7 +12,7 @@ from scipy import stats
 
 from probseg.errors import DataError, UnknownNameError
 from probseg.metrics import clustered_bootstrap
-from probseg.metrics.comparison import DECIMALS, holm, mcnemar, signed_rank
+from probseg.metrics.statistics import DECIMALS, holm, mcnemar, signed_rank
 from probseg.reports.comparison_inputs import Paired, Result, pair, protocol_differences
 from probseg.reports.comparison_scores import object_scores, style_of, title_of
 

@@ -7,7 +7,7 @@ from PIL import Image
 from probseg.clicks.annotators import largest_error_click
 from probseg.data import GrabCut
 from probseg.interact import InteractionLoop, begin, image_tensor
-from probseg.metrics.overlap import iou
+from probseg.metrics.masks import iou
 from probseg.types import Click
 from probseg.zoo import create_interactive
 from support.pages import Page, browser, serving

@@ -1,17 +1,31 @@
 """The attention layers as modules."""
 
+import copy
+import inspect
+import math
+from pathlib import Path
+
 import pytest
 import torch
+import yaml
+from torch import Tensor, nn
 
 from probseg.attention import (
+    ATTENTIONS,
     Attention2d,
     ProbabilisticAttention2d,
     StandardAttention2d,
     build_attention,
 )
 from probseg.errors import UnknownNameError
-from support.network_cases import draw
+from probseg.family import HardAttention2d
+from probseg.family.hard import posterior_divergence, posterior_entropy
+from probseg.types import Prompts
+from support.fakes import micro_model
+from support.micro import described
+from support.network_cases import attention_layer, draw
 from support.rows import each
+from support.runs import QUIET, finished
 
 VIEWS = [
     {"axis": "full"},
@@ -23,7 +37,7 @@ VIEWS = [
 
 
 @pytest.fixture(params=["standard", "probabilistic"])
-def name(request) -> str:
+def dot_product(request) -> str:
     return request.param
 
 
@@ -44,8 +58,8 @@ def test_without_adaptation_it_is_the_standard_layer(view):
     assert (adapted(features) - standard(features)).abs().max() > 1e-3
 
 
-def test_a_click_reaches_all_pixels_in_sight(name):
-    layer = build_attention(name, 8, 6, value_in_channels=9, axis="width", span=5)
+def test_a_click_reaches_all_pixels_in_sight(dot_product):
+    layer = build_attention(dot_product, 8, 6, value_in_channels=9, axis="width", span=5)
     features, clicks = draw(1, 8, 3, 9), torch.zeros(1, 1, 3, 9)
     before = layer(features, torch.cat([features, clicks], 1))
     clicks[0, 0, 1, 4] = 1.0
@@ -66,8 +80,8 @@ def test_initial_logits_have_unit_variance():
     assert 0.8 < layer.value(features).std() < 1.25
 
 
-def test_parameters_are_three_projections_without_bias(name):
-    layer = build_attention(name, 8, 6, num_heads=2, head_channels=5, value_in_channels=11)
+def test_parameters_are_three_projections_without_bias(dot_product):
+    layer = build_attention(dot_product, 8, 6, num_heads=2, head_channels=5, value_in_channels=11)
     shapes = {key: tuple(value.shape) for key, value in layer.state_dict().items()}
     assert shapes == {
         "query.weight": (10, 8, 1, 1),
@@ -105,13 +119,267 @@ def test_lookup():
         build_attention("standart", 8, 6)
 
 
-def test_wrong_arguments_are_named(name):
+def test_wrong_arguments_are_named(dot_product):
     with pytest.raises(ValueError, match="out_channels"):
-        build_attention(name, 8, 6, num_heads=4)
+        build_attention(dot_product, 8, 6, num_heads=4)
     with pytest.raises(ValueError, match="`span`"):
-        build_attention(name, 8, 6, span=3)
+        build_attention(dot_product, 8, 6, span=3)
     with pytest.raises(UnknownNameError, match="unknown axis"):
-        build_attention(name, 8, 6, axis="diagonal")
-    layer = build_attention(name, 8, 6, value_in_channels=3)
+        build_attention(dot_product, 8, 6, axis="diagonal")
+    layer = build_attention(dot_product, 8, 6, value_in_channels=3)
     with pytest.raises(ValueError, match="features"):
         layer(draw(1, 8, 4, 5))
+
+
+@pytest.fixture(params=ATTENTIONS)
+def name(request) -> str:
+    return request.param
+
+
+def refused(name: str) -> dict[str, str | None]:
+    """Why a layer does not take an option, by option; None where it does."""
+    kind = ATTENTIONS[name]
+    return {"position": kind.no_position, "span": kind.no_span}
+
+
+def in_expectation(layer: Attention2d, features: Tensor, values: Tensor) -> Tensor:
+    """What the equations say of a layer with the axis "full": probabilities times values."""
+    weights = layer.posterior(features).log_probability(slice(None)).exp()  # (B, G, N, N)
+    return weights @ values
+
+
+@each(("axis", "size"), [("full", (5, 7)), ("full", (1, 1)), ("height", (8, 3)), ("width", (1, 4))])
+def test_shapes_and_gradients(name, axis, size):
+    layer = build_attention(name, 8, 6, num_heads=3, head_channels=4, axis=axis)
+    features = draw(2, 8, *size).requires_grad_()
+    output = layer(features)
+    assert output.shape == (2, 6, *size)
+    output.square().sum().backward()
+    assert features.grad.isfinite().all()
+    for parameter in layer.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+    assert layer.value.weight.grad.abs().max() > 0
+
+
+def test_it_is_the_expectation_of_the_values_over_the_edges(name):
+    layer = build_attention(name, 8, 6, num_heads=2, head_channels=4).eval()
+    features = draw(2, 8, 4, 5)
+    values = layer.value(features).reshape(2, 2, 3, 20).mT  # (B, G, N, V)
+    edges = layer.posterior(features)
+    assert edges.shape == (2, 2, 20, 20)
+    expected = in_expectation(layer, features, values)
+    torch.testing.assert_close(edges.expect(values), expected, rtol=1e-4, atol=1e-5)
+    if isinstance(layer, HardAttention2d):  # in a test, the single most probable edge instead
+        best = layer.posterior(features).log_probability(slice(None)).argmax(-1, keepdim=True)
+        expected = values.gather(-2, best.expand(values.shape))
+    found = layer(features).reshape(2, 2, 3, 20).mT
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_probabilities_add_up(name):
+    layer = build_attention(name, 8, 6, num_heads=2, head_channels=4, axis="height")
+    edges = layer.posterior(draw(2, 8, 4, 5))
+    assert edges.shape == (2 * 5, 2, 4, 4)  # one mixture for each column
+    total = edges.log_probability(slice(None)).exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_what_is_known_and_what_is_lost(name):
+    layer = build_attention(name, 8, 6, head_channels=4).eval()
+    standard = build_attention("standard", 8, 6, head_channels=4)
+    features = draw(1, 8, 3, 4)
+    cheap, exact = layer.posterior(features), standard.posterior(features)
+    entropy = posterior_entropy(cheap)
+    assert (entropy >= -1e-5).all()
+    assert (entropy <= math.log(12) + 1e-5).all()
+    assert (posterior_divergence(cheap, exact) >= -1e-5).all()
+
+
+def test_clicks_in_the_values_do_not_decide_where_to_look(name):
+    layer = build_attention(name, 8, 6, num_heads=2, value_in_channels=3).eval()
+    features, one, two = draw(2, 8, 4, 5), draw(2, 3, 4, 5, seed=1), draw(2, 3, 4, 5, seed=2)
+    mixed = layer(features, 2 * one - two)
+    linear = 2 * layer(features, one) - layer(features, two)
+    torch.testing.assert_close(mixed, linear, rtol=1e-4, atol=1e-4)
+    constant = torch.ones(2, 3, 4, 5)
+    torch.testing.assert_close(layer(features, constant), layer.value(constant))
+
+
+def test_images_do_not_see_each_other(name):
+    layer = build_attention(name, 8, 6, num_heads=2).eval()
+    features = draw(3, 8, 4, 5)
+    whole = layer(features)
+    for i in range(3):
+        torch.testing.assert_close(layer(features[i : i + 1]), whole[i : i + 1])
+
+
+def test_the_order_of_pixels_does_not_matter(name):
+    options = {} if name != "local" else {"radius": 9}
+    layer = build_attention(name, 8, 6, num_heads=2, **options).eval()
+    features = draw(1, 8, 4, 5)
+    torch.testing.assert_close(layer(features.flip(-1)), layer(features).flip(-1))
+    torch.testing.assert_close(layer(features.mT), layer(features).mT)
+
+
+def test_under_autocast(name):
+    layer = build_attention(name, 8, 6, num_heads=2).eval()
+    features = draw(1, 8, 4, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = layer(features)
+    assert half.dtype == torch.bfloat16
+    assert half.isfinite().all()
+
+
+@each("option", ["position", "span"])
+def test_options_are_taken_or_refused_with_a_reason(name, option):
+    reason = refused(name)[option]
+    options = {"position": "factored"} if option == "position" else {"axis": "width", "span": 3}
+    if reason is None:
+        assert build_attention(name, 8, 6, **options)(draw(1, 8, 4, 5)).shape == (
+            1,
+            6,
+            4,
+            5,
+        )
+        return
+    with pytest.raises(ValueError, match=f"`{option}`") as raised:
+        build_attention(name, 8, 6, **options)
+    assert reason in str(raised.value)
+
+
+@each(
+    "name",
+    [name for name in ATTENTIONS if refused(name)["span"] is None],
+)
+def test_a_span_hides_the_rest_of_the_line(name):
+    layer = build_attention(name, 8, 6, axis="width", span=3).eval()
+    features = draw(1, 8, 1, 6)
+    weights = layer.posterior(features).log_probability(slice(None)).exp()[0, 0]
+    place = torch.arange(6)
+    assert (weights[(place[:, None] - place).abs() > 1] == 0).all()
+    if not isinstance(layer, HardAttention2d):
+        expected = weights @ layer.value(features)[0, :, 0].mT  # (W, V)
+        torch.testing.assert_close(layer(features)[0, :, 0].mT, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_take_plain_values_by_keyword(name):
+    parameters = list(inspect.signature(ATTENTIONS[name]).parameters.values())
+    assert [p.name for p in parameters[:2]] == ["in_channels", "out_channels"]
+    assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters[2:])
+    with pytest.raises(TypeError, match="no_such_option"):
+        build_attention(name, 8, 6, no_such_option=1)
+
+
+@each("layout", ["full", "axial"])
+def test_it_fits_into_backbone_and_head(name, layout):
+    head = {
+        "class_path": "probseg.heads.CorrectiveSelfAttention",
+        "init_args": {
+            "attention": name,
+            "layout": layout,
+            "channels": 8,
+            "stride": 8,
+            "span": 8 if layout == "axial" and refused(name)["span"] is None else None,
+        },
+    }
+    backbone = {
+        "attention": name,
+        "layout": layout,
+        "position": None,
+        "attention_options": None,
+    }
+    model = micro_model("micro_botnet", backbone=backbone, head=head).train()
+    prompts = Prompts(
+        points=torch.tensor([[[9.0, 7.0]]] * 2),
+        labels=torch.ones(2, 1, dtype=torch.long),
+        boxes=torch.tensor([[2.0, 3.0, 30.0, 28.0]] * 2),
+    )
+    logits = model(torch.rand(2, 3, 40, 33), prompts)
+    assert logits.shape == (2, 1, 40, 33)
+    logits.square().mean().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("hard", "head"), ("em", "backbone"), ("slot_gru", "head")]
+)
+def test_it_learns_from_real_photographs(name, part, tmp_path, monkeypatch):
+    """One epoch on the photographs that come with scikit-image and matplotlib."""
+    monkeypatch.chdir(tmp_path)
+    span = {"span": None} if refused(name)["span"] is not None else {}
+    of, changes = {
+        "backbone": (
+            "micro_botnet",
+            {
+                "backbone": {
+                    "attention": name,
+                    "position": None,
+                    "attention_options": None,
+                }
+            },
+        ),
+        "head": ("micro_csa", {"head": {"attention": name, **span}}),
+    }[part]
+    Path("network.yaml").write_text(yaml.safe_dump(described(of, **changes)))
+    cli = finished(
+        "fit",
+        "--config=configs/experiment/folder.yaml",
+        "--data=probseg.data.InteractiveDataModule",
+        "--data.train=probseg.data.SamplePhotos",
+        "--data.batch_size=4",
+        "--data.crop_size=48",
+        "--data.num_workers=0",
+        "--trainer.max_epochs=1",
+        "--trainer.limit_val_batches=0",
+        "--trainer.logger=false",
+        "--trainer.callbacks=[]",
+        *QUIET,
+        "--model.model=network.yaml",
+    )
+    assert cli.trainer.global_step == 3
+    layers = [p for p in cli.model.model.modules() if isinstance(p, Attention2d)]
+    assert layers
+    assert {type(layer) for layer in layers} == {ATTENTIONS[name]}
+    assert torch.isfinite(cli.trainer.callback_metrics["train/loss"])
+    assert all(p.isfinite().all() for p in cli.model.parameters())
+
+
+BROKEN = ("additive", "local")
+
+
+"""Layers with a prior that needs the loop over tiles, which is left out of the graph."""
+
+
+QUICK = ("emau", "hopfield")
+NAMES = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in (*ATTENTIONS, "emau", "non-local")
+]
+
+
+def features() -> Tensor:
+    return torch.randn(2, 8, 4, 5, generator=torch.Generator().manual_seed(1))
+
+
+def compiled(name: str, layer: nn.Module) -> nn.Module:
+    torch.compiler.reset()
+    return torch.compile(layer, backend="aot_eager", fullgraph=name not in BROKEN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_layers_learn_the_same(name):
+    layer = attention_layer(name, 8)
+    other = copy.deepcopy(layer)  # a moving average changes the layer
+
+    def derived(called: nn.Module, module: nn.Module) -> dict[str, Tensor]:
+        torch.manual_seed(2)  # of hard attention
+        x = features().requires_grad_()
+        output = called(x)
+        output.square().sum().backward()
+        gradients = {f"of {key}": p.grad for key, p in module.named_parameters()}
+        return {"output": output, "input": x.grad, **gradients, **dict(module.named_buffers())}
+
+    found, wanted = derived(compiled(name, layer), layer), derived(other, other)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+    assert found["input"].abs().max() > 0

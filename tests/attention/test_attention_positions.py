@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probseg.attention import Attention2d, build_attention
-from probseg.attention.position import POSITIONS
+from probseg.attention.base import POSITIONS
 from probseg.errors import UnknownNameError
 from support.network_cases import draw
 from support.rows import each

@@ -24,7 +24,7 @@ from probseg.attention import (
     StandardAttention2d,
     probabilistic_layers,
 )
-from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
+from probseg.attention.base import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, HRNetV2
 from probseg.clicks import IteratedClicks
 from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut
@@ -32,7 +32,7 @@ from probseg.data.selection import is_held_out
 from probseg.lab.baselines import BASELINES, OpenCVGrabCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
 from probseg.models import Segmenter, list_presets
-from probseg.ops.updates import KeyAdaptation
+from probseg.ops.settings import KeyAdaptation
 from probseg.paths import configs_dir
 from probseg.semantic import SemanticEvaluation
 from probseg.tasks import InteractiveSegmentation

@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from probseg.clicks.boxes import jitter_box, mask_box, padded_crop
+from probseg.clicks.boxes import jitter_box, mask_box, padded_crop, scribble_clicks
+from probseg.types import IGNORE, Click
+from support.refusals import refused
 
 
 @st.composite
@@ -55,8 +58,7 @@ def test_jitter_uses_the_whole_range_evenly():
 
 
 def test_wrong_input_is_refused():
-    with pytest.raises(ValueError, match="mask"):
-        mask_box(np.full((4, 4), 255, dtype=np.uint8))
+    refused(ValueError, lambda: mask_box(np.full((4, 4), 255, dtype=np.uint8)), "mask")
     with pytest.raises(ValueError, match="noise"):  # which could turn the box over
         jitter_box((0, 0, 4, 4), 0.5, (8, 8), np.random.default_rng(0))
 
@@ -77,3 +79,47 @@ def test_crop_has_the_margin_or_ends_with_the_image(case, least):
     margin = max(least, 0.2 * max(box[2] - box[0], box[3] - box[1]))
     assert crop[0] == 0 or margin <= box[0] - crop[0] < margin + 1
     assert crop[3] == height or margin <= crop[3] - box[3] < margin + 1
+
+
+STROKES = hnp.arrays(
+    np.uint8,
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=16),
+    elements=st.sampled_from([0, 1, IGNORE]),
+)
+
+
+SPACINGS = st.floats(0.1, 30)
+
+
+@given(strokes=STROKES, spacing=SPACINGS)
+def test_each_click_is_the_first_pixel_that_was_left(strokes, spacing):
+    expected = []
+    for positive in (True, False):
+        left = [(int(y), int(x)) for y, x in np.argwhere(strokes == int(positive))]
+        while left:
+            y, x = left[0]
+            expected.append(Click(x, y, positive))
+            left = [(v, u) for v, u in left if (v - y) ** 2 + (u - x) ** 2 > spacing**2]
+    assert scribble_clicks(strokes, spacing) == tuple(expected)
+
+
+def test_a_line_gets_clicks_at_even_distances():
+    strokes = np.full((3, 20), IGNORE, dtype=np.uint8)
+    assert scribble_clicks(strokes, 3) == ()
+    strokes[1, 2:18] = 0
+    strokes.flags.writeable = False
+    expected = tuple(Click(x, 1, positive=False) for x in (2, 8, 14))
+    assert scribble_clicks(strokes, 5) == expected
+
+
+def test_wrong_input_is_refused_scribbles():
+    for strokes in (
+        np.zeros((2, 2), dtype=int),
+        np.zeros((2, 2, 3), dtype=np.uint8),
+        np.array([[0, 1, 128, 7]], dtype=np.uint8),
+    ):
+        with pytest.raises(ValueError, match="strokes"):
+            scribble_clicks(strokes, 5)
+    for spacing in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="spacing"):
+            scribble_clicks(np.zeros((2, 2), dtype=np.uint8), spacing)

@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from probseg.clicks import Curriculum, IteratedClicks
-from probseg.clicks.distances import distance_to
 from probseg.clicks.iterated import corrective_clicks
 from probseg.clicks.rounds import answered, drawn_rounds, with_clicks
+from probseg.clicks.sampling import distance_to
 from probseg.seeds import Draws
 from probseg.types import Prompts
 from support.refusals import refused

@@ -8,7 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from hypothesis.extra.numpy import arrays
 
+from probseg.clicks import sampling
 from probseg.clicks.boxes import jitter_box, mask_box
 from probseg.clicks.sampling import (
     drop_boxes,
@@ -156,3 +158,19 @@ def test_training_boxes_are_drawn_by_the_rule_of_the_evaluation():
         assert set(batch[:, side]) == set(draws[:, side])
         share = (batch[:, side] == box[side]).mean()
         assert share == pytest.approx(1 / len(set(draws[:, side])), abs=0.05)
+
+
+REGIONS = st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)).flatmap(
+    lambda size: arrays(np.bool_, size)
+)
+
+
+@given(region=REGIONS, margin=st.integers(1, 3))
+def test_opencv_and_pytorch_agree(region, margin):
+    given = torch.from_numpy(region)
+    torch.testing.assert_close(
+        sampling.distance_to(given), sampling._by_minima(given), rtol=0, atol=0
+    )
+    torch.testing.assert_close(
+        sampling.eroded(given, margin), sampling._by_maxima(given, margin), rtol=0, atol=0
+    )

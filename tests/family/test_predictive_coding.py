@@ -16,6 +16,7 @@ from probseg.family.predictive_coding import (
     predictive_coding_inference,
 )
 from support.ops_cases import draw
+from support.refusals import refused
 
 
 def looped(
@@ -230,10 +231,8 @@ def test_gradients_through_the_steps():
 def test_wrong_arguments_are_named():
     x = torch.zeros(1, 2, 4, 3)
     w = torch.zeros(2, 3, 3)
-    with pytest.raises(ValueError, match="children"):
-        normalised_errors(x, x[..., :2])
-    with pytest.raises(ValueError, match="precision"):
-        normalised_errors(x, x, precision=0.0)
+    refused(ValueError, lambda: normalised_errors(x, x[..., :2]), "children")
+    refused(ValueError, lambda: normalised_errors(x, x, precision=0.0), "precision")
     with pytest.raises(ValueError, match="for each latent layer, got 1, 2 and 1"):
         predictive_coding_inference(x, [x], [w, w], precisions=[1.0])
     with pytest.raises(ValueError, match="got 0, 0 and 0"):

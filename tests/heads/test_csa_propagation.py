@@ -14,7 +14,7 @@ from torch.nn import functional
 from probseg.attention import build_attention
 from probseg.clicks import ClickMaps
 from probseg.heads import CorrectiveSelfAttention
-from probseg.ops.position_prior import FullPositionPrior
+from probseg.ops.position import FullPositionPrior
 from probseg.types import FeatureInfo
 from probseg.zoo import create_model
 from support.network_cases import assert_all_learn, draw, prompts

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import pytest
 import torch
 
 from probseg.attention import Adaptation
@@ -101,7 +100,5 @@ def test_keys_of_the_stage_adapt_and_those_of_the_head_do_not():
 def test_what_cannot_be_built_is_refused():
     for name, value in (("level", 3), ("level", -1), ("blocks", 0)):
         refused(ValueError, partial(stage, **{name: value}), name, value)
-    with pytest.raises(UnknownNameError, match="attention"):
-        stage(attention="nobody")
-    with pytest.raises(UnknownNameError, match="layout"):
-        stage(attention="standard", layout="nobody")
+    refused(UnknownNameError, lambda: stage(attention="nobody"), "attention")
+    refused(UnknownNameError, lambda: stage(attention="standard", layout="nobody"), "layout")

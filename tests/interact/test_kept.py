@@ -12,7 +12,7 @@ from probseg.interact import InteractionLoop, OneStep, Predictor, begin, image_t
 from probseg.interact.kept import LENGTH, MARGIN, conditioned, keep_clicks
 from probseg.interact.probability import ProbabilityMap
 from probseg.interact.session import build_loop
-from probseg.metrics.compliance import click_compliance
+from probseg.metrics.masks import click_compliance
 from probseg.types import Click
 from support.fakes import micro_model
 from support.toy_models import sees_nothing, toy_sample

@@ -14,7 +14,7 @@ from probseg.attention import (
     ProbabilisticAttention2d,
     StandardAttention2d,
 )
-from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
+from probseg.attention.base import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, EmbeddedPromptStem, HRNetV2, ResNet, TimmBackbone
 from probseg.heads import (
     ConvHead,
@@ -189,7 +189,7 @@ def test_micro_presets_come_back_from_a_folder(name, place, tmp_path):
 
 @each(
     ("attention", "layout", "position", "head"),
-    [  # each pair of values; other attentions: tests/attention/test_every_attention.py
+    [  # each pair of values; other attentions: tests/attention/test_attention_layers.py
         ("standard", "full", None, "probabilistic-full-bp2"),
         ("standard", "full", "factored", "conv"),
         ("standard", "axial", "full", "standard-axial"),

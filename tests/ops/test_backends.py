@@ -1,9 +1,11 @@
 """All backends against the float64 reference: results and gradients."""
 
-from __future__ import annotations
-
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probseg.ops import assign
+from probseg.errors import UnknownNameError
+from probseg.ops import Assigned, Attended, assign, attend
+from probseg.ops.attention import BackendError
 from probseg.ops.backends import chunked
 from probseg.ops.backends.interface import Block, PairwisePrior
+from probseg.ops.priors import DistancePrior
 from support.ops_cases import (
     CPU_BACKENDS,
     PRIMITIVES,
+    PRIORS,
     Case,
     Derived,
+    assert_identical,
     assert_same,
     cases,
     derive,
@@ -256,3 +263,214 @@ def test_keys_that_a_mask_of_pairs_hides_are_not_recovered(monkeypatch):
     torch.testing.assert_close(found.log_mass, expected.log_mass)
     seen = expected.log_mass > -inf
     torch.testing.assert_close(found.means[seen], expected.means[seen])
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    return tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor
+
+
+def strided(tensor: Tensor) -> Tensor:
+    wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1]), torch.nan)
+    wide[..., ::2] = tensor
+    return wide[..., ::2]
+
+
+def expanded(tensor: Tensor) -> Tensor:
+    return tensor if tensor.ndim < 4 else tensor[:, :1].expand(tensor.shape)
+
+
+@pytest.mark.parametrize(
+    ("backend", "primitive", "layout", "kinds"),
+    pairwise(
+        CPU_BACKENDS, PRIMITIVES, [transposed, strided, expanded], [(), ("pair", "heads", "full")]
+    ),
+)
+def test_the_layout_in_memory_changes_nothing(backend, primitive, layout, kinds):
+    case = Case(primitive, (2, 2, 5, 6), 3, 3, kinds, "lines")
+    views = {name: layout(tensor) for name, tensor in case.tensors().items()}
+    assert not views["queries"].is_contiguous()
+    dense = {name: view.contiguous() for name, view in views.items()}
+    with tiles_of(12):
+        got, wanted = derive(case, backend, views), derive(case, backend, dense)
+    assert_same(got, wanted, case, dense, 1e-13)
+
+
+@pytest.mark.parametrize(
+    ("backend", "primitive", "prior"), pairwise(CPU_BACKENDS, PRIMITIVES, PRIORS)
+)
+def test_arguments_stay_as_they_are(backend, primitive, prior):
+    case = served(Case(primitive, kinds=PRIORS[prior], hidden="lines"), backend)
+    tensors = case.tensors()
+    versions = {name: tensor._version for name, tensor in tensors.items()}
+    derived = derive(case, backend, tensors)
+    torch.testing.assert_close(tensors, case.tensors(), rtol=0, atol=0)
+    assert {name: tensor._version for name, tensor in tensors.items()} == versions
+    # Nor does the backward pass overwrite the results or what flows back.
+    outputs = [output.detach().clone() for output in derived.outputs]
+    again = derive(case, backend, tensors)
+    torch.testing.assert_close([o.detach() for o in again.outputs], outputs, rtol=0, atol=0)
+
+
+@each(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("primitive", PRIMITIVES)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_half_precision_rounds_only_what_comes_in_and_out(backend, primitive, dtype, bound):
+    case = Case(primitive, (1, 2, 64, 48), 16, 8, ("unit",), "some", scale=0.25, size=2.0)
+    tensors = case.tensors(dtype)
+    got = derive(case, backend, tensors)
+    wanted = case.derive("reference", double(tensors))
+    assert got.outputs[0].dtype == dtype
+    assert got.outputs[1].dtype == torch.float32
+    torch.testing.assert_close(got.outputs[1].double(), wanted.outputs[1], rtol=0, atol=1e-4)
+    assert {gradient.dtype for gradient in got.gradients.values()} == {dtype}
+    for name, gradient in got.gradients.items():
+        expected = wanted.gradients[name]
+        # The weights of the first output were drawn in half precision.
+        assert (gradient.double() - expected).norm() < 2 * bound * expected.norm()
+    error = (got.outputs[0].double() - wanted.outputs[0]).norm() / wanted.outputs[0].norm()
+    assert error < bound
+
+
+# The plain products of "reference" are differentiated under the autocast of where backward() is
+# called, as all of PyTorch's are.
+@pytest.mark.parametrize(
+    ("primitive", "prior", "backend", "around"),
+    pairwise(PRIMITIVES, PRIORS, CPU_BACKENDS, ["forward", "both"]),
+)
+def test_autocast_changes_no_bit(backend, primitive, prior, around):
+    if backend == "reference":
+        around = "forward"
+    case = served(Case(primitive, (1, 2, 8, 9), 8, 4, PRIORS[prior], "some"), backend)
+    tensors = case.tensors(torch.float32)
+
+    def call(name: str, leaves: dict[str, Tensor]) -> Attended | Assigned:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return case.call(name, leaves)
+
+    constant = without_gradient(case, backend)
+    plain = case.derive(backend, tensors, constant=constant)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around == "both"):
+        assert_identical(case.derive(backend, tensors, constant=constant, call=call), plain)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_inference_mode_gives_the_same(backend):
+    case = Case("assign", kinds=("unit", "pair"), hidden="lines")
+    tensors = case.tensors()
+    wanted = case.call("reference", tensors)
+    with torch.inference_mode():
+        torch.testing.assert_close(case.call(backend, tensors), wanted)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@each("dtype", [torch.float64, torch.bfloat16])
+def test_a_prior_of_another_dtype_gets_its_gradient_in_its_own(backend, dtype):
+    case = Case("attend", kinds=("unit",))
+    tensors = case.tensors(torch.float32)
+    tensors["unit"] = tensors["unit"].to(dtype)
+    got = derive(case, backend, tensors)
+    wanted = case.derive("reference", double(tensors))
+    assert got.outputs.values.dtype == torch.float32
+    assert got.gradients["unit"].dtype == dtype
+    error = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    assert_same(got, wanted, case, double(tensors), error)
+
+
+@pytest.mark.parametrize(
+    ("backend", "whole"),
+    [
+        ("reference", True),
+        ("chunked", False),
+        ("sdpa", True),
+        pytest.param("auto", False, marks=pytest.mark.slow),  # one of the others
+    ],
+)
+def test_compiled_calls_give_the_same(backend, whole):
+    def both(queries: Tensor, keys: Tensor, prior: Tensor) -> tuple[Tensor, ...]:
+        means, log_mass = assign(queries, keys, queries, log_prior=prior, backend=backend)
+        attended, evidence = attend(queries, means, keys, log_prior=log_mass, backend=backend)
+        return means, log_mass, attended, evidence
+
+    def derived(function) -> list[Tensor]:
+        leaves = [draw(1, 2, 5, 3), draw(1, 2, 4, 3, seed=1), draw(4, seed=2)]
+        for leaf in leaves:
+            leaf.requires_grad_()
+        outputs = function(*leaves)
+        weights = [draw(*output.shape, seed=3) for output in outputs]
+        return [*outputs, *torch.autograd.grad(outputs, leaves, weights)]
+
+    torch.compiler.reset()
+    compiled = torch.compile(both, backend="aot_eager", fullgraph=whole)
+    torch.testing.assert_close(derived(compiled), derived(both), rtol=1e-10, atol=1e-10)
+
+
+MEASURE = """
+import re, sys
+from pathlib import Path
+import torch
+from probseg.ops import assign, attend
+from probseg.ops.backends import tiles
+
+torch.set_num_threads(1)
+tiles.TILE = 2**18
+
+def memory(field):
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(field + r":\\s+(\\d+) kB", status)[1]) * 1024
+
+def run(n):
+    for primitive in (attend, assign):
+        queries, keys, payload = (
+            torch.randn(1, 1, n, channels, requires_grad=True) for channels in (32, 32, 40)
+        )
+        first, second = primitive(queries, keys, payload, scale=0.1, backend=sys.argv[1])
+        (first.sum() + second.sum()).backward()
+
+run(64)
+before = memory("VmRSS")
+run(3072)
+print(memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures what Linux counts")
+@pytest.mark.parametrize("backend", ["chunked", "sdpa"])
+def test_memory_does_not_hold_all_pairs(backend, repository):
+    # Freed tiles go back to the system at once: what is measured is what is held.
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, backend],
+        env={**os.environ, "PYTHONPATH": str(repository), "MALLOC_MMAP_THRESHOLD_": "1000000"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    # A single matrix of all pairs has 3072 * 3072 * 4 bytes; the reference takes six of them.
+    assert int(run.stdout) < 3072 * 3072 * 4 / 2
+
+
+def test_sdpa_names_what_it_cannot_do_and_who_can():
+    q, k = draw(1, 1, 3, 2), draw(1, 1, 4, 2, seed=1)
+    pairs = draw(3, 4, seed=2).requires_grad_()
+    distances = DistancePrior(draw(3, 2), draw(4, 2, seed=1), torch.tensor(2.0))
+    able = r"choose one of \['reference', 'chunked'.*\], or 'auto'"
+    for primitive, payload in ((attend, k), (assign, q)):
+        named = f"`backend` 'sdpa' cannot serve this call of {primitive.__name__}"
+        with pytest.raises(BackendError, match=f"{named}.*gradient.*prior of pairs; {able}"):
+            primitive(q, k, payload, log_prior=pairs, backend="sdpa")
+        with pytest.raises(BackendError, match=f"{named}.*pairs of a DistancePrior; {able}"):
+            primitive(q, k, payload, log_prior=distances, backend="sdpa")
+        with pytest.raises(BackendError, match=f"{named}.*empty.*{able}"):
+            primitive(q[:, :, :0], k, payload[:, :, : 4 if payload is k else 0], backend="sdpa")
+        with torch.no_grad():  # nobody will ask for the gradient
+            got = primitive(q, k, payload, log_prior=pairs, backend="sdpa")
+            torch.testing.assert_close(got, primitive(q, k, payload, log_prior=pairs))
+
+
+@pytest.mark.parametrize("primitive", PRIMITIVES.values(), ids=PRIMITIVES)
+def test_unknown_backends_are_named_with_the_known_ones(primitive):
+    q = draw(1, 1, 3, 2)
+    with pytest.raises(UnknownNameError, match=r"unknown backend 'referense'.*'reference'"):
+        primitive(q, q, q, backend="referense")
+    with pytest.raises(UnknownNameError, match=r"unknown backend 'best'.*'auto'.*'sdpa'"):
+        primitive(q, q, q, backend="best")

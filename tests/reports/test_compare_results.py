@@ -6,7 +6,7 @@ import pytest
 
 from probseg.errors import DataError, UnknownNameError
 from probseg.metrics import clustered_bootstrap
-from probseg.metrics.comparison import holm, signed_rank
+from probseg.metrics.statistics import holm, signed_rank
 from probseg.reports.comparison import Row, compare
 from probseg.reports.comparison_report import (
     as_json,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from probseg.errors import DataError, UnknownNameError
-from probseg.metrics.comparison import holm
+from probseg.metrics.statistics import holm
 from probseg.reports.comparison import compare
 from probseg.reports.comparison_inputs import default_names, read_result
 from probseg.reports.comparison_report import as_json, verdicts

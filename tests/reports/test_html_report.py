@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from probseg.clicks.mistakes import HUMAN
+from probseg.clicks.annotators import HUMAN
 from probseg.evaluation import (
     PROTOCOLS,
     Frame,

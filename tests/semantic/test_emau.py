@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from probseg.family.em_layer import DoubleAttention2d, EMAttention2d
+from probseg.family.slots import DoubleAttention2d, EMAttention2d
 from probseg.semantic.emau import EMAU
 from support.rows import each
 

@@ -8,30 +8,114 @@ backward pass computes it again. Gradients follow from the responsibilities `w` 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 import torch
 from torch import Tensor
 
-from probseg.ops.backends.backward_sweep import BackwardSweep
-from probseg.ops.backends.gradients import Context, refuse_double_backward
 from probseg.ops.backends.interface import (
     Assigned,
     Attended,
     Block,
+    Context,
+    PairwisePrior,
     Terms,
+    refuse_double_backward,
+    take_block,
 )
-from probseg.ops.backends.tiles import (
-    Layout,
-    Scratch,
-    finite,
-    flatten,
-    logits_of,
-    tile_size,
-    tiles,
-)
+from probseg.ops.backends.tiles import Layout, Scratch, finite, flatten, logits_of, tile_size, tiles
 from probseg.ops.numerics import full_precision
+
+
+class BackwardSweep:
+    """Shared part of the backward passes of both primitives."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        queries: Tensor,
+        keys: Tensor,
+        payload: Tensor,
+        tensors: Sequence[Tensor],
+        wanted: Sequence[bool],
+    ) -> None:
+        self.scale = layout.scale
+        self.queries, self.keys = queries, keys
+        self.sizes = (*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
+        # Leaves: the gradients of a block of the prior stop at them.
+        self.leaves = [
+            tensor.detach().requires_grad_(needed)
+            for tensor, needed in zip(tensors, wanted, strict=True)
+        ]
+        self.terms = layout.terms_with(self.leaves)
+        self.scratch = Scratch()
+        self.d_queries, self.d_keys = torch.zeros_like(queries), torch.zeros_like(keys)
+        self.d_payload = torch.zeros_like(payload)
+        self.d_leaves = {
+            index: torch.zeros_like(leaf)
+            for index, leaf in enumerate(self.leaves)
+            if leaf.requires_grad
+        }
+
+    def exponential(self, block: Block, log_evidence: Tensor, log_mass: Tensor | None) -> Tensor:
+        """Compute `exp(S - L)` or `exp(S - L - log N)` of a block; 0 where S is -inf."""
+        logits = logits_of(block, self.terms, self.scale, self.queries, self.keys, self.scratch)
+        logits -= finite(log_evidence[block[:3]]).unsqueeze(-1)
+        if log_mass is not None:
+            logits -= finite(log_mass[block[:2]]).unsqueeze(-2)
+        return logits.exp_()
+
+    def accumulate(self, block: Block, d_logits: Tensor) -> None:
+        """Carry the gradient of a block's logits on to queries, keys and prior."""
+        rows, units = block[:3], block[:2]
+        self.d_queries[rows] = self.scale * (d_logits @ self.keys[units])
+        self.d_keys[units] += self.scale * (d_logits.mT @ self.queries[rows])
+        position = 0
+        for term in self.terms:
+            if isinstance(term, Tensor):
+                if position in self.d_leaves:
+                    piece = take_block(self.d_leaves[position], block, d_logits.dtype)
+                    piece += d_logits.sum_to_size(piece.shape)  # a view: adds in place
+                position += 1
+                continue
+            count = len(term.tensors)
+            self._accumulate_pairwise(term, range(position, position + count), block, d_logits)
+            position += count
+
+    def _accumulate_pairwise(
+        self, term: PairwisePrior, positions: range, block: Block, d_logits: Tensor
+    ) -> None:
+        learnt = [position for position in positions if position in self.d_leaves]
+        if not learnt:
+            return
+        # Leaves of the block alone where the prior knows its part of them.
+        parts = [term.part(name, block.batch, block.heads) for name in term.tensors]
+        if all(part is not None for part in parts):
+            block = block._replace(batch=slice(None), heads=slice(None))
+        indices = [() if None in parts or part is None else part for part in parts]
+        leaves = [
+            self.leaves[position][index].detach().requires_grad_(position in learnt)
+            for position, index in zip(positions, indices, strict=True)
+        ]
+        term = term.with_tensors(dict(zip(term.tensors, leaves, strict=True)))
+        with torch.enable_grad():
+            prior = take_block(term, block, d_logits.dtype)
+        gradients = torch.autograd.grad(
+            prior,
+            [leaf for leaf in leaves if leaf.requires_grad],
+            d_logits.sum_to_size(prior.shape),
+            allow_unused=True,
+        )
+        for position, gradient in zip(learnt, gradients, strict=True):
+            if gradient is not None:
+                self.d_leaves[position][indices[position - positions.start]] += gradient
+
+    def gradients(self) -> tuple[Tensor | None, ...]:
+        """Return the gradients in the order of the arguments of the forward pass."""
+        of_tensors = (self.d_leaves.get(index) for index in range(len(self.leaves)))
+        return None, self.d_queries, self.d_keys, self.d_payload, *of_tensors
+
 
 HALF_PRECISION: frozenset[str] = frozenset()
 
@@ -144,7 +228,10 @@ class _Assign(torch.autograd.Function):
         mass = sums[..., -1, :]  # (B, G, M)
         means = (sums[..., :-1, :] / mass.unsqueeze(-2).clamp_min(UNDERFLOW)).mT.contiguous()
         log_mass = mass.log()
-        underflown = _find_underflown(mass, layout.terms)
+        underflown = mass < UNDERFLOW  # (B, G, M)
+        for term in layout.terms:
+            if isinstance(term, Tensor):  # a key that is hidden from all queries stays so
+                underflown = underflown & (term > -inf).any(-2)
         if queries.shape[-2] and underflown.any():
             if log_evidence is None:  # it was not needed so far
                 log_evidence = queries.new_empty(queries.shape[:-1])  # (B, G, N)
@@ -186,17 +273,10 @@ class _Assign(torch.autograd.Function):
 def _row_tiles(
     layout: Layout, queries: Tensor, keys: Tensor, log_evidence: Tensor | None
 ) -> Iterator[tuple[Block, Tensor]]:
-    """Compute the responsibilities tile by tile; those of a query that sees no key are 0.
+    """Yield blocks of rows with all keys, and their responsibilities `(b, g, n, M)`.
 
-    Args:
-        layout: Scale and prior.
-        queries: `(B, G, N, D)`.
-        keys: `(B, G, M, D)`.
-        log_evidence: Filled with the rows' log-sum-exp where it is given, `(B, G, N)`.
-
-    Yields:
-        A block of rows with all keys, and its responsibilities `(b, g, n, M)`, which the next
-        block overwrites.
+    Those of a query that sees no key are 0; the next block overwrites them. `log_evidence`
+    `(B, G, N)`, where it is wanted, is filled with the log-sum-exp of the rows.
     """
     scratch = Scratch()
     for block in tiles((*queries.shape[:-1], keys.shape[-2]), layout.terms):
@@ -214,16 +294,6 @@ def _row_tiles(
         yield block, weights
 
 
-def _find_underflown(mass: Tensor, terms: Terms) -> Tensor:
-    """Find the keys that are so far from all queries that their responsibilities underflow."""
-    underflown = mass < UNDERFLOW  # (B, G, M)
-    for term in terms:
-        # A key that is hidden from all queries has nothing to recover.
-        if isinstance(term, Tensor):
-            underflown = underflown & (term > -inf).any(-2)
-    return underflown
-
-
 def _in_the_log(
     layout: Layout,
     queries: Tensor,
@@ -232,11 +302,7 @@ def _in_the_log(
     log_evidence: Tensor,
     wanted: Tensor,
 ) -> Iterator[tuple[tuple[int, int, Tensor], Tensor, Tensor]]:
-    """Compute means and log masses of some keys in the log domain.
-
-    Yields:
-        The index of these keys in `(B, G, M)`, their means and their log masses.
-    """
+    """Yield the index in `(B, G, M)`, means and log masses of some keys, from the log domain."""
     scratch = Scratch()
     count = max(1, tile_size(layout.terms) // queries.shape[-2])
     for b, g in wanted.any(-1).nonzero().tolist():

@@ -26,15 +26,9 @@ class Scratch:
         self._memory: dict[str, Tensor] = {}
 
     def product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
-        """Multiply two stacks of matrices into the memory of this name; the first is the largest.
+        """Multiply stacks of matrices `(..., n, c)` and `(..., c, m)` into the memory of this name.
 
-        Args:
-            name: Of the memory, which the next product of this name overwrites.
-            left: `(..., n, c)`.
-            right: `(..., c, m)`.
-
-        Returns:
-            `(..., n, m)`.
+        The first product of a name is the largest; the next one overwrites it.
         """
         shape = (*left.shape[:-1], right.shape[-1])
         count = math.prod(shape)

@@ -1,0 +1,586 @@
+"""The free energy of latents with marginalised edges, and the procedure that lowers it."""
+
+import itertools
+import math
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from probseg.family.block_slots import Memories, block_slot_free_energy, block_slot_inference
+from probseg.family.energy import (
+    EdgeVariables,
+    RandomField,
+    collapsed_update,
+    edge_energy,
+    edge_posteriors,
+    free_energy,
+    hopfield_energy,
+    hopfield_retrieval,
+    mean_field_bound,
+    node_energy,
+)
+from probseg.family.kernels import additive_edges, kernel_edges
+from probseg.family.low_rank import BasesEdges
+from probseg.family.predictive_coding import normalised_errors
+from probseg.family.slots import slot_free_energy, slot_inference
+from probseg.ops import (
+    BackendError,
+    KeyAdaptation,
+    SoftmaxEdges,
+    WindowPrior,
+    attend,
+    probabilistic_attention,
+)
+from support.ops_cases import draw
+from support.refusals import refused
+from support.rows import each
+
+
+def test_energies_are_sums_over_channels_and_edges():
+    latents = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
+    torch.testing.assert_close(node_energy(latents, 2.0), torch.tensor([25.0, 1.0]))
+    evidence = torch.tensor([math.log(6.0), -math.inf])
+    torch.testing.assert_close(
+        edge_energy(evidence, 2.0), torch.tensor([-math.log(6.0) / 2, math.inf])
+    )
+
+
+def test_half_precision_is_summed_in_single():
+    latents = torch.full((1, 300), 20.0, dtype=torch.float16)
+    assert node_energy(latents).dtype == torch.float32
+    assert node_energy(latents).item() == 60_000.0
+    assert node_energy(draw(2, 3)).dtype == torch.float64
+
+
+@given(
+    scale=st.floats(0.05, 20.0),
+    precision=st.floats(0.1, 10.0),
+    sizes=st.tuples(*(st.integers(1, 6) for _ in range(3))),
+    seed=st.integers(0, 999),
+)
+def test_a_step_to_the_gradient_of_the_edges_never_raises_it(scale, precision, sizes, seed):
+    """Eq. 7 from autograd, for edges from either side at once."""
+    n, k, d = sizes
+    x, y = draw(1, 1, n, d, seed=seed), draw(1, 1, n, d, seed=seed + 1)
+    z = 3 * draw(1, 1, k, d, seed=seed + 2)
+
+    def edges(z):
+        to_latents = attend(x, z, z, scale=scale).log_evidence
+        from_latents = attend(z, y, y, scale=scale).log_evidence
+        return edge_energy(to_latents, scale).sum() + edge_energy(from_latents, scale).sum()
+
+    before = torch.inf
+    for _ in range(5):
+        z = z.detach().requires_grad_()
+        energy = node_energy(z, precision).sum() + edges(z)
+        assert energy <= before + 1e-9 * (1 + abs(before))
+        before = energy.item()
+        z = -torch.autograd.grad(edges(z), z)[0] / precision
+
+
+@each("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_numbers_that_void_the_guarantee_are_refused(wrong):
+    refused(ValueError, lambda: node_energy(draw(2, 3), wrong), "precision")
+    refused(ValueError, lambda: edge_energy(draw(2), wrong), "scale")
+
+
+CASES = st.fixed_dictionaries(
+    {
+        "sizes": st.tuples(*(st.integers(1, high) for high in (2, 2, 4, 5, 4))),
+        "iterations": st.integers(1, 4),
+        "scale": st.floats(0.01, 8.0),
+        "prior": st.booleans(),
+        "seed": st.integers(0, 999),
+    }
+)
+
+
+def problem(case):
+    b, g, n, m, d = case["sizes"]
+    seed = case["seed"]
+    prior = draw(n, m, seed=seed + 2) if case["prior"] else None
+    return 2 * draw(b, g, n, d, seed=seed), draw(b, g, m, d, seed=seed + 1), prior
+
+
+def stored(patterns=12, channels=64):
+    """Well separated patterns, of length sqrt(D)."""
+    return draw(1, 1, patterns, channels).sign()
+
+
+@given(CASES)
+def test_equals_the_equations(case):
+    states, patterns, prior = problem(case)
+    beta = case["scale"]
+    result = hopfield_retrieval(
+        states, patterns, iterations=case["iterations"], scale=beta, log_prior=prior
+    )
+    energy = hopfield_energy(result.states, patterns, scale=beta, log_prior=prior)
+    weight = torch.ones(()) if prior is None else prior.exp()
+    xi = states
+    for _ in range(case["iterations"]):
+        terms = weight * (beta * torch.einsum("bgnd,bgmd->bgnm", xi, patterns)).exp()
+        evidence = terms.sum(-1)
+        xi = torch.einsum("bgnm,bgmd->bgnd", terms / evidence[..., None], patterns)
+    torch.testing.assert_close(result.states, xi)
+    torch.testing.assert_close(result.log_evidence, evidence.log())
+    terms = weight * (beta * torch.einsum("bgnd,bgmd->bgnm", xi, patterns)).exp()
+    torch.testing.assert_close(energy, (xi * xi).sum(-1) / 2 - terms.sum(-1).log() / beta)
+
+
+@given(CASES)
+def test_the_energy_never_rises(case):
+    states, patterns, prior = problem(case)
+    options = {"scale": case["scale"], "log_prior": prior}
+    before = hopfield_energy(states, patterns, **options)
+    for _ in range(6):
+        states = hopfield_retrieval(states, patterns, **options).states
+        after = hopfield_energy(states, patterns, **options)
+        assert (after <= before + 1e-9 * (1 + before.abs())).all()
+        before = after
+
+
+@given(CASES)
+def test_the_energy_has_the_bounds_of_the_paper(case):
+    states, patterns, _ = problem({**case, "prior": False})
+    inside = hopfield_retrieval(states, patterns, scale=case["scale"]).states
+    largest = patterns.square().sum(-1).amax(-1, keepdim=True)
+    constants = math.log(patterns.shape[-2]) / case["scale"] + largest / 2
+    energy = hopfield_energy(inside, patterns, scale=case["scale"]) + constants
+    assert (energy >= -1e-9).all()
+    assert (energy <= 2 * largest + 1e-9).all()
+
+
+def test_hidden_patterns_are_not_retrieved():
+    patterns = stored()
+    prior = torch.zeros(12)
+    prior[3] = -math.inf
+    result = hopfield_retrieval(patterns[:, :, 3:4], patterns, iterations=2, log_prior=prior)
+    others = patterns[:, :, prior == 0]
+    expected = hopfield_retrieval(patterns[:, :, 3:4], others, iterations=2)
+    torch.testing.assert_close(result, expected)
+    nothing = torch.full((12,), -math.inf)
+    blind = hopfield_retrieval(patterns, patterns, log_prior=nothing)
+    assert not blind.states.any()
+    assert (hopfield_energy(patterns, patterns, log_prior=nothing) == math.inf).all()
+
+
+def test_the_order_of_patterns_does_not_matter():
+    states, patterns = draw(1, 2, 3, 4), draw(1, 2, 5, 4, seed=1)
+    turned = hopfield_retrieval(states, patterns.flip(-2), iterations=3)
+    torch.testing.assert_close(turned, hopfield_retrieval(states, patterns, iterations=3))
+    turned = hopfield_retrieval(states.flip(-2), patterns, iterations=3).states
+    torch.testing.assert_close(
+        turned.flip(-2), hopfield_retrieval(states, patterns, iterations=3).states
+    )
+
+
+def test_gradients_go_through_every_iteration():
+    inputs = (draw(1, 2, 3, 2), draw(1, 2, 4, 2, seed=1), draw(3, 4, seed=2))
+    inputs = tuple(tensor.requires_grad_() for tensor in inputs)
+
+    def run(states, patterns, prior):
+        return hopfield_retrieval(states, patterns, iterations=3, scale=0.7, log_prior=prior)
+
+    assert gradcheck(run, inputs)
+
+    def energy(states, patterns, prior):
+        return hopfield_energy(states, patterns, scale=0.7, log_prior=prior)
+
+    assert gradcheck(energy, inputs)
+
+
+def test_half_precision_keeps_its_dtype():
+    states, patterns = draw(1, 1, 3, 4).bfloat16(), draw(1, 1, 5, 4, seed=1).bfloat16()
+    result = hopfield_retrieval(states, patterns, iterations=2)
+    assert (result.states.dtype, result.log_evidence.dtype) == (torch.bfloat16, torch.float32)
+    exact = hopfield_retrieval(states.double(), patterns.double(), iterations=2)
+    torch.testing.assert_close(result.states.double(), exact.states, rtol=0, atol=3e-2)
+
+
+def test_wrong_arguments_are_named():
+    states, patterns = draw(1, 1, 3, 4), draw(1, 1, 5, 4, seed=1)
+    refused(ValueError, lambda: hopfield_retrieval(states, patterns, iterations=0), "iterations")
+    refused(ValueError, lambda: hopfield_energy(states, patterns, scale=0.0), "scale")
+    refused(ValueError, lambda: hopfield_retrieval(states, patterns[..., :3]), "keys")
+    with pytest.raises(BackendError):
+        hopfield_retrieval(states, patterns, backend="flex")
+    assert torch.equal(
+        hopfield_retrieval(states, patterns, backend="reference").states,
+        attend(states, patterns, patterns, backend="reference").values,
+    )
+
+
+EVERYTHING = slice(None)
+SEEDS = st.integers(0, 9999)
+
+
+def scaled(ends: Tensor, others: Tensor, scale: float) -> Tensor:
+    return scale * (ends * others).sum(-1)
+
+
+def squared(ends: Tensor, others: Tensor, scale: float) -> Tensor:
+    return -scale / 2 * (ends - others).square().sum(-1)
+
+
+def random_field(seed: int, *, among_latents: bool) -> tuple[RandomField, Tensor, Tensor]:
+    """A graph of 3 to 8 nodes, their values, and which are latent.
+
+    With edges among latents, candidates join any two nodes, and otherwise no two latents.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def whole(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    count = whole(3, 8)
+    latent = whole(1, count - 1)
+    pairs = [
+        pair
+        for pair in itertools.permutations(range(count), 2)
+        if among_latents or max(pair) >= latent
+    ]
+    groups = []
+    for strength in (0.3, -0.2)[: whole(1, 2)]:
+        shape = variables, candidates = whole(1, 2), whole(1, 3)
+        chosen = torch.randint(len(pairs), shape, generator=generator)
+        alternatives = None
+        if whole(0, 1):
+            alternatives = torch.randint(0, 2, (whole(1, 4), candidates), generator=generator) > 0
+            candidates = len(alternatives)
+        prior = draw(variables, candidates, seed=seed + len(groups))
+        groups.append(
+            EdgeVariables(
+                torch.tensor(pairs)[chosen],
+                prior if whole(0, 1) else None,
+                alternatives,
+                partial(scaled, scale=strength),
+            )
+        )
+    precision = 6 + draw(count, seed=seed + 2).square()
+    return RandomField(groups, precision), 2 * draw(count, 2, seed=seed + 3), torch.arange(latent)
+
+
+def graphs(field: RandomField):
+    """All graphs: log prior, the edges with their potentials, and the alternatives chosen."""
+    choices = []
+    for number, group in enumerate(field.variables):
+        count = group.edges.shape[1]
+        sets = torch.eye(count) > 0 if group.alternatives is None else group.alternatives
+        for i, edges in enumerate(group.edges.tolist()):
+            weights = [1.0] * len(sets) if group.log_prior is None else group.log_prior[i].exp()
+            total = float(sum(weights))
+            choices.append(
+                [
+                    (
+                        math.log(float(weight) / total),
+                        [(*edges[c], group.potential) for c in range(count) if members[c]],
+                        (number, i, a),
+                    )
+                    for a, (weight, members) in enumerate(zip(weights, sets, strict=True))
+                ]
+            )
+    for graph in itertools.product(*choices):
+        yield (
+            sum(choice[0] for choice in graph),
+            [edge for choice in graph for edge in choice[1]],
+            [choice[2] for choice in graph],
+        )
+
+
+def log_joint(field: RandomField, nodes: Tensor, log_prior: float, edges: list) -> Tensor:
+    """`log p(x, E) + log Z` of one graph."""
+    own = sum(-p / 2 * x @ x for p, x in zip(field.precision, nodes, strict=True))
+    return own + log_prior + sum(psi(nodes[u], nodes[v]) for u, v, psi in edges)
+
+
+@given(SEEDS)
+def test_energy_and_posteriors_are_those_of_all_graphs(seed):
+    field, nodes, _ = random_field(seed, among_latents=True)
+    joints, chosen = [], []
+    for log_prior, edges, choice in graphs(field):
+        joints.append(log_joint(field, nodes, log_prior, edges))
+        chosen.append(choice)
+    joints = torch.stack(joints)
+    torch.testing.assert_close(free_energy(field, nodes), -joints.logsumexp(0))
+    found = edge_posteriors(field, nodes)
+    marginals = [torch.zeros_like(p) for p in found]
+    for weight, choice in zip(joints.softmax(0), chosen, strict=True):
+        for number, i, a in choice:
+            marginals[number][i, a] += weight
+    torch.testing.assert_close(found, marginals)
+
+
+@given(SEEDS)
+def test_the_gradient_is_the_expectation_over_all_graphs(seed):
+    """Eq. 6, and Eq. 7 as its fixed point equation."""
+    field, nodes, latents = random_field(seed, among_latents=False)
+    nodes.requires_grad_()
+    joints, gradients = [], []
+    for log_prior, edges, _ in graphs(field):
+        joints.append(log_joint(field, nodes, log_prior, edges))
+        gradients.append(torch.autograd.grad(joints[-1], nodes)[0])
+    weights = torch.stack(joints).softmax(0).detach()
+    expected = torch.einsum("e,end->nd", weights, torch.stack(gradients))
+    slope = torch.autograd.grad(free_energy(field, nodes), nodes)[0]
+    torch.testing.assert_close(slope, -expected)
+    moved = collapsed_update(field, nodes, latents)
+    wanted = nodes.detach().clone()
+    wanted[latents] += (expected / field.precision[:, None])[latents]
+    torch.testing.assert_close(moved, wanted)
+
+
+@given(SEEDS)
+def test_no_update_raises_the_energy(seed):
+    for among_latents in (False, True):
+        field, nodes, latents = random_field(seed, among_latents=among_latents)
+        turns = latents.unsqueeze(-1) if among_latents else latents.unsqueeze(0)
+        before = free_energy(field, nodes)
+        for _ in range(4):
+            for some in turns:
+                nodes = collapsed_update(field, nodes, some)
+                after = free_energy(field, nodes)
+                assert after <= before + 1e-9 * (1 + before.abs())
+                before = after
+
+
+def test_joined_nodes_at_once_can_raise_the_energy():
+    """Why they have to take turns: here both jump to the place of the other, and it rises."""
+    edges = EdgeVariables(torch.tensor([[[0, 1]]]), potential=partial(scaled, scale=-3.0))
+    field, nodes = RandomField([edges], 1.0), torch.tensor([[1.0], [0.5]]).double()
+    at_once = -3.0 * nodes.flip(0)
+    assert free_energy(field, at_once) > free_energy(field, nodes) + 1
+    with pytest.raises(ValueError, match=r"joined by an edge, got both ends of \(0, 1\)"):
+        collapsed_update(field, nodes, torch.tensor([0, 1]))
+
+
+def log_evidence_by_integrals(field: RandomField, nodes: Tensor, latents: Tensor) -> Tensor:
+    """`log int sum_E exp(...) dz`: a Gaussian integral for each graph."""
+    count, channels = nodes.shape
+    observed = torch.arange(len(latents), count)
+    parts = []
+    for log_prior, edges, _ in graphs(field):
+        coupling = torch.zeros(count, count, dtype=nodes.dtype)
+        for u, v, psi in edges:
+            strength = psi(*torch.ones(2, 1, dtype=nodes.dtype))
+            coupling[u, v] += strength
+            coupling[v, u] += strength
+        matrix = torch.diag(field.precision) - coupling
+        inner = matrix[: len(latents), : len(latents)]
+        outer = nodes[observed]
+        linear = -matrix[: len(latents), len(latents) :] @ outer  # (K, D)
+        constant = -(outer * (matrix[len(latents) :, len(latents) :] @ outer)).sum() / 2
+        square = (linear * torch.linalg.solve(inner, linear)).sum() / 2
+        volume = (len(latents) * math.log(2 * math.pi) - torch.logdet(inner)) * channels / 2
+        parts.append(log_prior + constant + square + volume)
+    return torch.stack(parts).logsumexp(0)
+
+
+@given(SEEDS)
+def test_mean_field_bounds_the_evidence_of_all_graphs(seed):
+    field, nodes, latents = random_field(seed, among_latents=True)
+    exact = log_evidence_by_integrals(field, nodes, latents)
+    before = -torch.inf
+    for _ in range(4):
+        for latent in latents:
+            nodes = collapsed_update(field, nodes, latent[None])
+        bound = mean_field_bound(field, nodes, latents)
+        assert before - 1e-9 <= bound <= exact + 1e-9 * (1 + exact.abs())
+        before = bound
+
+
+def test_mean_field_is_exact_for_one_graph_without_edges_between_latents():
+    edges = EdgeVariables(torch.tensor([[[0, 2]], [[1, 3]]]))
+    field = RandomField([edges], 2 + draw(4).square())
+    nodes, latents = draw(4, 3), torch.tensor([0, 1])
+    nodes = collapsed_update(field, nodes, latents)
+    exact = log_evidence_by_integrals(field, nodes, latents)
+    torch.testing.assert_close(mean_field_bound(field, nodes, latents), exact)
+
+
+@given(SEEDS)
+def test_the_bound_is_that_of_the_best_distribution_of_edges(seed):
+    """Mean field written out, `E_q[log p - log q]`, with means as values and any `q(E)`."""
+    field, nodes, latents = random_field(seed, among_latents=True)
+    precision = field.precision[latents]
+    entropy = (math.log(2 * math.pi) + 1 - precision.log()).sum() * nodes.shape[-1] / 2
+
+    def bound(beliefs: list[Tensor]) -> Tensor:
+        energy = (field.precision * nodes.square().sum(-1)).sum() / 2
+        energy = energy + len(latents) * nodes.shape[-1] / 2  # p/2 times the variance D/p
+        for q, group in zip(beliefs, field.variables, strict=True):
+            energy = energy + (q * (q.log() - group.joint(nodes))).sum()
+        return entropy - energy
+
+    found = mean_field_bound(field, nodes, latents)
+    best = edge_posteriors(field, nodes)
+    torch.testing.assert_close(found, bound(best))
+    other = [(q.log() + draw(*q.shape, seed=seed)).softmax(-1) for q in best]
+    assert bound(other) <= found + 1e-12
+
+
+def pairs(queries: int, keys: int) -> Tensor:
+    """An edge from each of the first nodes to one of those that follow, `(N, M, 2)`."""
+    first, second = torch.arange(queries), queries + torch.arange(keys)
+    return torch.stack(torch.meshgrid(first, second, indexing="ij"), -1)
+
+
+def tokens_of(n: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    queries, keys = draw(1, 2, n, 3), draw(1, 2, m, 3, seed=1)
+    return queries, keys, torch.cat([queries, keys], -2)
+
+
+def test_cross_attention_with_any_prior():
+    queries, keys, nodes = tokens_of(4, 5)
+    values, prior = draw(1, 2, 5, 2, seed=2), draw(4, 5, seed=3)
+    prior[1, 2:] = -math.inf
+    edges = EdgeVariables(pairs(4, 5), prior, potential=partial(scaled, scale=0.7))
+    (p,) = edge_posteriors(RandomField([edges]), nodes)
+    wanted = SoftmaxEdges(queries, keys, prior, 0.7)
+    torch.testing.assert_close(p, wanted.log_probability(EVERYTHING).exp())
+    read = attend(queries, keys, values, log_prior=prior, scale=0.7)
+    torch.testing.assert_close(p @ values, read.values)
+    evidence = edges.joint(nodes).logsumexp(-1) + prior.logsumexp(-1)
+    torch.testing.assert_close(evidence, read.log_evidence)
+
+
+def test_self_attention_and_local_attention():
+    """Candidates join the tokens with each other, and with themselves."""
+    tokens = draw(1, 2, 6, 3)
+    grid = torch.stack(torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij"), -1)
+    window = WindowPrior.on_map(2, 3, 1)
+    for prior in (None, window):
+        wanted = SoftmaxEdges(tokens, tokens, prior).log_probability(EVERYTHING).exp()
+        seen = None
+        if prior is not None:
+            seen = torch.zeros(6, 6).double().masked_fill(wanted[0, 0] == 0, -math.inf)
+            assert seen.isinf().any()
+        field = RandomField([EdgeVariables(grid, seen)])
+        torch.testing.assert_close(edge_posteriors(field, tokens)[0], wanted)
+
+
+def test_other_potentials():
+    queries, keys, nodes = tokens_of(4, 5)
+    weights = draw(1, 3, seed=4)
+    for potential, wanted in (
+        (partial(squared, scale=0.49), kernel_edges(queries, keys, bandwidth_inverse=0.7)),
+        (
+            lambda q, k: torch.tanh(q + k) @ weights[0],
+            additive_edges(queries, keys, weights.expand(2, 3)),
+        ),
+    ):
+        field = RandomField([EdgeVariables(pairs(4, 5), potential=potential)])
+        (p,) = edge_posteriors(field, nodes)
+        torch.testing.assert_close(p, wanted.log_probability(EVERYTHING).exp())
+
+
+def test_hopfield_networks():
+    """A latent for each state; inverse temperature as the precision of nodes and edges."""
+    states, patterns, nodes = tokens_of(3, 5)
+    edges = EdgeVariables(pairs(3, 5), potential=partial(scaled, scale=2.0))
+    field = RandomField([edges], torch.tensor([2.0] * 3 + [0.0] * 5).double())
+    latents = torch.arange(3)
+    wanted = hopfield_energy(states, patterns, scale=2.0).sum(-1)
+    energy = free_energy(field, nodes) / 2 - 3 * math.log(5) / 2
+    torch.testing.assert_close(energy, wanted)
+    moved = collapsed_update(field, nodes, latents)
+    found = hopfield_retrieval(states, patterns, scale=2.0).states
+    torch.testing.assert_close(moved[..., :3, :], found)
+
+
+def test_slots_and_bases():
+    """The same nodes and potentials as of Hopfield networks; the observed nodes have the edges."""
+    slots, inputs, nodes = tokens_of(3, 5)
+    prior = draw(5, 3, seed=2)
+    edges = EdgeVariables(pairs(3, 5).transpose(0, 1), prior, potential=partial(scaled, scale=0.7))
+    field = RandomField([edges], torch.tensor([0.7 * 1.5] * 3 + [0.0] * 5).double())
+    options = {"scale": 0.7, "precision": 1.5, "log_prior": prior}
+    wanted = slot_free_energy(inputs, slots, **options)
+    energy = (free_energy(field, nodes) - prior.logsumexp(-1).sum()) / 0.7
+    torch.testing.assert_close(energy, wanted)
+    moved = collapsed_update(field, nodes, torch.arange(3))
+    found = slot_inference(inputs, slots, iterations=1, **options).slots
+    torch.testing.assert_close(moved[..., :3, :], found)
+    (z,) = edge_posteriors(field, nodes)  # the E step of EM attention, too
+    through = z @ (z / z.sum(-2, keepdim=True)).mT
+    bases = BasesEdges(inputs, slots, prior, 0.7)
+    torch.testing.assert_close(bases.log_probability(EVERYTHING).exp(), through)
+
+
+def test_block_slots():
+    """Memories are nodes, zero outside of their block, and each block of a slot has an edge."""
+    slots, inputs = draw(1, 1, 2, 4), draw(1, 1, 3, 4, seed=1)
+    patterns = draw(1, 1, 2, 3, 2, seed=2)
+    memories = torch.zeros(1, 1, 2, 3, 4).double()
+    memories[:, :, 0, :, :2], memories[:, :, 1, :, 2:] = patterns[:, :, 0], patterns[:, :, 1]
+    nodes = torch.cat([slots, inputs, memories.flatten(2, 3)], -2)
+    seen = EdgeVariables(pairs(2, 3).transpose(0, 1))
+    recalled = pairs(2, 9)[:, 3:].unflatten(1, (2, 3)).flatten(0, 1)  # (K P, L, 2)
+    precision = torch.tensor([1.5] * 2 + [0.0] * 9).double()
+    field = RandomField([seen, EdgeVariables(recalled)], precision)
+    given_memories = Memories(patterns)
+    wanted = block_slot_free_energy(inputs, slots, given_memories, precision=1.5)
+    constant = 3 * math.log(2) + 4 * math.log(3)
+    torch.testing.assert_close(free_energy(field, nodes) - constant, wanted)
+    moved = collapsed_update(field, nodes, torch.arange(2))
+    found = block_slot_inference(inputs, slots, given_memories, iterations=1, precision=1.5)
+    torch.testing.assert_close(moved[..., :2, :], found.slots)
+
+
+def test_predictive_coding():
+    """Potentials are errors, which are not linear: descent by the gradient of Eq. 6."""
+    predictions, children, nodes = tokens_of(3, 5)
+    edges = EdgeVariables(pairs(3, 5).transpose(0, 1), potential=partial(squared, scale=1.3))
+    field = RandomField([edges], 0.0)
+    wanted = normalised_errors(children, predictions, precision=1.3)
+    nodes.requires_grad_()
+    energy = free_energy(field, nodes)
+    torch.testing.assert_close(energy - 5 * math.log(3), wanted.free_energy)
+    slope = torch.autograd.grad(energy.sum(), nodes)[0]
+    torch.testing.assert_close(slope[..., :3, :], -wanted.bottom_up)
+    torch.testing.assert_close(slope[..., 3:, :], wanted.top_down)
+
+
+def test_key_adaptation_lowers_the_energy_to_a_stationary_point():
+    """EM for the keys: edges lead from queries to units, as in slots, with squared distances."""
+    keys, queries, nodes = tokens_of(3, 5)
+    edges = EdgeVariables(pairs(3, 5).transpose(0, 1), potential=partial(squared, scale=0.8))
+    field = RandomField([edges], 0.0)
+    options = {"query_precision": 0.8, "log_prior": "uniform"}
+
+    def adapted(iterations: int) -> Tensor:
+        adaptation = KeyAdaptation(iterations, 0.0)
+        result = probabilistic_attention(queries, keys, keys, key_adaptation=adaptation, **options)
+        return torch.cat([result.keys, queries], -2)
+
+    energies = [free_energy(field, nodes)]
+    energies += [free_energy(field, adapted(count)) for count in (1, 2, 5)]
+    assert all((low <= high + 1e-12).all() for high, low in itertools.pairwise(energies))
+    last = adapted(2000).requires_grad_()
+    slope = torch.autograd.grad(free_energy(field, last).sum(), last)[0]
+    assert slope[..., :3, :].abs().max() < 1e-6
+
+
+def test_gradients_go_through_updates():
+    field, nodes, latents = random_field(5, among_latents=False)
+    prior = field.variables[0].log_prior
+    assert prior is not None
+
+    def run(nodes: Tensor) -> Tensor:
+        for _ in range(3):
+            nodes = collapsed_update(field, nodes, latents)
+        return free_energy(field, nodes)
+
+    assert gradcheck(run, (nodes.requires_grad_(),))
+
+
+def test_wrong_shapes_are_named():
+    with pytest.raises(ValueError, match=r"`edges`.*\(I, C, 2\)"):
+        EdgeVariables(torch.tensor([[0, 1]]))
+    refused(ValueError, lambda: EdgeVariables(pairs(2, 3), torch.zeros(2, 2)), "log_prior")
+    with pytest.raises(ValueError, match="alternatives"):
+        EdgeVariables(pairs(2, 3), alternatives=torch.ones(2, 2, dtype=torch.bool))

@@ -1,0 +1,154 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from probseg.evaluation.scorer import MaskScorer
+from probseg.metrics import boundary_iou, brier_score, expected_calibration_error, iou
+from probseg.metrics.masks import boundary_width
+from probseg.types import IGNORE
+from support.mask_cases import cases
+from support.refusals import refused
+
+SHAPE = (5, 6)
+
+
+@given(hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE))
+def test_iou_is_that_of_the_pixels_that_count(prediction, truth, ignored):
+    mask = np.where(ignored, IGNORE, truth).astype(np.uint8)
+    found, there = set(np.flatnonzero(prediction & ~ignored)), set(np.flatnonzero(mask == 1))
+    expected = len(found & there) / len(found | there) if found | there else 1.0
+    assert iou(prediction, mask) == expected
+    assert iou(prediction ^ ignored, mask) == expected
+
+
+def slow_region(inside, width):
+    """Pixels of the object with a pixel outside it, or outside the image, within `width`."""
+    height, breadth = inside.shape
+    region = set()
+    for y, x in zip(*np.nonzero(inside), strict=True):
+        for v in range(y - width, y + width + 1):
+            for u in range(x - width, x + width + 1):
+                if not (0 <= v < height and 0 <= u < breadth) or not inside[v, u]:
+                    region.add((y, x))
+    return region
+
+
+def slow_boundary_iou(prediction, mask, width):
+    found = slow_region(prediction & (mask != IGNORE), width)
+    truth = slow_region(mask == 1, width)
+    return len(found & truth) / len(found | truth) if found | truth else 1.0
+
+
+@given(cases(), st.sampled_from([0.001, 0.1, 0.17, 0.3, 2.0]))
+def test_boundary_iou_is_that_of_its_definition(case, dilation):
+    prediction, _, mask = case
+    width = max(1, round(dilation * (mask.shape[0] ** 2 + mask.shape[1] ** 2) ** 0.5))
+    assert boundary_iou(prediction, mask, dilation) == slow_boundary_iou(prediction, mask, width)
+
+
+@given(cases())
+def test_what_is_predicted_on_ignored_pixels_does_not_matter(case):
+    prediction, _, mask = case
+    assert boundary_iou(prediction ^ (mask == IGNORE), mask) == boundary_iou(prediction, mask)
+    assert boundary_iou((mask == 1) | (mask == IGNORE), mask) == 1
+
+
+def test_width_is_a_fraction_of_the_diagonal():
+    assert boundary_width((300, 400)) == 10
+    assert boundary_width((300, 400), 0.1) == 50
+    assert boundary_width((3, 4)) == 1
+
+
+def test_wrong_arguments_are_refused():
+    mask = np.zeros(SHAPE, dtype=np.uint8)
+    for score in (iou, boundary_iou):
+        for prediction in (np.zeros(SHAPE), np.zeros((6, 5), dtype=bool)):
+            refused(ValueError, lambda s=score, p=prediction: s(p, mask), "prediction")
+    for dilation in (0, -1, float("nan")):
+        refused(ValueError, lambda d=dilation: boundary_iou(mask == 1, mask, d), "dilation")
+
+
+def counted_pixels(probability, mask):
+    """All pairs of probability and truth of the pixels that are not ignored."""
+    return [
+        (float(p), int(y)) for p, y in zip(probability.flat, mask.flat, strict=True) if y != IGNORE
+    ]
+
+
+def slow_brier(probability, mask):
+    pixels = counted_pixels(probability, mask)
+    return sum((p - y) ** 2 for p, y in pixels) / len(pixels) if pixels else None
+
+
+def slow_ece(probability, mask, bins):
+    pixels = counted_pixels(probability, mask)
+    error = 0.0
+    for b in range(bins):
+        members = [
+            (p, y)
+            for p, y in pixels
+            if b <= np.float32(p) * np.float32(bins) < b + 1 or (p == 1 and b == bins - 1)
+        ]
+        if members:
+            confidence = sum(p for p, _ in members) / len(members)
+            share = sum(y for _, y in members) / len(members)
+            error += len(members) / len(pixels) * abs(confidence - share)
+    return error if pixels else None
+
+
+@given(cases(), st.sampled_from([1, 2, 7, 15]))
+def test_scores_are_those_of_their_definitions(case, bins):
+    _, probability, mask = case
+    assert brier_score(probability, mask) == pytest.approx(slow_brier(probability, mask))
+    error = expected_calibration_error(probability, mask, bins)
+    assert error == pytest.approx(slow_ece(probability, mask, bins), abs=1e-12)
+
+
+@given(cases())
+def test_ignored_pixels_do_not_count(case):
+    _, probability, mask = case
+    other = np.where(mask == IGNORE, 1 - probability, probability)
+    assert brier_score(other, mask) == brier_score(probability, mask)
+    assert expected_calibration_error(other, mask) == expected_calibration_error(probability, mask)
+
+
+def test_scores_by_hand():
+    mask = np.array([[1, 1, 0, 0, IGNORE]], dtype=np.uint8)
+    probability = np.array([[1.0, 0.5, 0.5, 0.25, 0.9]], dtype=np.float32)
+    assert brier_score(probability, mask) == (0 + 0.25 + 0.25 + 0.0625) / 4
+    # of two bins, [0, 0.5) has one pixel, and [0.5, 1] three with mean 2/3 and two of the object
+    assert expected_calibration_error(probability, mask, bins=2) == pytest.approx(0.25 / 4)
+    assert expected_calibration_error(probability, mask, bins=1) == pytest.approx(0.0625)
+
+
+def test_probabilities_at_the_edges_of_bins():
+    mask = np.array([[0, 1, 1, 0]], dtype=np.uint8)
+    for edge in range(1, 15):
+        at = np.float32(edge / 15)
+        below = np.nextafter(at, np.float32(0))
+        probability = np.array([[at - 0.05, below, at, at + 0.05]], dtype=np.float32)
+        error = expected_calibration_error(probability, mask)
+        assert error == pytest.approx(slow_ece(probability, mask, 15), abs=1e-12)
+        assert MaskScorer(mask)(mask == 1, probability).ece == pytest.approx(error, abs=3.4e-5)
+
+
+def test_true_probabilities_are_calibrated_and_certainty_is_not():
+    random = np.random.default_rng(0)
+    probability = random.random((300, 300))
+    mask = (random.random((300, 300)) < probability).astype(np.uint8)
+    assert expected_calibration_error(probability, mask) < 0.01
+    assert brier_score(probability, mask) == pytest.approx(1 / 6, abs=0.005)  # mean of p (1 - p)
+    certain = (probability > 0.5).astype(np.float32)
+    assert expected_calibration_error(certain, mask) == pytest.approx(0.25, abs=0.01)
+    assert brier_score(certain, mask) > brier_score(probability, mask)
+
+
+@pytest.mark.parametrize("score", [brier_score, expected_calibration_error])
+def test_wrong_probabilities_are_refused(score):
+    mask = np.zeros((1, 2), dtype=np.uint8)
+    assert score(np.zeros((1, 2)), mask + IGNORE) is None
+    for values in ([[0.5, np.nan]], [[0.5, 1.5]], [[-0.5, 0.5]], [[0, 1]], [[0.5], [0.5]]):
+        refused(ValueError, lambda values=values: score(np.array(values), mask), "probability")
+    refused(ValueError, lambda: expected_calibration_error(mask / 2, mask, bins=0), "bins")

@@ -1,0 +1,405 @@
+"""Tables of relative position embeddings: other sizes of the map, and what does not fit."""
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from probseg.ops import (
+    BackendError,
+    Block,
+    DirichletPrior,
+    FactoredPosition,
+    FullPosition,
+    ValuePropagation,
+    probabilistic_attention,
+)
+from probseg.ops.backends.interface import EVERYTHING
+from support.ops_cases import draw, tiles_of
+from support.position_cases import (
+    ALPHAS,
+    SIZES,
+    PositionCase,
+    assert_same,
+    build,
+    draw_tables,
+    position_cases,
+)
+from support.rows import each, pairwise
+
+KINDS = ("factored", "full")
+
+
+sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+def tables_of(position):
+    names = ("query", "key", "query_height", "query_width", "key_height", "key_width")
+    found = {name: getattr(position, name, None) for name in names}
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def middle(table, dims):
+    """The embedding of offset 0."""
+    for dim in dims:
+        table = table.select(dim, table.shape[dim] // 2)
+    return table
+
+
+def spatial(position):
+    """Dimensions of offsets, the last one first: taking one leaves the others in place."""
+    return (-2,) if isinstance(position, FactoredPosition) else (-2, -2)
+
+
+@each("kind", KINDS)
+@each("heads", [None, 3])
+@each("keys", [False, True])
+def test_the_same_size_keeps_the_tables(kind, heads, keys):
+    position = build(draw_tables(kind, (3, 5), 2, heads=heads, keys=keys))
+    assert position.size == (3, 5)
+    same = tables_of(position.resized(3, 5))
+    assert len(same) == {"factored": 2, "full": 1}[kind] * (1 + keys)
+    for name, table in tables_of(position).items():
+        assert torch.equal(same[name], table)
+
+
+@given(st.sampled_from(KINDS), st.sampled_from([None, 3]), sizes, sizes)
+def test_offset_zero_keeps_its_embedding(kind, heads, old, new):
+    position = build(draw_tables(kind, old, 2, heads=heads))
+    resized = position.resized(*new)
+    assert resized.size == new
+    before, after = tables_of(position), tables_of(resized)
+    assert before.keys() == after.keys()
+    for name, table in before.items():
+        centre = middle(after[name], spatial(position))
+        torch.testing.assert_close(centre, middle(table, spatial(position)), rtol=0, atol=1e-12)
+
+
+@each(("old", "new"), [(4, 22), (7, 22), (27, 12), (16, 33)])
+def test_offset_zero_stays_exactly_in_float32(old, new):
+    line = draw(2 * old - 1, 3).float()
+    resized = FactoredPosition(line, line).resized(new, new)
+    assert torch.equal(resized.query_height[new - 1], line[old - 1])
+
+
+@given(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9), st.integers(2, 9))
+def test_linear_tables_stay_linear(h, w, new_h, new_w):
+    """From end to end: the slope follows the size of the map."""
+
+    def lines(height, width):
+        return torch.linspace(-1, 1, 2 * height - 1), torch.linspace(-1, 1, 2 * width - 1)
+
+    def plane(height, width):
+        down, right = lines(height, width)
+        return (2 * down[:, None] - 3 * right + 0.5 * down[:, None] * right + 1).unsqueeze(-1)
+
+    down, right = (line.unsqueeze(-1) for line in lines(h, w))
+    factored = FactoredPosition(2 * down + 1, 3 * right).resized(new_h, new_w)
+    down, right = (line.unsqueeze(-1) for line in lines(new_h, new_w))
+    torch.testing.assert_close(factored.query_height, 2 * down + 1, rtol=0, atol=2e-6)
+    torch.testing.assert_close(factored.query_width, 3 * right, rtol=0, atol=2e-6)
+    full = FullPosition(plane(h, w)).resized(new_h, new_w)
+    torch.testing.assert_close(full.query, plane(new_h, new_w), rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_head_is_resized_on_its_own(kind):
+    tables = draw_tables(kind, (3, 5), 2, heads=3)
+    whole = tables_of(build(tables).resized(7, 2))
+    for head in range(3):
+        single = build({name: table[head] for name, table in tables.items()}).resized(7, 2)
+        for name, table in tables_of(single).items():
+            torch.testing.assert_close(whole[name][head], table)
+
+
+@given(sizes, sizes, st.sampled_from([None, 2]))
+def test_resizing_a_sum_is_the_sum_of_the_resized(old, new, heads):
+    factored = build(draw_tables("factored", old, 2, heads=heads))
+
+    def total(position):
+        return FullPosition(
+            position.query_height.unsqueeze(-2) + position.query_width.unsqueeze(-3),
+            position.key_height.unsqueeze(-2) + position.key_width.unsqueeze(-3),
+        )
+
+    summed, wanted = total(factored).resized(*new), total(factored.resized(*new))
+    torch.testing.assert_close(summed.query, wanted.query)
+    torch.testing.assert_close(summed.key, wanted.key)
+
+
+@each("kind", KINDS)
+@each("new", [(7, 2), (2, 9), (3, 5)])
+def test_gradients_flow_through_resizing(kind, new):
+    """The weights of each new embedding add up to 1."""
+    tables = {n: t.requires_grad_() for n, t in draw_tables(kind, (3, 5), 2, heads=2).items()}
+    for name, table in tables_of(build(tables).resized(*new)).items():
+        (gradient,) = torch.autograd.grad(table.sum(), tables[name])
+        torch.testing.assert_close(gradient.sum(), torch.tensor(table.numel()).double())
+        assert (gradient >= 0).all()
+        assert (gradient > 0).double().mean() > 0.3
+
+
+T = torch.zeros
+BAD_TABLES = [
+    (
+        lambda: FactoredPosition(T(4, 3), T(5, 3)),
+        "`query_height` .*(4, 3).*offsets of a line is odd",
+    ),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3).long()), "query_width"),
+    (lambda: FactoredPosition(T(3), T(5, 3)), r"`query_height` .* shape \(2H-1, D\)"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3)), "`key_height` and `key_width`"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), None, T(5, 3)), "`key_height` and `key_width`"),
+    (
+        lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3), T(7, 3)),
+        "key_width",
+    ),
+    (lambda: FullPosition(T(3, 4, 3)), r"`query` .*\(2H-1, 2W-1, D\).*\(3, 4, 3\).* odd"),
+    (lambda: FullPosition(T(3, 3, 3), T(2, 3, 3)), r"`key` .*\(2, 3, 3\).* odd"),
+    (lambda: FullPosition(T(3, 3)), "query"),
+    (lambda: FullPosition(T(3, 3, 3).int()), "query"),
+    (lambda: FullPosition(T(3, 3, 3), T(3, 5, 3)), "key"),
+]
+
+
+@each(("make", "message"), BAD_TABLES)
+def test_wrong_tables_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+FITS = {"factored": FactoredPosition(T(3, 2), T(5, 2)), "full": FullPosition(T(3, 5, 2))}
+MISFITS = [
+    (FullPosition(T(3, 3, 2)), {}, "2 x 2 = 4 tokens of the map .* got 6; use `position.resized`"),
+    (FactoredPosition(T(3, 2), T(3, 2)), {}, "2 x 2 = 4 tokens .* got 6; use `position.resized`"),
+    (FullPosition(T(3, 5, 4)), {}, "position.query"),
+    (FactoredPosition(T(3, 2), T(5, 3)), {}, "position.query_width"),
+    (FullPosition(T(4, 3, 5, 2)), {}, "position.query"),
+    (FactoredPosition(T(4, 3, 2), T(5, 2)), {}, "position.query_height"),
+    (FITS["full"], {"log_prior": "uniform"}, "log_prior"),
+    (FITS["factored"], {"log_prior": T(6)}, "log_prior"),
+    (FITS["factored"], {"log_prior": (T(6), T(6, 6))}, "log_prior"),
+]
+
+
+@each(("position", "options", "message"), MISFITS)
+def test_misfits_are_named(position, options, message):
+    tokens = torch.zeros(1, 3, 6, 2)
+    with pytest.raises(ValueError, match=message):
+        probabilistic_attention(tokens, tokens, tokens, position=position, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_another_map_are_named(kind):
+    tokens, fewer = torch.zeros(1, 3, 6, 2), torch.zeros(1, 3, 4, 2)
+    with pytest.raises(ValueError, match="keys"):
+        probabilistic_attention(tokens, fewer, fewer, position=FITS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tied_prior_is_not_updated(kind):
+    tokens = torch.zeros(1, 3, 6, 2)
+    options = {
+        "value_precision": 0.1,
+        "value_propagation": ValuePropagation(dirichlet_prior=DirichletPrior(1.0)),
+        "fixed_values": tokens,
+        "fixed_mask": torch.ones(1, 6, dtype=torch.bool),
+    }
+    with pytest.raises(ValueError, match="`dirichlet_prior`"):
+        probabilistic_attention(tokens, tokens, tokens, position=FITS[kind], **options)
+
+
+def test_fused_kernels_refuse_full_tables():
+    tokens = torch.zeros(1, 3, 6, 2)
+    with pytest.raises(BackendError, match=r"'sdpa' .* because a fused kernel cannot compute the"):
+        probabilistic_attention(tokens, tokens, tokens, position=FITS["full"], backend="sdpa")
+    probabilistic_attention(tokens, tokens, tokens, position=FITS["factored"], backend="sdpa")
+
+
+@each("kind", KINDS)
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_tables_follow_half_precision_tokens(kind, backend):
+    """As precisions and priors do: a converted module has tables in half precision too."""
+    tokens = [draw(1, 3, 6, 2, seed=seed) for seed in range(3)]
+    tables = draw_tables(kind, (2, 3), 2)
+    exact = probabilistic_attention(*tokens, position=build(tables), backend=backend).values
+    half = probabilistic_attention(
+        *(x.bfloat16() for x in tokens),
+        position=build({name: table.bfloat16() for name, table in tables.items()}),
+        backend=backend,
+    ).values
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=0.05)
+
+
+@each("kind", KINDS)
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_an_empty_batch(kind, backend):
+    tokens = torch.zeros(0, 3, 6, 2)
+    fixed = {
+        "value_precision": 0.1,
+        "value_propagation": ValuePropagation(),
+        "fixed_values": tokens,
+        "fixed_mask": torch.zeros(0, 6, dtype=torch.bool),
+    }
+    for options in ({}, fixed):
+        result = probabilistic_attention(
+            tokens, tokens, tokens, position=FITS[kind], backend=backend, **options
+        )
+        assert result.values.shape == tokens.shape
+
+
+@each("heads", [(), (2,)])
+@each("keys", [True, False])
+def test_factored_tables_are_full_ones_too(heads, keys):
+    height, width = torch.randn(*heads, 5, 2), torch.randn(*heads, 7, 2)
+    position = FactoredPosition(height, width, *((2 * height, 3 * width) if keys else ()))
+    full = position.full()
+    assert full.size == position.size == (3, 4)
+    assert torch.equal(full.query[..., 1, 6, :], height[..., 1, :] + width[..., 6, :])
+    assert (full.key is not None) == keys
+    if keys:
+        assert torch.equal(full.key[..., 4, 0, :], 2 * height[..., 4, :] + 3 * width[..., 0, :])
+
+
+SERVED = {
+    "factored": ("auto", "reference", "chunked", "sdpa"),
+    "full": ("auto", "reference", "chunked"),
+}
+
+
+TILED = [("factored", "chunked"), ("factored", "sdpa"), ("full", "chunked")]
+TABLES = list(SERVED)
+RICH = {"beta": 0.4, "key_iterations": 2, "key_prior": 0.5, "propagations": 2}
+
+
+def check(case):
+    wanted = case.derive("oracle")
+    for backend in SERVED[case.kind]:
+        check_backend(case, backend, wanted)
+
+
+def check_backend(case, backend, wanted):
+    if backend == "sdpa" and case.propagations:  # refuses the gradients of written-out pairs
+        with torch.no_grad():
+            outputs = case.run(backend, case.tensors())
+        torch.testing.assert_close(outputs, wanted.outputs, rtol=1e-8, atol=1e-9)
+        return
+    assert_same(case.derive(backend), wanted)
+
+
+@pytest.mark.parametrize(
+    ("key_tables", "own", "size", "kind"),
+    pairwise([False, True], [False, True], SIZES, TABLES),
+)
+def test_a_read_out_on_any_map(kind, size, own, key_tables):
+    check(PositionCase(kind, size, own=own, key_tables=key_tables))
+
+
+@pytest.mark.parametrize(("iterations", "alpha", "kind"), pairwise([1, 2], ALPHAS, TABLES))
+def test_keys_adapt_with_their_embeddings(kind, alpha, iterations):
+    prior = {"key_prior": 0.7, "masked": True} if iterations == 2 else {}
+    check(PositionCase(kind, alpha=alpha, key_iterations=iterations, **prior))
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_any_call(kind):
+    @given(position_cases(kind))
+    @example(PositionCase(kind, alpha="unit", masked=True, value_iterations=2, **RICH))
+    def any_call(case):
+        check(case)
+
+    any_call()
+
+
+@pytest.mark.parametrize(("kind", "backend"), TILED)
+@pytest.mark.parametrize(
+    ("tile", "alpha"), [(1, "unit"), (64, "default"), (8 * 30, "unit"), (8 * 100, "default")]
+)
+def test_any_tiles(kind, backend, tile, alpha):
+    """Tiles that cut rows of the map, heads and items of the batch from each other."""
+    case = PositionCase(kind, (5, 3), 3, 2, alpha=alpha, masked=True, **RICH)
+    wanted = case.derive("reference")
+    with tiles_of(tile):
+        check_backend(case, backend, wanted)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("alpha", ["default", "unit"])
+def test_gradients_by_differences(kind, alpha):
+    case = PositionCase(kind, (2, 2), 1, 2, own=alpha == "unit", alpha=alpha, **RICH)
+    tensors = case.tensors()
+
+    def run(*leaves):
+        return tuple(case.run("chunked", dict(zip(tensors, leaves, strict=True))).values())
+
+    leaves = tuple(tensor.requires_grad_() for tensor in tensors.values())
+    assert gradcheck(run, leaves, fast_mode=True)
+
+
+@each("alpha", ["float", "unit"])
+@each("own", [False, True])
+def test_full_tables_of_factored_sums_are_the_same(alpha, own):
+    case = PositionCase("factored", (3, 4), own=own, alpha=alpha, masked=True, **RICH)
+    tensors = {name: tensor.requires_grad_() for name, tensor in case.tensors().items()}
+    full = {
+        of: tensors[f"{of}_height"].unsqueeze(-2) + tensors[f"{of}_width"].unsqueeze(-3)
+        for of in ("query", "key")
+    }
+    factored, summed = (
+        case.run("reference", tensors),
+        case.run("chunked", tensors, position=build(full)),
+    )
+    torch.testing.assert_close(summed, factored, rtol=1e-9, atol=1e-10)
+    gradients = []
+    for outputs in (factored, summed):
+        total = sum(outputs[name].square().sum() for name in ("values", "keys", "unit_values"))
+        gradients.append(torch.autograd.grad(total, list(tensors.values())))
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
+    assert all(gradient.abs().max() > 1e-6 for gradient in gradients[0])
+
+
+def test_defaults_are_softmax_attention_with_relative_embeddings():
+    """`softmax((q·k + q·r) / sqrt(D))`: Shaw et al., 2018, and BoTNet."""
+    height, width, channels = 4, 5, 8
+    q, k, v = (draw(2, 3, 20, channels, seed=seed).float() for seed in range(3))
+    tables = draw_tables("factored", (height, width), channels, heads=3, keys=False)
+    tables = {name: table.float() for name, table in tables.items()}
+    y, x = torch.arange(20) // width, torch.arange(20) % width
+    rows = tables["query_height"][:, y - y[:, None] + height - 1]  # (G, N, M, D)
+    columns = tables["query_width"][:, x - x[:, None] + width - 1]
+    logits = q @ k.mT + torch.einsum("bgnd,gnmd->bgnm", q, rows + columns)
+    expected = (logits / channels**0.5).softmax(-1) @ v
+    for backend in SERVED["factored"]:
+        got = probabilistic_attention(q, k, v, position=build(tables), backend=backend).values
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    plain = probabilistic_attention(q, k, v).values
+    assert (plain - expected).abs().max() > 0.1
+
+
+@given(st.data())
+def test_blocks_are_parts_of_the_whole(data):
+    """Any rows and columns, also where they begin in the middle of a row of the map."""
+    height, width = data.draw(st.sampled_from([(3, 4), (1, 5), (4, 1)]))
+    count = height * width
+    q, k = draw(2, 3, count, 2), draw(2, 3, count, 2, seed=1)
+    heads = data.draw(st.sampled_from([None, 3]))
+    position = build(draw_tables("full", (height, width), 2, heads=heads))
+    alpha = data.draw(st.sampled_from([0.7, draw(2, 3, count).exp(), draw(2, 1, 1).exp()]))
+    prior = position.prior(q, k, alpha)
+    whole = prior.block(EVERYTHING)
+    assert whole.shape == (2, 3, count, count)
+
+    def cut(length):
+        first = data.draw(st.integers(0, length - 1))
+        return slice(first, data.draw(st.integers(first + 1, length)))
+
+    def some():
+        indices = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=4))
+        return torch.tensor(indices)
+
+    rows = some() if data.draw(st.booleans()) else cut(count)
+    columns = some() if data.draw(st.booleans()) else cut(count)
+    block = Block(cut(2), cut(3), rows, columns)
+    expected = whole[block.batch, block.heads][:, :, rows][..., columns]
+    torch.testing.assert_close(prior.block(block), expected)

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 
 import torch
 from attention_cases import CASES, WARM_UP, WIDTH, Forward, Problem, build
-from attention_report import NUMBERS, report
 from measure import (
     GIB,
     RESULTS,
@@ -35,6 +34,19 @@ from torch import Tensor
 from probseg.lab.gauges import Call, timed, timed_with_peak
 
 PASSES = ("forward", "backward")
+TITLES = {"forward": "forward", "backward": "forward + backward"}
+
+NUMBERS = (
+    "seconds",
+    "seconds_median",
+    "yardstick_seconds",
+    "yardstick_median",
+    "ratio",
+    "ratio_median",
+    "extra_mib",
+)
+"""Columns with what was measured; a row without them has a reason."""
+
 LONG = 20.0
 """Seconds from which on a single run is enough."""
 
@@ -44,20 +56,7 @@ FAILED = "failed: "
 
 @dataclass(frozen=True)
 class Request:
-    """What one process measures.
-
-    Args:
-        case: Name in `CASES`.
-        contestant: Who computes it.
-        n: Number of tokens.
-        direction: "forward", or "backward" for both.
-        device: "cpu" or "cuda".
-        dtype: Of queries, keys and values.
-        threads: Of PyTorch.
-        seed: Of the inputs.
-        budget: Seconds for the repetitions.
-        limit_gib: Memory that the process may take.
-    """
+    """What one process measures; `direction` is "forward", or "backward" for both."""
 
     case: str
     contestant: str
@@ -80,8 +79,9 @@ def main() -> None:
     stem = RESULTS / f"attention_{args.device}_{args.dtype}"
     if not args.report:
         _run(args)
-    report(stem)
-    print(f"wrote {stem}.md and {stem}.png")
+    rows = read_rows(stem.with_suffix(".csv"))
+    stem.with_suffix(".md").write_text(table(rows))
+    print(f"wrote {stem}.md")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,7 +166,7 @@ def _requests(args: argparse.Namespace) -> Iterator[Request]:
 def _measure_elsewhere(request: Request, timeout: float) -> Row:
     """Measure in a fresh process: neither buffers nor a high-water mark are inherited."""
     matrix = CASES[request.case].pairs(request.n) * 4 / GIB
-    if request.contestant in ("materialised", "n x n each step"):
+    if request.contestant == "materialised":
         needed = 2 * matrix  # the logits and the weights, at the very least
         if needed > request.limit_gib:
             reason = f"needs more than {needed:.3g} GiB, limit {request.limit_gib:.3g} GiB"
@@ -265,6 +265,44 @@ def _summary(measured: Row) -> str:
         return str(measured["reason"])
     extra = "" if measured["extra_mib"] is None else f", {measured['extra_mib']:.0f} MiB"
     return f"{measured['seconds']:.4g} s, {measured['ratio']:.2f}x{extra}"
+
+
+def table(lines: list[dict[str, str]]) -> str:
+    """Return the page of what was measured; of equal rows the last one counts."""
+    latest = {(of["case"], of["contestant"], int(of["n"]), of["direction"]): of for of in lines}
+    # Small first, then in the order of the cases: the file is in the order of the measurements.
+    order = list(CASES)
+    rows = dict(sorted(latest.items(), key=lambda item: (item[0][2], order.index(item[0][0]))))
+    origins = {
+        f"- {row['machine']}, threads: {row['threads']}, PyTorch {row['torch']}, "
+        f"commit {row['commit']}"
+        for row in rows.values()
+    }
+    page = ["# Probabilistic attention: time and memory", "", *sorted(origins), ""]
+    page += [
+        "Seconds (best run; multiple of PyTorch's fused standard attention, measured in turns in "
+        "the same process), peak extra MiB. How to read it: benchmarks/README.md.",
+    ]
+    contestants = [*dict.fromkeys(name for _, name, _, _ in rows)]
+    for direction, title in TITLES.items():
+        problems = dict.fromkeys((n, case) for case, _, n, way in rows if way == direction)
+        if problems:
+            page += ["", f"## {title.capitalize()}", ""]
+            page += [f"| N | case | {' | '.join(contestants)} |"]
+            page += [f"|---:|---|{'---|' * len(contestants)}"]
+        for n, case in problems:
+            cells = [_cell(rows.get((case, name, n, direction))) for name in contestants]
+            page += [f"| {n:,} | {case} | {' | '.join(cells)} |"]
+    return "\n".join(page) + "\n"
+
+
+def _cell(row: dict[str, str] | None) -> str:
+    if row is None:
+        return ""
+    if row["reason"]:
+        return row["reason"].replace("|", "/")
+    seconds = f"{float(row['seconds']):.3g} s ({float(row['ratio']):.2f}x)"
+    return f"{seconds}, {float(row['extra_mib']):.0f}" if row["extra_mib"] else seconds
 
 
 if __name__ == "__main__":

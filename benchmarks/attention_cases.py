@@ -58,8 +58,6 @@ class Case:
         """Who computes the case."""
         if self.name == "standard":
             return ("pytorch",)
-        if self.clicks:
-            return ("probseg", "materialised", "n x n each step")
         return ("probseg", "materialised")
 
     def pairs(self, tokens: int) -> int:
@@ -144,16 +142,6 @@ def build(
 
         return forward
 
-    def each_step(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return propagate_n_x_n(
-            queries,
-            keys,
-            values,
-            clicks["fixed_values"],
-            clicks["fixed_mask"],
-            adapt="key_adaptation" in case.options,
-        )
-
     # A float mask, because the fused kernel of the CPU would make one of a boolean mask each time.
     band = span_mask(WIDTH, _SPAN).to(device, dtype) if case.axial else None
 
@@ -164,55 +152,6 @@ def build(
         "pytorch": yardstick,
         "probseg": ours("auto"),
         "materialised": ours("reference"),
-        "n x n each step": each_step,
     }
     lines = tuple(to_lines(maps, "width").contiguous() for maps in inputs) if case.axial else inputs
     return Problem(contestants[contestant], inputs, yardstick, lines, ours("reference"))
-
-
-def propagate_n_x_n(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    fixed_values: Tensor,
-    fixed_mask: Tensor,
-    *,
-    adapt: bool,
-) -> Tensor:
-    """Propagate values in the way of the published layer: all N x N weights at each step.
-
-    Gabbur et al., 2021, Eq. 23: `mu_k <- (theta mu0_k + beta sum_s w_sk v_s) / (theta + beta
-    sum_s w_sk)` over the clicked rows `s`, with the posterior `w` of Eq. 24. The published
-    layer computes `w` for all rows, although only the clicked ones are used; so does this
-    function, for key adaptation and the read-out too. In all else it is as lean as the equations
-    allow: a single product and an addition in place for the logits.
-
-    Args:
-        queries: `(1, G, N, D)`.
-        keys: `(1, G, N, D)`.
-        values: `(1, G, N, V)`.
-        fixed_values: `(1, G, N, V)`.
-        fixed_mask: `(1, N)`.
-        adapt: Whether the keys adapt to the queries first, by maximum likelihood (Eq. 18).
-    """
-    dtype = values.dtype
-    queries, keys, values, fixed = (x.float() for x in (queries, keys, values, fixed_values))
-    queries = queries.shape[-1] ** -0.5 * queries
-    if adapt:
-        weights = (queries @ keys.mT).softmax(-1)  # (1, G, N, N)
-        means = weights.mT @ queries / weights.sum(-2).unsqueeze(-1)
-        keys = queries.shape[-1] ** 0.5 * means  # (1, G, N, D)
-        del weights  # not to be held through the propagation
-    clicked = fixed_mask[0].nonzero().squeeze(-1)  # (S,)
-    joint = torch.cat([queries, _BETA * fixed], dim=-1)  # (1, G, N, D + V)
-    means = values
-    for _ in range(_PROPAGATION.iterations):
-        bias = -_BETA / 2 * means.square().sum(-1).unsqueeze(-2)  # (1, G, 1, N)
-        logits = (joint @ torch.cat([keys, means], dim=-1).mT).add_(bias)  # (1, G, N, N)
-        rows = logits.softmax(-1)[..., clicked, :]  # (1, G, S, N)
-        del logits
-        total = _BETA * rows.mT @ fixed[..., clicked, :]  # (1, G, N, V)
-        mass = _BETA * rows.sum(-2).unsqueeze(-1)  # (1, G, N, 1)
-        theta = _PROPAGATION.prior_precision
-        means = (theta * values + total) / (theta + mass)
-    return ((queries @ keys.mT).softmax(-1) @ means).to(dtype)

@@ -175,17 +175,6 @@ def test_a_true_difference_is_found_with_its_size_and_sign():
     assert compare(counts, "t", "same", "fcn").outcome.p > 0.05
 
 
-def test_counts_survive_their_file(tmp_path):
-    counts = {("frozen", "ema@6", *key): of for key, of in drawn_counts(seeds=1).items()}
-    assert emanet.read_counts(tmp_path) == {}
-    emanet.write_counts(tmp_path, counts)
-    read = emanet.read_counts(tmp_path)
-    assert read.keys() == counts.keys()
-    for key, of in counts.items():
-        assert read[key].frames == of.frames
-        np.testing.assert_array_equal(read[key][1:], of[1:])
-
-
 def test_train_evaluate_and_report_are_one_command(small, tmp_path, capsys):
     results = tmp_path / "results"
     results.mkdir()

@@ -112,11 +112,7 @@ def verdict(corrected_p: float, direction: int) -> str:
 
 
 def score(plan: Plan, results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
-    """Put the networks of each row together.
-
-    Raises:
-        DataError: If two results of a data set are of different objects or numbers of trials.
-    """
+    """Put the networks of each row together; all results of a data set have the same objects."""
     scored: dict[str, dict[str, Scored]] = {}
     for dataset in plan.datasets:
         of_set = [result for result in results if result.dataset == dataset]
@@ -194,9 +190,6 @@ def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than:
         better_miou=float(scores[0].mean()),
         than_miou=float(scores[1].mean()),
         difference=float(gains.mean()),
-        low=outcome.low,
-        high=outcome.high,
-        detectable=outcome.detectable,
         effect_size=float(means.mean()) / spread if spread > 0 else None,
         ahead=int((gains > 0).sum()),
         level=int((gains == 0).sum()),
@@ -204,9 +197,8 @@ def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than:
         objects=len(gains),
         photos=len(means),
         seeds=seeds,
-        p=outcome.p,
         corrected_p=outcome.p,
-        direction=outcome.direction,
+        **vars(outcome),
     )
 
 

@@ -144,11 +144,7 @@ class Plan:
 
 
 def read_plan(path: Path = PLAN) -> Plan:
-    """Read a plan.
-
-    Raises:
-        UnknownNameError: If a training has an unknown network, or a claim an unknown row.
-    """
+    """Read a plan; unknown networks and rows are refused."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     trainings = {}
     for name, entry in content.pop("trainings").items():
@@ -194,7 +190,7 @@ def train(plan: Plan, training: Training, seed: int, names: Sequence[str]) -> No
         place = plan.place(training, name, seed)
         place.parent.mkdir(parents=True, exist_ok=True)
         with replacing(place) as draft:
-            torch.save(_learnt(model, training).state_dict(), draft)
+            torch.save((model.head if training.frozen else model).state_dict(), draft)
 
 
 def initial_network(plan: Plan, name: str, seed: int) -> SemanticSegmenter:
@@ -212,22 +208,15 @@ def initial_network(plan: Plan, name: str, seed: int) -> SemanticSegmenter:
 
 
 def trained_network(plan: Plan, training: Training, name: str, seed: int) -> SemanticSegmenter:
-    """Return a network with its trained weights, in evaluation mode.
-
-    Raises:
-        DataError: If it was not trained.
-    """
+    """Return a network with its trained weights, in evaluation mode."""
     place = plan.place(training, name, seed)
     if not place.is_file():
         msg = f"{place}: no such file; run `train --plan emanet --training {training.name}` first"
         raise DataError(msg)
     network = initial_network(plan, name, seed).eval()
-    _learnt(network, training).load_state_dict(torch.load(place, weights_only=True))
+    learnt = network.head if training.frozen else network
+    learnt.load_state_dict(torch.load(place, weights_only=True))
     return network
-
-
-def _learnt(model: SemanticSegmenter, training: Training) -> nn.Module:
-    return model.head if training.frozen else model
 
 
 def _pixels(batch: SemanticBatch) -> Tensor:
@@ -264,12 +253,9 @@ def evaluate(
     plan: Plan, training: Training, seeds: Sequence[int], names: Sequence[str]
 ) -> dict[Key, Block]:
     """Count pixels on the test frames, for all rows of some networks of a training."""
-    networks = {
-        (name, seed): trained_network(plan, training, name, seed)
-        for name in names
-        for seed in seeds
-    }
-    first = next(iter(networks))
+    keys = [(name, seed) for name in names for seed in seeds]
+    networks = {key: trained_network(plan, training, *key) for key in keys}
+    first = keys[0]
     trunks = {key: first if training.frozen else key for key in networks}
     rows = [(row, seed) for row in training.rows if row.network in names for seed in seeds]
     results = {}
@@ -338,29 +324,20 @@ def contributions(counts: Counts, training: str, row: str) -> Floats:
     return np.asarray(100 * (iou + influence).mean(axis=2))
 
 
-class Difference(NamedTuple):
-    """Difference of mIoU of two rows of a training, in points, and its test."""
-
-    points: float
-    outcome: Outcome
-
-    @property
-    def cells(self) -> list[str]:
-        of = self.outcome
-        return [f"{self.points:+.2f} ({of.low:+.2f} to {of.high:+.2f})", f"{of.detectable:.2f}"]
-
-    @property
-    def values(self) -> list[str]:
-        """Values of `VALUES` with four digits."""
-        of = self.outcome
-        return [f"{value:.4g}" for value in (self.points, of.low, of.high, of.detectable, of.p)]
-
-
-def compare(counts: Counts, training: str, better: str, than: str) -> Difference:
-    """Test the difference of two rows of a training."""
+def compare(counts: Counts, training: str, better: str, than: str) -> tuple[float, Outcome]:
+    """Return the difference of mIoU of two rows of a training, in points, and its test."""
     gains = contributions(counts, training, better) - contributions(counts, training, than)
     gains = np.round(gains, DECIMALS)
-    return Difference(float(gains.mean()), by_seeds(gains))
+    return float(gains.mean()), by_seeds(gains)
+
+
+def _cells(points: float, of: Outcome) -> list[str]:
+    return [f"{points:+.2f} ({of.low:+.2f} to {of.high:+.2f})", f"{of.detectable:.2f}"]
+
+
+def _values(points: float, of: Outcome) -> list[str]:
+    """Return the values of `VALUES` with four digits."""
+    return [f"{value:.4g}" for value in (points, of.low, of.high, of.detectable, of.p)]
 
 
 def report(folder: Path, plan: Plan, counts: Counts) -> None:
@@ -381,8 +358,8 @@ def report(folder: Path, plan: Plan, counts: Counts) -> None:
                     cells += ["", ""]
                     continue
                 difference = compare(counts, training.name, row.name, than)
-                cells += difference.cells
-                of_rows.append([training.name, row.name, *scores, than, *difference.values])
+                cells += _cells(*difference)
+                of_rows.append([training.name, row.name, *scores, than, *_values(*difference)])
             rows.append(cells)
         extent = f"{training.about} Epochs: {training.epochs}."
         lines += [f"## {training.name}", "", extent, "", *table(header, rows), ""]
@@ -391,15 +368,15 @@ def report(folder: Path, plan: Plan, counts: Counts) -> None:
         for training in plan.trainings.values()
         for claim in training.claims
     ]
-    corrected = holm([difference.outcome.p for *_, difference in claims])
+    corrected = holm([outcome.p for *_, (_, outcome) in claims])
     of_claims = [["training", "claim", "better", "than", *VALUES, "corrected_p", "verdict"]]
     rows = []
     for (name, claim, difference), p in zip(claims, corrected, strict=True):
-        found = verdict(p, difference.outcome.direction)
+        found = verdict(p, difference[1].direction)
         words = [name, claim.text, claim.better, claim.than]
-        of_claims.append([*words, *difference.values, f"{p:.4g}", found])
+        of_claims.append([*words, *_values(*difference), f"{p:.4g}", found])
         text = f"{claim.text} (`{claim.better}` over `{claim.than}`)"
-        rows.append([text, name, *difference.cells, f"{p:.2g}", found])
+        rows.append([text, name, *_cells(*difference), f"{p:.2g}", found])
     header = ["claim", "training", *_compared_with("difference"), "p", "verdict"]
     lines += ["## Claims", "", *table(header, rows)]
     write_csv(folder / "emanet_rows.csv", of_rows)
@@ -430,10 +407,9 @@ def _draw(path: Path, plan: Plan, counts: Counts) -> None:
         axes = panels[training.name]
         rows = own[training.name]
         for number, row in enumerate(rows):
-            difference = compare(counts, training.name, row.name, "fcn")
-            ends = [difference.outcome.low, difference.outcome.high]
-            axes.plot(ends, [number, number], color=LINES[0], lw=1.5)
-            axes.plot(difference.points, number, "o", color=LINES[0], ms=5)
+            points, outcome = compare(counts, training.name, row.name, "fcn")
+            axes.plot(outcome.interval, [number, number], color=LINES[0], lw=1.5)
+            axes.plot(points, number, "o", color=LINES[0], ms=5)
         axes.set_yticks(range(len(rows)), [_label(plan, row) for row in rows], fontsize=8)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.axvline(0, color="grey", lw=0.8)

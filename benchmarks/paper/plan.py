@@ -129,12 +129,7 @@ class Plan:
 
 
 def read_plan(name: str | Path) -> Plan:
-    """Read a plan of `plans`, or of another folder.
-
-    Raises:
-        DataError: If a claim asks for a number of clicks that the protocol does not have.
-        UnknownNameError: If a figure or claim names another row, or a row another network.
-    """
+    """Read a plan of `plans`, or another file; claims that could not be tested are refused."""
     path = Path(name) if Path(name).suffix else PLANS / f"{name}.yaml"
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     protocol = replace(get_protocol(content["protocol"]), trials=content["trials"])
@@ -142,7 +137,7 @@ def read_plan(name: str | Path) -> Plan:
     if "training" in content:
         data = Objects(**content["training"].pop("data"))
         training = Training(**content["training"], data=data)
-    rows = {row: _row(row, training, **entry) for row, entry in content["rows"].items()}
+    rows = {row: _row(row, training, entry) for row, entry in content["rows"].items()}
     figures = []
     for figure, entry in content["figures"].items():
         claims = tuple(Claim(**claim) for claim in entry.pop("claims", ()))
@@ -155,32 +150,19 @@ def read_plan(name: str | Path) -> Plan:
             if not set(claim.clicks) <= {*range(protocol.first_answer, protocol.max_clicks + 1)}:
                 msg = f"{path}: {figure}: clicks: at most {protocol.max_clicks}, got {claim.clicks}"
                 raise DataError(msg)
-    return Plan(
-        path.stem,
-        content.get("title", path.stem),
-        content.get("about", ""),
-        protocol,
-        {of: Objects(name=of, **entry) for of, entry in content["datasets"].items()},
-        rows,
-        tuple(figures),
-        content.get("pooled", False),
-        training,
-    )
+    datasets = {of: Objects(name=of, **entry) for of, entry in content["datasets"].items()}
+    words = content.get("title", path.stem), content.get("about", "")
+    shown = tuple(figures), content.get("pooled", False)
+    return Plan(path.stem, *words, protocol, datasets, rows, *shown, training)
 
 
-def _row(
-    name: str,
-    training: Training | None,
-    label: str,
-    models: Sequence[str] = (),
-    network: str | None = None,
-    adaptation: Mapping[str, Any] | None = None,
-) -> Row:
+def _row(name: str, training: Training | None, entry: Mapping[str, Any]) -> Row:
+    models, network = entry.get("models", ()), entry.get("network")
     if network is not None:
         assert training is not None, "a network is one of the plan's training"
         check_known("network", network, training.networks)
         models = [str(training.place(network, seed)) for seed in range(training.seeds)]
-    return Row(name, label, tuple(models), Adaptation(**(adaptation or {})))
+    return Row(name, entry["label"], tuple(models), Adaptation(**entry.get("adaptation", {})))
 
 
 def check_known(kind: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> None:

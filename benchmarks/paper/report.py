@@ -40,7 +40,8 @@ HOW_TO_READ = """\
 mIoU@k: mean IoU in percent after k {clicks}, ± standard error over objects ± standard error
 over trials (as the paper has it), and ± standard error over training seeds where a row has several
 networks. NoC@q: mean number of corrective clicks to an IoU of q percent, ± standard error over
-objects; a run that never gets there counts as {cap}. Protocol `{name}`, version {version}, {trials}
+objects; a run that never gets there counts as {of.max_clicks}. \
+Protocol `{of.name}`, version {of.version}, {of.trials}
 trials; IoUs are rounded to four digits.
 
 {tests}"""
@@ -92,16 +93,8 @@ def write_page(
     missing: Sequence[str],
 ) -> None:
     """Write all tables, the verdicts, what is missing and where the numbers come from."""
-    protocol = plan.protocol
-    told = HOW_TO_READ.format(
-        clicks=clicks_so_far(protocol),
-        cap=protocol.max_clicks,
-        name=protocol.name,
-        version=protocol.version,
-        trials=protocol.trials,
-        about=plan.about,
-        tests=BY_SEEDS if plan.pooled else BY_RANKS,
-    )
+    clicks, tests = clicks_so_far(plan.protocol), BY_SEEDS if plan.pooled else BY_RANKS
+    told = HOW_TO_READ.format(about=plan.about, clicks=clicks, of=plan.protocol, tests=tests)
     lines = [f"# {plan.title}", "", told, ""]
     for dataset, rows in scored.items():
         first = next(iter(rows.values()))
@@ -157,26 +150,15 @@ def _claims(plan: Plan, figure: Figure, findings: Sequence[Finding]) -> list[str
 
 
 def _cells(plan: Plan, finding: Finding) -> list[str]:
-    interval = effect = "n/a"
-    if finding.low is not None and finding.high is not None:
-        interval = f"{finding.low:+.2f} to {finding.high:+.2f}"
-    if finding.effect_size is not None:
-        effect = f"{finding.effect_size:+.2f}"
-    return [
-        f"`{finding.better}` over `{finding.than}`",
-        finding.dataset,
-        f"{finding.clicks}",
-        f"{finding.better_miou:.2f}",
-        f"{finding.than_miou:.2f}",
-        f"{finding.difference:+.2f}",
-        interval,
-        *([f"{finding.detectable:.2f}"] if plan.pooled and finding.detectable is not None else []),
-        effect,
-        f"{finding.ahead} / {finding.level} / {finding.behind}",
-        f"{finding.p:.2g}",
-        f"{finding.corrected_p:.2g}",
-        finding.verdict,
-    ]
+    interval = "n/a" if finding.low is None else f"{finding.low:+.2f} to {finding.high:+.2f}"
+    effect = "n/a" if finding.effect_size is None else f"{finding.effect_size:+.2f}"
+    cells = [f"`{finding.better}` over `{finding.than}`", finding.dataset, f"{finding.clicks}"]
+    cells += [f"{finding.better_miou:.2f}", f"{finding.than_miou:.2f}"]
+    cells += [f"{finding.difference:+.2f}", interval]
+    if plan.pooled and finding.detectable is not None:
+        cells.append(f"{finding.detectable:.2f}")
+    cells += [effect, f"{finding.ahead} / {finding.level} / {finding.behind}"]
+    return [*cells, f"{finding.p:.2g}", f"{finding.corrected_p:.2g}", finding.verdict]
 
 
 def _sources(results: Sequence[Result]) -> list[str]:
@@ -184,16 +166,11 @@ def _sources(results: Sequence[Result]) -> list[str]:
     lines = {}
     for result in results:
         source = result.source
-        settings = [f"{k} {v:g}" for k, v in source["adaptation"].items()]
-        lines[result.row, result.seed, source["weights_sha256"], source["commit"]] = [
-            result.row,
-            source["model"],
-            ", ".join(settings) or "as trained",
-            source["weights_sha256"][:12],
-            source["commit"] or "unknown",
-            source["torch"],
-            source["device"],
-        ]
+        settings = ", ".join(f"{k} {v:g}" for k, v in source["adaptation"].items())
+        line = [result.row, source["model"], settings or "as trained"]
+        line += [source["weights_sha256"][:12], source["commit"] or "unknown"]
+        line += [source["torch"], source["device"]]
+        lines[result.row, result.seed, source["weights_sha256"], source["commit"]] = line
     header = ["row", "model", "adaptation", "weights", "commit", "torch", "device"]
     return table(header, [*lines.values()])
 

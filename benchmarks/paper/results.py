@@ -127,11 +127,7 @@ def differences(plan: Plan, rows: Sequence[Row], folder: Path, stored: Path) -> 
 
 
 def read(folder: Path, plan: str) -> list[Result]:
-    """Read the two files of a plan; without them there are no results.
-
-    Raises:
-        DataError: If they do not fit together.
-    """
+    """Read the two files of a plan, which must fit together; without them there are no results."""
     path = folder / OBJECTS.format(plan)
     runs: dict[tuple[str, int, str], list[list[str]]] = {}
     for line in read_csv(path)[1:]:

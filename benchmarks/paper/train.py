@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,19 +39,13 @@ CURRICULUM = IteratedClicks(
 )
 
 
-class Learner(Protocol):
-    """A network with its optimiser."""
-
-    def step(self, batch: Any, number: int, shared: Any) -> float:  # noqa: ANN401
-        """Learn from a batch, whose features are shared or None; return its loss."""
-
-
 def side_by_side(
-    learners: Mapping[str, Learner], batches: Iterable[Any], trunk: Callable[[Any], Any]
+    learners: Mapping[str, Any], batches: Iterable[Any], trunk: Callable[[Any], Any]
 ) -> list[dict[str, float]]:
     """Let all learn from the same batches in the same order; return their losses at each step.
 
-    `trunk` returns the features of a batch that all share, or None.
+    `trunk` returns the features of a batch that all share, or None. Learners have a method `step`
+    of batch, number and features, which returns a loss.
     """
     history: list[dict[str, float]] = []
     began = time.perf_counter()

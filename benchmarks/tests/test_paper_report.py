@@ -66,7 +66,7 @@ def test_the_rows_of_a_plan_can_be_trained_and_evaluated(name):
         ("rows: [conv, ", "rows: [none, ", UnknownNameError, "row 'none'"),
         ("better: prob,", "better: prob_tied,", UnknownNameError, "of figure fig1"),
         ("clicks: [0, 5]", "clicks: [0, 11]", DataError, "at most 10"),
-        ("label: convolutions", "labl: convolutions", TypeError, "labl"),
+        ("label: convolutions", "labl: convolutions", KeyError, "label"),
     ],
 )
 def test_plans_that_cannot_be_followed_are_refused(tmp_path, old, new, error, words):

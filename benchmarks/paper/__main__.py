@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.paper import beliefs, emanet, factors, results
+from benchmarks.paper import emanet, factors, results
 from benchmarks.paper.claims import examine_all, score
 from benchmarks.paper.evaluate import evaluate
 from benchmarks.paper.plan import RESULTS, Plan, read_plan
@@ -97,8 +97,6 @@ def _report(plan: Plan, args: argparse.Namespace) -> None:
     write_claims(args.results / f"{plan.name}_claims.csv", findings)
     page = args.results / f"{plan.name}.md"
     write_page(page, plan, scored, findings, gathered, missing)
-    for test in beliefs.report(args.results, plan.name):
-        print(f"{test.section}: {test.setting}. {test.claim} {test.verdict.capitalize()}.")
     for finding in findings:
         print(f"{finding.figure}: {finding.better} over {finding.than}. {finding.sentence}")
     print(f"wrote {page}, {len(missing)} results are missing")

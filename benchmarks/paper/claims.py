@@ -17,14 +17,9 @@ from probseg.metrics import clustered_bootstrap
 from probseg.metrics.comparison import DECIMALS, holm, signed_rank
 from probseg.reports.comparison import LEVEL, SIGNIFICANT
 
-DRAWS = 10_000
-"""Resamples of the bootstrap."""
-
-POWER = 0.8
-"""Of the smallest difference that a test could have shown."""
-
-POOLED = "all photographs"
-"""Name of the union of all data sets."""
+DRAWS = 10_000  # resamples of the bootstrap
+POWER = 0.8  # of the smallest difference that a test could have shown
+POOLED = "all photographs"  # of all data sets
 
 
 @dataclass(frozen=True, eq=False)

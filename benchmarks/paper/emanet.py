@@ -40,8 +40,6 @@ from probseg.semantic.network import enlarged
 from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks.schedule import PolynomialDecay
 
-Integers = npt.NDArray[np.int64]
-
 PLAN = PLANS / "emanet.yaml"
 COUNTS = "emanet_blocks.csv.gz"
 HEADER = ["training", "row", "seed", "block", "frames"]
@@ -87,8 +85,8 @@ class Block(NamedTuple):
     """Pixels of each class of a row in a block: predicted as it, and of it or predicted as it."""
 
     frames: int
-    found: Integers
-    union: Integers
+    found: npt.NDArray[np.int64]
+    union: npt.NDArray[np.int64]
 
 
 Counts = Mapping[Key, Block]
@@ -161,11 +159,7 @@ def read_plan(path: Path = PLAN) -> Plan:
 
 
 def train(plan: Plan, training: Training, seed: int, names: Sequence[str]) -> None:
-    """Train networks from one seed, and write their weights.
-
-    All see the same crops, with the same random numbers for dropout; which others are trained has
-    no effect on a network.
-    """
+    """Train networks from one seed on the same crops, and write their weights."""
     data = SemanticDataModule(train=CamVid("train"), num_workers=0, **training.data)
     data.seed = seed
     loader = data.train_dataloader()
@@ -293,7 +287,6 @@ def blocks(frames: CamVid) -> Iterator[tuple[str, list[SemanticSample]]]:
 
 
 def write_counts(folder: Path, counts: Counts) -> None:
-    """Write the counts; the same counts give the same bytes."""
     lines = [[*key, of.frames, *of.found, *of.union] for key, of in sorted(counts.items())]
     write_csv(folder / COUNTS, [HEADER, *lines])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,9 +28,7 @@ from probseg.zoo import create_interactive
 from probseg.zoo.lookup import describe
 from probseg.zoo.trained import read_trained, weights_digest
 
-SEED = 0
-"""Of the simulated annotator: the boxes are the same for all rows."""
-
+SEED = 0  # of the simulated annotator: the boxes are the same for all rows
 OBJECTS_AT_ONCE = 16
 BATCH_SIZE = 8
 
@@ -97,7 +94,6 @@ def _evaluate(
         if wanted.items() <= there.items():
             print(f"{place}: is there", flush=True)
             return
-    began = time.perf_counter()
     records: list[ObjectRecord] = []
     for first in range(0, len(objects), OBJECTS_AT_ONCE):
         last = min(len(objects), first + OBJECTS_AT_ONCE)
@@ -108,6 +104,5 @@ def _evaluate(
     metadata = {**about, "environment": environment(device)}
     write_report(place, records, protocol, metadata, brief=True)
     (summary,) = summarise_records(records, protocol).values()
-    minutes = (time.perf_counter() - began) / 60
     means = ", ".join(f"mIoU@{k} {summary.miou[k]:.3f}" for k in (0, protocol.max_clicks))
-    print(f"{place}: {means}, {minutes:.1f} min", flush=True)
+    print(f"{place}: {means}", flush=True)

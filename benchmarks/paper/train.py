@@ -28,11 +28,8 @@ from probseg.zoo.store import save
 TRUNK = ("backbone.*", "decoder.*")
 """Weights that a frozen trunk keeps; its normalisation layers keep their averages in any case."""
 
-HELD_OUT = 10
-"""One photograph in so many is held out from training."""
-
-LOSS_EVERY = 25
-"""Steps that each line of the log is a mean of."""
+HELD_OUT = 10  # one photograph in ten is not trained on
+LOSS_EVERY = 25  # steps that each line of the log is a mean of
 
 CURRICULUM = IteratedClicks(
     most_clicks=6, decay=0.7, boxes=0.7, single=0.5, fewest_rounds=0, most_rounds=2
@@ -78,10 +75,9 @@ def train(training: Training, seed: int, names: Sequence[str]) -> None:
 def trained(
     training: Training, seed: int, names: Sequence[str]
 ) -> tuple[dict[str, Segmenter], list[dict[str, float]]]:
-    """Train networks from one seed; return them by name, and their losses at each step.
+    """Train networks from one seed on the same crops; return them, and their losses at each step.
 
-    All of them see the same crops, with the same random numbers for clicks. Which others are
-    trained has no effect on a network.
+    Which others are trained has no effect on a network.
     """
     torch.manual_seed(seed)
     networks = initial_networks(training, seed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from benchmarks.paper import beliefs, emanet, factors, report
+from benchmarks.paper import emanet, factors
 from benchmarks.paper.__main__ import ALL, main
 from benchmarks.paper.claims import POOLED, by_seeds, examine, examine_all, score, verdict
 from benchmarks.paper.plan import PLANS, RESULTS, Claim, Figure, Plan, Row, read_plan
@@ -78,18 +78,15 @@ def test_plans_that_cannot_be_followed_are_refused(tmp_path, old, new, error, wo
 
 
 def test_the_committed_reports_follow_from_the_committed_results(tmp_path, monkeypatch):
-    for module, name in ((report, "draw"), (beliefs, "_draw"), (emanet, "_draw")):
-        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(emanet, "_draw", lambda *_: None)
     monkeypatch.setattr("benchmarks.paper.__main__.draw", lambda *_: None)
-    kept = ("_objects.csv.gz", "_sources.json", "_beliefs.csv.gz", "_evidence.csv.gz")
+    kept = ("_objects.csv.gz", "_sources.json")
     for path in RESULTS.iterdir():
         if path.name.endswith(kept) or path.stem in (*factors.NAMES, "emanet_blocks.csv"):
             shutil.copy(path, tmp_path)
-    for page in (*factors.NAMES, "emanet"):
-        (tmp_path / f"{page}.md").unlink(missing_ok=True)
     assert main(["report", "--results", str(tmp_path), "--folder", str(tmp_path)]) == 0
     made = {path.name for path in tmp_path.iterdir()}
-    assert made >= {f"{name}.md" for name in (*ALL, *factors.NAMES, "paper_frozen_beliefs")}
+    assert made >= {f"{name}.md" for name in (*ALL, *factors.NAMES)}
     for name in made:
         assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes(), name
 
@@ -198,21 +195,6 @@ def test_results_survive_their_files_which_belong_together(tmp_path):
     (tmp_path / "toy_sources.json").write_text("[]")
     with pytest.raises((DataError, ValueError)):
         read(tmp_path, "toy")
-
-
-def test_pseudo_values_are_those_of_the_jackknife():
-    random = np.random.default_rng(1)
-    usual, other = random.integers(0, 9, (2, 12)).astype(float)
-
-    def area(kept):
-        pairs = other[kept][:, None] - usual[kept]
-        return ((pairs > 0) + 0.5 * (pairs == 0)).mean()
-
-    every = np.arange(12)
-    expected = [12 * area(every) - 11 * area(np.delete(every, i)) for i in range(12)]
-    np.testing.assert_allclose(beliefs.pairs_area(usual, other), expected)
-    line = np.arange(8.0)[None]
-    np.testing.assert_allclose(beliefs.correlations(line, line), -np.ones((1, 8)))
 
 
 def test_effects_of_factors_are_those_of_a_t_test_over_seeds():

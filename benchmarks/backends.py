@@ -25,17 +25,7 @@ _LINES, _LENGTH, _SPAN = 256, 256, 64  # the rows of a 256 x 256 map
 
 
 class Setting(NamedTuple):
-    """What one row measures.
-
-    Args:
-        primitive: "attend" or "assign".
-        direction: "forward", or "backward" for both.
-        batch: Number of problems; those of a batch larger than 1 see a band only.
-        n: Number of queries and of keys.
-        channels: Of queries and keys.
-        value_channels: Of what is averaged.
-        prior: "none", or "unit" for a tensor with a number for each key.
-    """
+    """What one row measures; problems of a batch larger than 1 see a band only."""
 
     primitive: str
     direction: str
@@ -48,7 +38,14 @@ class Setting(NamedTuple):
 
 def main() -> None:
     """Time all settings and write them as they come."""
-    args = _parser().parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    add("--threads", type=int, default=2)
+    add("--sizes", type=int, nargs="+", default=[2**n for n in range(7, 14)], help="tokens")
+    add("--backends", nargs="+", help="default: reference, chunked, sdpa, and flex on CUDA")
+    add("--budget", type=float, default=0.4, help="seconds for a row; each backend runs once")
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
     path = RESULTS / f"backends_{args.device}.csv"
     path.unlink(missing_ok=True)
@@ -72,20 +69,6 @@ def main() -> None:
             append_row(path, {**setting._asdict(), **numbers, "threads": args.threads, **origin})
         print(f" of {fastest:.3g} s", flush=True)
     print(f"wrote {path}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=2)
-    sizes = [2**power for power in range(7, 14)]
-    sizes_help = "numbers of queries and keys; the batch of lines is measured in any case"
-    parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help=sizes_help)
-    backends_help = "default: reference, chunked, sdpa, and flex on CUDA"
-    parser.add_argument("--backends", nargs="+", help=backends_help)
-    budget_help = "seconds for a row; each backend runs once at least"
-    parser.add_argument("--budget", type=float, default=0.4, help=budget_help)
-    return parser
 
 
 def _settings(sizes: list[int]) -> Iterator[Setting]:

@@ -17,7 +17,7 @@ import torch
 from measure import RESULTS, append_row, provenance
 
 from probseg import create_model
-from probseg.data import GrabCut
+from probseg.data import GrabCut, SamplePhotos
 from probseg.errors import DatasetNotFoundError
 from probseg.evaluation import ObjectRecord, Protocol, get_protocol, run_object, run_objects
 from probseg.models import Segmenter
@@ -31,7 +31,11 @@ def main() -> None:
     model = create_model(args.model, pretrained=True).to(args.device)
     model = model.to(memory_format=torch.channels_last)
     model.working_size = args.working_size
-    samples, data = _samples(args.objects)
+    try:
+        objects, data = GrabCut(), "GrabCut"
+    except DatasetNotFoundError:
+        objects, data = SamplePhotos(), "sample photographs"
+    samples = [objects[i] for i in range(min(args.objects, len(objects)))]
     path = RESULTS / f"evaluation_{args.device}.csv"
     path.unlink(missing_ok=True)
     origin = provenance(args.device)
@@ -111,26 +115,6 @@ def _differing(first: Sequence[ObjectRecord], second: Sequence[ObjectRecord]) ->
 def _largest_difference(first: Sequence[ObjectRecord], second: Sequence[ObjectRecord]) -> float:
     ious = [np.array([[s.iou for s in r.steps] for r in records]) for records in (first, second)]
     return float(np.abs(ious[0].mean(axis=0) - ious[1].mean(axis=0)).max())
-
-
-def _samples(count: int) -> tuple[list[Sample], str]:
-    """Return objects of GrabCut, or drawn ones of the same size where it is not there."""
-    try:
-        objects = GrabCut()
-    except DatasetNotFoundError:
-        return [_drawn(number) for number in range(count)], "drawn"
-    return [objects[i] for i in range(min(count, len(objects)))], "GrabCut"
-
-
-def _drawn(number: int, size: tuple[int, int] = (480, 640)) -> Sample:
-    random = np.random.default_rng(number)
-    y, x = np.mgrid[: size[0], : size[1]]
-    cy, cx = random.uniform(0.4, 0.6, 2) * size
-    ry, rx = random.uniform(0.15, 0.35, 2) * size
-    mask = (((y - cy) / ry) ** 2 + ((x - cx) / rx) ** 2 < 1).astype(np.uint8)
-    image = random.integers(0, 120, (*size, 3), dtype=np.uint8)
-    image[mask == 1] += 100
-    return Sample(image, mask, f"{number}", "drawn")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,6 +30,7 @@ import probseg
 from probseg.clicks.boxes import mask_box
 from probseg.data import GrabCut
 from probseg.export import Runner, export_model
+from probseg.lab.gauges import Call
 from probseg.metrics import iou
 from probseg.models import Encoded
 from probseg.types import Prompts
@@ -137,35 +138,20 @@ def times(
         pixels = torch.from_numpy(feed["image"]).to(memory_format=torch.channels_last)
         size = (pixels.shape[2], pixels.shape[3])
         encoded = Encoded(size, size, pixels, model.features(pixels))
+
+    def in_turns(torch_call: Call, onnx_call: Call) -> Seconds:
+        calls = {"torch": torch_call, "onnx": onnx_call}
+        return interleave(calls, "cpu", budget=budget, minimum=5)
+
     encode: Seconds = {}
     if "encode" in runner.graphs:
-        image_alone = {"image": feed["image"]}
-        encode = interleave(
-            {
-                "torch": torch.inference_mode()(lambda: model.features(pixels)),
-                "onnx": lambda: runner.graphs["encode"](image_alone),
-            },
-            "cpu",
-            budget=budget,
-            minimum=5,
-        )
-    graph = interleave(
-        {"torch": by_torch, "onnx": lambda: runner.graphs[last](feed)},
-        "cpu",
-        budget=budget,
-        minimum=5,
-    )
-    click = interleave(
-        {
-            "torch": lambda: predictor.predict([probseg.Click(*places[0])]),
-            "onnx": lambda: runner.predict(places[:1]),
-        },
-        "cpu",
-        budget=budget,
-        minimum=5,
-        maximum=50,
-    )
-    return encode, graph, click
+        alone = {"image": feed["image"]}
+        features = torch.inference_mode()(lambda: model.features(pixels))
+        encode = in_turns(features, lambda: runner.graphs["encode"](alone))
+    graph = in_turns(by_torch, lambda: runner.graphs[last](feed))
+    click = probseg.Click(*places[0])
+    by_runner = in_turns(lambda: predictor.predict([click]), lambda: runner.predict(places[:1]))
+    return encode, graph, by_runner
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 `python benchmarks/inference.py` simulates clicks on regions of BSDS500's test photographs (481 x
 321 pixels, none of which the models of the zoo were trained on), and writes
-`benchmarks/results/inference.csv` and `docs/images/inference.png`. A region takes part if at
+`benchmarks/results/inference.csv`. A region takes part if at
 least half of the other annotators have one of an IoU of 80 % with it, it covers 1 to 50 % of the
 photograph and at most an eighth of its border; one region of each photograph is drawn at random.
 """
@@ -12,13 +12,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from fbrs import Backpropagation
-from matplotlib import pyplot as plt
 from measure import RESULTS, Row, append_row, provenance
 
 import probseg
@@ -31,25 +29,14 @@ from probseg.metrics import clustered_bootstrap, noc
 from probseg.metrics.statistics import signed_rank
 from probseg.types import Sample
 
-PICTURE = RESULTS.parent.parent / "docs" / "images" / "inference.png"
-
 
 class Way(NamedTuple):
-    """A way to ask.
-
-    Args:
-        name: Of the row and the point.
-        zoom: Of the protocol.
-        flip: Of the protocol.
-        adapts: Whether the classifier adapts to the clicks by EM.
-        refines: Layer whose channels change by backpropagation instead; None for none.
-    """
+    """A way to ask; the classifier `adapts` to the clicks by EM."""
 
     name: str
     zoom: str | None = "fixed"
     flip: bool = False
     adapts: bool = False
-    refines: Literal["head", "fusion"] | None = None
 
 
 WAYS = [
@@ -58,8 +45,6 @@ WAYS = [
     Way("zoom"),
     Way("zoom, EM", adapts=True),
     Way("zoom, EM, flip", flip=True, adapts=True),
-    Way("zoom, L-BFGS at the head", refines="head"),
-    Way("zoom, L-BFGS at the fusion", refines="fusion"),
 ]
 """The first is what all others are compared with."""
 
@@ -73,14 +58,12 @@ def main() -> None:
     samples = agreed_regions()[:: options.every]
     photos = [sample.name for sample in samples]
     first = np.zeros(0)
-    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
     for way in WAYS:
         protocol = replace(PROTOCOLS["ritm"], target_iou=0.95, zoom=way.zoom, flip=way.flip)
         network = probseg.create_model(options.model, pretrained=True).eval()
         network.adapt(Adaptation(click_iterations=3 if way.adapts else 0))
         network = network.to(memory_format=torch.channels_last)
-        model = network if way.refines is None else Backpropagation(network, way.refines)
-        records = run_objects(model, samples, protocol, batch_size=2 if way.flip else 1)
+        records = run_objects(network, samples, protocol, batch_size=2 if way.flip else 1)
         steps = [[step for step in record.steps if step.k] for record in records]
         ious = np.array([[step.iou for step in record.steps] for record in records])
         seconds = [step.seconds for given in steps for step in given if step.seconds is not None]
@@ -96,13 +79,6 @@ def main() -> None:
         row["ms_per_click"] = round(1000 * float(np.mean(seconds)), 1)
         append_row(RESULTS / "inference.csv", {**row, **provenance("cpu")})
         print(row, flush=True)
-        axes.scatter(row["ms_per_click"], row["noc@90"], color="C1" if way.adapts else "C0")
-        axes.annotate(
-            way.name, (row["ms_per_click"], row["noc@90"]), (4, 4), textcoords="offset points"
-        )
-    axes.set(xlabel="milliseconds per click", ylabel="NoC@90", xscale="log")
-    axes.margins(x=0.25, y=0.15)
-    figure.savefig(PICTURE, dpi=150)
 
 
 def agreed_regions() -> list[Sample]:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: turns, memory limits, provenance and CSV files."""
+"""What the benchmarks share: turns, provenance and CSV files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from probseg.lab.gauges import Call, timed
 Row = dict[str, str | int | float | None]
 
 RESULTS = Path(__file__).parent / "results"
-GIB = 2**30
 
 
 def provenance(device: str) -> Row:
@@ -31,15 +30,8 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Time several calls in turns (A B A B ...), so that a busy machine slows all of them alike.
 
-    Args:
-        calls: By name.
-        device: "cpu" or "cuda".
-        budget: Seconds after which no further turn starts.
-        minimum: Number of turns that are taken whatever they cost.
-        maximum: Number of turns that are never exceeded.
-
-    Returns:
-        The seconds of each turn by name.
+    At least `minimum` turns are taken, and no further one starts after `budget` seconds. Returns
+    the seconds of each turn by name.
     """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     stop = time.perf_counter() + budget
@@ -49,38 +41,6 @@ def interleave(
         for name, call in calls.items():
             seconds[name].append(timed(call, device))
     return seconds
-
-
-def available_gib(device: str) -> float:
-    """Return how much memory a process may take without pressing others."""
-    if device == "cuda":
-        return 0.9 * torch.cuda.mem_get_info()[0] / GIB
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return 8.0
-    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
-    return 0.85 * int(found[1]) * 1024 / GIB if found else 8.0
-
-
-def limit_memory(gib: float, device: str) -> None:
-    """Let allocations of this process fail beyond a limit, before the machine starts to swap."""
-    if device == "cuda":
-        total = torch.cuda.mem_get_info()[1]
-        torch.cuda.set_per_process_memory_fraction(min(1.0, gib * GIB / total))
-        return
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    limit = int(gib * GIB)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an allocation failed; the CPU allocator raises a plain RuntimeError."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
 def append_row(path: Path, row: Row) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from large_photographs import written
+from clicks import write_case
 from measure import Row, interleave, provenance
 
 import probseg
@@ -67,7 +67,7 @@ def write_folder(folder: Path, size: str, photographs: int) -> Prompts:
     (folder / "photos").mkdir()
     width, height = map(int, size.split("x"))
     for number in range(photographs):
-        case = written(folder / "photos", number, (width, height))
+        case = write_case(folder / "photos", number, (width, height))
         click = list(map(float, case.clicks[0][:2]))
         prompts[case.path.name] = [
             {"clicks": [click]},

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import lightning as L
 import torch
+from data import training_set
 from measure import RESULTS, Row, append_row, provenance
-from training_data import training_set
 
 from probseg import create_model
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
@@ -45,14 +45,23 @@ CASES = (
 
 def main() -> None:
     """Measure the presets and write a row for each."""
-    args = _parser().parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--presets", nargs="+", choices=[case.preset for case in CASES], help="all by default")
+    add("--workers", nargs="+", type=int, default=[1, 2])
+    add("--turns", type=int, default=12, help="steps of each task")
+    add("--steps", type=int, default=30, help="steps with each number of workers")
+    add("--threads", type=int, default=2)
+    add("--precision", default="32-true")
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore", module="lightning")  # of few workers and few steps
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     path = RESULTS / f"train_{args.device}.csv"
     path.unlink(missing_ok=True)
     origin = provenance(args.device)
-    with training_set("objects") as (objects, kind):
+    with training_set() as (objects, kind):
         for case in CASES:
             if args.presets and case.preset not in args.presets:
                 continue
@@ -69,19 +78,6 @@ def main() -> None:
             print("\n".join(f"{key:34} {value}" for key, value in row.items()), end="\n\n")
             append_row(path, {**row, **origin})
     print(f"wrote {path}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--presets", nargs="+", choices=[case.preset for case in CASES], help="all by default")
-    add("--workers", nargs="+", type=int, default=[1, 2])
-    add("--turns", type=int, default=12, help="steps of each task")
-    add("--steps", type=int, default=30, help="steps with each number of workers")
-    add("--threads", type=int, default=2)
-    add("--precision", default="32-true")
-    add("--device", choices=["cpu", "cuda"], default="cpu")
-    return parser
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 Every command of probseg is parsed by its verb: options, values and files of configurations must
 exist. It also runs here, on drawn files, unless `NOT_RUN` gives the reason and the tests that run
 its verb. Other commands, and Python that no test runs, have a comment before their block:
-`<!-- not run: the reason -->`. Commands in the entries of the lab notebook belong to the commit
-of their entry.
+`<!-- not run: the reason -->`.
 """
 
 import functools
@@ -48,7 +47,6 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 INLINE = re.compile(r"`(probseg [a-z]+ [^`]+)`")
-NOTEBOOK = "docs/experiments.md"
 PART = re.compile(
     r"\.\.\.|probseg (zoo (publish|push)|test --config|tune --held-out 10|zoo publish --zoo)$"
 )
@@ -127,7 +125,7 @@ INLINE_COMMANDS = [
     Command(page, shlex.split(found), None)
     for page, text in PAGES.items()
     for found in INLINE.findall(text)
-    if page != NOTEBOOK and not PART.search(found)
+    if not PART.search(found)
 ]
 
 

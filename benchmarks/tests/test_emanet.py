@@ -1,19 +1,15 @@
-"""The benchmark `emanet.py`: networks that can be compared, and a report that can be repeated."""
+"""The ablations of EMANet: networks that can be compared, and tests that find true differences."""
 
 from dataclasses import replace
 
-import emanet
-import emanet_train
 import numpy as np
 import pytest
 import torch
 import yaml
-from emanet_counts import Block, read_counts, write_counts
-from emanet_evaluate import blocks, evaluate, trained_network
-from emanet_plan import read_plan
-from emanet_report import compare, contributions, evaluated, write_report
-from measure import RESULTS
 
+from benchmarks.paper import emanet
+from benchmarks.paper.__main__ import main
+from benchmarks.paper.emanet import Block, blocks, compare, contributions, read_plan
 from probseg.semantic import CamVid
 from probseg.semantic.confusion import Confusion
 from probseg.semantic.scores import semantic_scores
@@ -58,8 +54,7 @@ def small(tmp_path, monkeypatch):
 def heads_of(plan, seed=0):
     plan = replace(plan, backbone={})
     return {
-        name: emanet_train.initial_network(plan, name, seed).head.state_dict()
-        for name in plan.networks
+        name: emanet.initial_network(plan, name, seed).head.state_dict() for name in plan.networks
     }
 
 
@@ -83,11 +78,11 @@ def test_networks_of_one_seed_begin_with_the_same_weights_where_they_share_parts
 def test_a_network_learns_alike_alone_and_with_others(small, name):
     plan = read_plan(small)
     training = plan.trainings[name]
-    emanet_train.train(plan, training, 0, ["fcn", "ema"])
-    together = trained_network(plan, training, "ema", 0).state_dict()
-    emanet_train.train(plan, training, 0, ["ema"])
-    alone = trained_network(plan, training, "ema", 0).state_dict()
-    initial = emanet_train.initial_network(plan, "ema", 0).state_dict()
+    emanet.train(plan, training, 0, ["fcn", "ema"])
+    together = emanet.trained_network(plan, training, "ema", 0).state_dict()
+    emanet.train(plan, training, 0, ["ema"])
+    alone = emanet.trained_network(plan, training, "ema", 0).state_dict()
+    initial = emanet.initial_network(plan, "ema", 0).state_dict()
     for key, value in together.items():
         assert torch.equal(value, alone[key]), key
         if key.startswith("backbone.") and training.frozen:
@@ -101,10 +96,10 @@ def test_a_network_learns_alike_alone_and_with_others(small, name):
 def test_counts_are_those_of_the_whole_network(small, name):
     plan = read_plan(small)
     training = plan.trainings[name]
-    emanet_train.train(plan, training, 0, training.networks)
-    counts = evaluate(plan, training, [0], training.networks)
+    emanet.train(plan, training, 0, training.networks)
+    counts = emanet.evaluate(plan, training, [0], training.networks)
     for row in training.rows:
-        model = trained_network(plan, training, row.network, 0)
+        model = emanet.trained_network(plan, training, row.network, 0)
         if row.iterations:
             model.head.emau.bases.eval_iterations = row.iterations
         confusion = Confusion(11)
@@ -172,58 +167,28 @@ def test_a_true_difference_is_found_with_its_size_and_sign():
         for row, (name, shift) in enumerate(shifts.items())
         for key, of in drawn_counts(shift, row).items()
     }
-    up, down = compare(counts, "t", "up", "fcn"), compare(counts, "t", "fcn", "up")
-    assert up.outcome.low < 2 < up.outcome.high
-    assert up.points == pytest.approx(2, abs=0.2)
-    assert up.outcome.p < 0.01
-    assert (up.outcome.direction, down.outcome.direction) == (1, -1)
-    assert compare(counts, "t", "same", "fcn").outcome.p > 0.05
-
-
-def test_counts_survive_their_file(tmp_path):
-    counts = {("frozen", "ema@6", *key): of for key, of in drawn_counts(seeds=1).items()}
-    assert read_counts(tmp_path) == {}
-    write_counts(tmp_path, counts)
-    read = read_counts(tmp_path)
-    assert read.keys() == counts.keys()
-    for key, of in counts.items():
-        assert read[key].frames == of.frames
-        np.testing.assert_array_equal(read[key][1:], of[1:])
+    points, up = compare(counts, "t", "up", "fcn")
+    assert up.low < 2 < up.high
+    assert points == pytest.approx(2, abs=0.2)
+    assert up.p < 0.01
+    assert (up.direction, compare(counts, "t", "fcn", "up")[1].direction) == (1, -1)
+    assert compare(counts, "t", "same", "fcn")[1].p > 0.05
 
 
 def test_train_evaluate_and_report_are_one_command(small, tmp_path, capsys):
     results = tmp_path / "results"
     results.mkdir()
-    options = ["--plan", str(small), "--results", str(results)]
-    assert emanet.main(["evaluate", "report", *options]) == 2
-    assert "emanet.py train" in capsys.readouterr().err
-    frozen = ["--training", "frozen"]
-    assert emanet.main(["train", "evaluate", "report", *options, *frozen, "--only", "ema"]) == 2
-    assert "fcn" in capsys.readouterr().err
-    assert emanet.main(["train", "evaluate", "report", *options, *frozen, "--only", "fcn"]) == 0
-    assert "`end_to_end` was not evaluated" in (results / "emanet.md").read_text()
-    assert emanet.main(["train", "evaluate", "report", *options]) == 0
-    assert "not evaluated" not in (results / "emanet.md").read_text()
+    path = small.rename(tmp_path / "emanet.yaml")
+    options = ["--plan", str(path), "--results", str(results)]
+    assert main(["evaluate", *options]) == 2
+    assert "train --plan emanet" in capsys.readouterr().err
+    assert main(["repeat", *options]) == 0
     first = {path.name: path.read_bytes() for path in results.iterdir()}
     assert set(first) == {
         *("emanet_blocks.csv.gz", "emanet_rows.csv", "emanet_claims.csv"),
         *("emanet.md", "emanet.png"),
     }
-    assert emanet.main(["evaluate", "report", "--only", "ema", *options]) == 0
+    assert main(["repeat", "--training", "frozen", "--only", "ema", *options]) == 0
     assert {path.name: path.read_bytes() for path in results.iterdir()} == first
-    assert emanet.main(["train", "--only", "emma", *options]) == 2
+    assert main(["train", "--only", "emma", *options]) == 2
     assert "emma" in capsys.readouterr().err
-
-
-def test_the_committed_report_follows_from_the_committed_counts(tmp_path):
-    counts = read_counts(RESULTS)
-    plan = read_plan()
-    write_report(tmp_path, plan, counts)
-    for name in ("emanet.md", "emanet_rows.csv", "emanet_claims.csv"):
-        assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), name
-    plan = evaluated(plan, counts)
-    assert [row.network for row in plan.trainings["frozen"].rows][:10] == [*plan.networks]
-    for training in plan.trainings.values():
-        for row in training.rows:
-            seeds = {key[2] for key in counts if key[:2] == (training.name, row.name)}
-            assert seeds == set(range(plan.seeds)), row

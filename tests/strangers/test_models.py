@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strangers.audit import watch
 
 from probseg import create_model
 from probseg.errors import USER_ERRORS, UnknownNameError, WeightsError, ZooError
@@ -19,6 +18,7 @@ from probseg.models.schema import checked
 from probseg.weight_files import read_pickled
 from probseg.zoo.index import CONFIG
 from probseg.zoo.store import save
+from strangers.audit import watch
 from support.fakes import micro_model
 from support.micro import MICRO, described
 

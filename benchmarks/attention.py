@@ -24,8 +24,7 @@ from torch import Tensor
 from probseg.lab.gauges import Call, timed, timed_with_peak
 from probseg.ops.axial import axial_attention, span_mask, to_lines
 from probseg.ops.probabilistic import probabilistic_attention
-from probseg.ops.settings import InferenceSettings
-from probseg.ops.updates import KeyAdaptation, ValuePropagation
+from probseg.ops.settings import InferenceSettings, KeyAdaptation, ValuePropagation
 
 TITLES = {"forward": "forward", "backward": "forward + backward"}
 CHANNELS, SPAN, CLICKS = 64, 64, 20

@@ -28,7 +28,7 @@ from benchmarks.paper.train import side_by_side
 from probseg.data.sampling import TrainingSampler
 from probseg.errors import DataError
 from probseg.metrics import standard_error
-from probseg.metrics.comparison import DECIMALS, holm
+from probseg.metrics.statistics import DECIMALS, holm
 from probseg.paths import replacing, write_text
 from probseg.reports.figures import LINES
 from probseg.seeds import BATCH, mixed

@@ -14,7 +14,7 @@ from benchmarks.paper.results import Result, read, write
 from probseg.attention import Adaptation
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation import PROTOCOLS
-from probseg.metrics.comparison import signed_rank
+from probseg.metrics.statistics import signed_rank
 from probseg.models import build, list_presets, override, read_preset
 
 OBJECTS = 40

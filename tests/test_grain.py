@@ -3,6 +3,8 @@
 Who adds something new raises a bound by as much, and says why in the commit.
 """
 
+from textwrap import dedent
+
 import pytest
 
 from benchmarks.grain import ROOT, grain
@@ -33,8 +35,7 @@ def test_functions_are_counted_as_called_once(tmp_path):
             if not _once():
                 raise ValueError
     """
-    lines = [line[8:] for line in module.strip("\n").splitlines()]
-    (tmp_path / "a.py").write_text("\n".join(lines) + "\n")
+    (tmp_path / "a.py").write_text(dedent(module).strip() + "\n")
     (tmp_path / "b.py").write_text("from a import _elsewhere\n")
     counted = grain(tmp_path)
     assert (counted.files, counted.private_functions, counted.called_once) == (2, 3, 2)

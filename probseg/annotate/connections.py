@@ -14,8 +14,8 @@ SECONDS = 10.0
 SLOWEST = 250_000
 """Bytes per second with which a body must arrive."""
 
-CONNECTIONS = 100
-"""Most connections; some systems give a program 256 handles."""
+CONNECTIONS = 64
+"""Most connections, and most that are accepted at once: some systems give a program 256 handles."""
 
 
 class Connection(H11Protocol):
@@ -33,7 +33,9 @@ class Connection(H11Protocol):
         if len(self.connections) > CONNECTIONS:
             others = cast("set[Connection]", self.connections - {self})
             waiting = [one for one in others if one._waits()]
-            min(waiting, key=lambda one: one._begun, default=self).transport.abort()
+            leaving = min(waiting, key=lambda one: one._begun, default=self)
+            self.connections.discard(leaving)
+            leaving.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""

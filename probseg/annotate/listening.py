@@ -75,7 +75,8 @@ def serve(app: ASGIApp, listening: Listening) -> None:
         log_level="warning",
         server_header=False,
         timeout_keep_alive=60,
-        limit_concurrency=2 * CONNECTIONS,  # with requests whose clients are gone
+        backlog=CONNECTIONS,
+        limit_concurrency=4 * CONNECTIONS,  # with requests whose clients are gone
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # uvicorn ends, then sends it again
     uvicorn.Server(settings).run(sockets=[listening.listener])

@@ -22,7 +22,7 @@ from probseg.export.parity import Parity, measure
 from probseg.export.targets import TARGETS
 from probseg.interact.kept import CLAMPED, JITTER, LENGTH, MARGIN, NEGLIGIBLE, REACH
 from probseg.interact.photograph import LEVELS, SHOWN
-from probseg.interact.zoom import CUT, RECOMMENDED_ZOOM, SMALLEST_SIDE, ZOOMS
+from probseg.interact.zoom import CUT, RECOMMENDED_ZOOM, RIM, SMALLEST_SIDE, ZOOMS
 from probseg.models import Segmenter
 from probseg.transfer import digest
 from probseg.zoo.trained import weights_digest
@@ -138,7 +138,12 @@ def _description(model: Segmenter, name: str, needed: Sequence[str]) -> dict[str
         "std": model.std.flatten().tolist(),
         "temperature": model.temperature,
         "crop_margin": [CROP_PADDING, MIN_PADDING],
-        "zoom": {**asdict(ZOOMS[RECOMMENDED_ZOOM]), "smallest_side": SMALLEST_SIDE, "cut": CUT},
+        "zoom": {
+            **asdict(ZOOMS[RECOMMENDED_ZOOM]),
+            "smallest_side": SMALLEST_SIDE,
+            "rim": RIM,
+            "cut": CUT,
+        },
         "kept": {
             "margin": MARGIN,
             "length": LENGTH,

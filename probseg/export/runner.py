@@ -37,15 +37,17 @@ class Answer(NamedTuple):
     """An answer of the network.
 
     Args:
-        values: Probabilities of the object, float32, shape `(h, w, 1)`: at all pixels of the box of
-            the view, or at fewer positions, spread evenly from its first to its last pixel.
-        view: What the network saw; outside of its box nothing is object.
+        values: Probabilities of the object, float32, shape `(h, w, 1)`: at all pixels of the box,
+            or at fewer positions, spread evenly from its first to its last pixel.
+        box: Outside of it nothing is object: that of the view, or around it and a second look.
+        view: What the network saw.
         window: Box that the zoom chose; None for the whole image, or the surroundings of a box.
         feed: What the graph was given.
         logits: What it returned, for the padded image.
     """
 
     values: Array
+    box: Box
     view: View
     window: Box | None
     feed: dict[str, Array]
@@ -53,7 +55,7 @@ class Answer(NamedTuple):
 
     def part(self, box: Box, size: Size) -> Array:
         """Return the probabilities in a box of the image, resized, float32, shape `(h, w, 1)`."""
-        x0, y0, x1, y1 = self.view.box
+        x0, y0, x1, y1 = self.box
         rows, columns = self.values.shape[:2]
         return sampled(
             self.values,
@@ -66,7 +68,7 @@ class Answer(NamedTuple):
         above = self.values[..., 0] > threshold
         if not above.any():
             return None
-        x0, y0, x1, y1 = self.view.box
+        x0, y0, x1, y1 = self.box
         left, right = _ends(np.flatnonzero(above.any(axis=0)), above.shape[1], x0, x1)
         top, bottom = _ends(np.flatnonzero(above.any(axis=1)), above.shape[0], y0, y1)
         return left, top, right, bottom
@@ -128,6 +130,7 @@ class Runner:
         self.clicks: list[tuple[float, float, bool]] = []
         self.box: Box | None = None
         self.answer: Answer | None = None
+        self._look: Box | None = None
 
     def predict(
         self,
@@ -160,18 +163,86 @@ class Runner:
         if not self.clicks and self.box is None:
             msg = "`clicks` must have at least one click where there is no `box`, got none"
             raise ValueError(msg)
-        tried = [self._ask(window) for window in self._windows()]
+        tried = [self._ask(self._view(window), window) for window in self._windows()]
         self.answer = answer = tried[0] if len(tried) == 1 else max(tried, key=self._surety)
-        kept = answer.view, self._view(None)  # which the next object begins with
-        self._known = {view: known for view, known in self._known.items() if view in kept}
+        views = {answer.view, self._view(None)}  # the next object begins with the second
+        if self._looks:
+            window, view = answer.window, answer.view
+            if self.zoom is not None and len(self.clicks) > self.zoom["skip_clicks"]:
+                window = self._look = self._look_window(view.box)
+                view = View(window, self._look_size(window))
+                views.add(view)
+            look = self._ask(view, window)
+            answer = look if view == answer.view else self._with_look(answer, look)
+            self.answer = answer
+        self._known = {view: known for view, known in self._known.items() if view in views}
         probability = np.zeros(self.size, np.float32)
-        x0, y0, x1, y1 = seen = answer.view.box
-        probability[y0:y1, x0:x1] = answer.part(seen, box_size(seen))[..., 0]
+        x0, y0, x1, y1 = answer.box
+        probability[y0:y1, x0:x1] = answer.part(answer.box, box_size(answer.box))[..., 0]
         return probability
 
-    def _ask(self, window: Box | None) -> Answer:
-        """Return the answer from a window; None shows the whole image, or a box's surroundings."""
-        view = self._view(window)
+    @property
+    def _looks(self) -> bool:
+        """Whether each answer is followed by a closer one, of which it is the previous mask."""
+        inputs = list(self.about["graphs"].values())[-1]["inputs"]
+        takes = any(one["name"] == "previous" for one in inputs)
+        return takes and self.zoom is not None and self.zoom["look"] is not None
+
+    def _look_window(self, window: Box) -> Box:
+        """Return the window of the second look: the last one where it serves."""
+        assert self.zoom is not None, "it looks"
+        (x, y, _), last = self.clicks[-1], self._look
+        new = _square(
+            x,
+            y,
+            round(self.zoom["look"] * max(*box_size(window), self.zoom["min_side"])),
+            self.size,
+        )
+        if last is None or _overlap(last, new) < self.zoom["keep_above"]:
+            return new
+        x0, y0, x1, y1 = self._within_rim(last)
+        return last if x0 <= x < x1 and y0 <= y < y1 else new
+
+    def _look_size(self, window: Box) -> Size:
+        assert self.zoom is not None, "it looks"
+        size = box_size(window)
+        return _scaled(size, min(max(*size, self.zoom["look_target"]), self.zoom["target"]))
+
+    def _within_rim(self, look: Box) -> Box:
+        """Return the window of a look without its rim, which it has not at the image's border."""
+        assert self.zoom is not None, "it looks"
+        (x0, y0, x1, y1), (height, width) = look, self.size
+        rim = max(box_size(look)) // self.zoom["rim"]
+        left, top = x0 + rim * (x0 > 0), y0 + rim * (y0 > 0)
+        return left, top, x1 - rim * (x1 < width), y1 - rim * (y1 < height)
+
+    def _with_look(self, answer: Answer, look: Answer) -> Answer:
+        """Return an answer with the second look in its window, which fades out on its rim."""
+        box = (
+            min(answer.box[0], look.box[0]),
+            min(answer.box[1], look.box[1]),
+            max(answer.box[2], look.box[2]),
+            max(answer.box[3], look.box[3]),
+        )
+        inner, shares, counts = self._within_rim(look.box), [], []
+        for axis in (1, 0):
+            lengths = [one.box[axis + 2] - one.box[axis] for one in (answer, look)]
+            dense = [
+                one.values.shape[1 - axis] / n
+                for one, n in zip((answer, look), lengths, strict=True)
+            ]
+            counts.append(round((box[axis + 2] - box[axis]) * min(1, max(dense))))
+            at = positions(box[axis], box[axis + 2], counts[-1])
+            shares.append(_share(at, look.box[axis::2], inner[axis::2]))
+        size = counts[0], counts[1]
+        share = (shares[0][:, None] * shares[1]).astype(np.float32)[..., None]
+        below, above = answer.part(box, size), look.part(box, size)
+        values = self._kept(below + share * (above - below), box)
+        values.flags.writeable = False
+        return answer._replace(values=values, box=box)
+
+    def _ask(self, view: View, window: Box | None) -> Answer:
+        """Return the answer from a view."""
         if view not in self._known:
             self._known[view] = self._encode(view)
         size, encoded = self._known[view]
@@ -188,7 +259,7 @@ class Runner:
         if self.zoom is not None:
             values = self._kept(values, view.box)
         values.flags.writeable = False  # the next answer needs them
-        return Answer(values, view, window, feed, padded)
+        return Answer(values, view.box, view, window, feed, padded)
 
     def _kept(self, values: Array, box: Box) -> Array:
         """Return the values `(h, w, 1)` of a box with each click's label at its pixel."""
@@ -239,20 +310,16 @@ class Runner:
             return [new]
         x0, y0, x1, y1 = old
         inside = all(x0 <= x < x1 - 1 and y0 <= y < y1 - 1 for x, y in positive)
-        overlap = _interval_iou(old[0::2], new[0::2]) * _interval_iou(old[1::2], new[1::2])
-        return [old if inside and overlap >= zoom["keep_above"] else new]
+        return [old if inside and _overlap(old, new) >= zoom["keep_above"] else new]
 
     def _first_windows(self, zoom: Mapping[str, Any]) -> list[Box | None]:
         """Return squares of several sizes around the first click, None for the whole image."""
-        (x, y, _), (rows, columns) = self.clicks[0], self.size
+        x, y, _ = self.clicks[0]
         windows: list[Box | None] = []
         for scale in zoom["first"]:
             side = max(zoom["smallest_side"], round(scale * max(self.size)))
-            height, width = min(rows, side), min(columns, side)
-            left = min(max(int(x) - width // 2, 0), columns - width)
-            top = min(max(int(y) - height // 2, 0), rows - height)
-            window = left, top, left + width, top + height
-            windows.append(None if (height, width) == self.size else window)
+            window = _square(x, y, side, self.size)
+            windows.append(None if box_size(window) == self.size else window)
         return list(dict.fromkeys(windows))
 
     def _surety(self, answer: Answer) -> float:
@@ -518,6 +585,27 @@ def _widened(first: int, last: int, zoom: Mapping[str, Any], length: int) -> tup
     centre = 0.5 * (first + last)
     side = max(zoom["expansion"] * (last - first + 1), zoom["min_side"])
     return max(0, round(centre - 0.5 * side)), min(length - 1, round(centre + 0.5 * side)) + 1
+
+
+def _square(x: float, y: float, side: int, size: Size) -> Box:
+    """Return a square of this side about a point, moved and cut to lie in the image `(H, W)`."""
+    height, width = (min(side, length) for length in size)
+    left = min(max(int(x) - width // 2, 0), size[1] - width)
+    top = min(max(int(y) - height // 2, 0), size[0] - height)
+    return left, top, left + width, top + height
+
+
+def _share(at: Array, outer: Sequence[int], inner: Sequence[int]) -> Array:
+    """Return the share of a look at places of an axis: 1 in an interval, 0 outside of another."""
+    rising = (at - outer[0] + 1) / (inner[0] - outer[0] + 1)
+    falling = (outer[1] - at) / (outer[1] - inner[1] + 1)
+    share: Array = np.minimum(rising, falling).clip(0, 1)
+    return share * ((at >= outer[0]) & (at <= outer[1] - 1))
+
+
+def _overlap(a: Box, b: Box) -> float:
+    """Return the product of the IoUs of rows and columns."""
+    return _interval_iou(a[0::2], b[0::2]) * _interval_iou(a[1::2], b[1::2])
 
 
 def _interval_iou(a: Sequence[int], b: Sequence[int]) -> float:

@@ -58,12 +58,12 @@ def main() -> None:
     parser.add_argument("--quality", type=int, default=75)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    names = iter(draw(options.root))
+    names = draw(options.root)[::-1]
     for number in range(options.shards):
-        path, count = options.out / f"photographs{number:02d}.tar", 0
+        path, before = options.out / f"photographs{number:02d}.tar", len(names)
         with tarfile.open(path, "w") as shard:
-            for name in names:
-                files = files_of(options.root, name, options.side, options.quality)
+            while names:
+                files = files_of(options.root, names[-1], options.side, options.quality)
                 # Each entry of an archive has a header and is filled up, of 512 bytes each.
                 size = sum(len(content) + 1024 for content in files.values())
                 if shard.offset + size > 1e6 * options.megabytes:
@@ -72,7 +72,8 @@ def main() -> None:
                     entry = tarfile.TarInfo(file)
                     entry.size = len(content)
                     shard.addfile(entry, io.BytesIO(content))
-                count += 1
+                names.pop()
+        count = before - len(names)
         print(f"{path}: {count} photographs, {path.stat().st_size / 1e6:.1f} MB")
 
 

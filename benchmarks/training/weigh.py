@@ -29,9 +29,8 @@ def weights(names: list[str]) -> list[float]:
     ]
 
 
-def main() -> None:
-    """Write the weights of a folder."""
-    root = Path(sys.argv[1])
+def write_weights(root: Path) -> None:
+    """Write the weights of all objects of a folder with `images/` and `masks/`."""
     folder = ImageMaskFolder(root)
     names = [folder.object_name(index) for index in range(len(folder))]
     rows = zip(names, weights(names), strict=True)
@@ -39,4 +38,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write_weights(Path(sys.argv[1]))

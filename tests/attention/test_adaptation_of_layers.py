@@ -1,4 +1,4 @@
-"""Key adaptation and value propagation, switched in networks that are already trained."""
+"""Adaptation of keys, values and classifiers in networks that are already trained."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The attention layers as modules."""
+"""The attention layers as modules, compiled too; what holds for every attention."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""The free energy of latents with marginalised edges, and the procedure that lowers it."""
+"""Free energies of latents with marginalised edges: Hopfield networks, random fields."""
 
 import itertools
 import math

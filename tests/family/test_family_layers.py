@@ -1,4 +1,4 @@
-"""The layers that infer before they read out: Hopfield, slots and block slots."""
+"""The layers of the family against all pairs written out, and what one learns."""
 
 import math
 import runpy

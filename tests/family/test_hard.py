@@ -1,4 +1,4 @@
-"""Hard attention against exact sums over all edges."""
+"""Hard attention, entropy and divergence against exact sums over all edges."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Additive attention against its formula written out."""
+"""Additive attention, its decoder and kernel regression against their formulas written out."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Attention to projected keys and values."""
+"""Linformers, Perceivers, Performers, and the log of a product, against their equations."""
 
 import math
 

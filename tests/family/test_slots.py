@@ -1,4 +1,4 @@
-"""Slot attention and slot inference against plain implementations, and their limits."""
+"""Slot attention, slot inference and block slots against plain loops, and their limits."""
 
 import math
 

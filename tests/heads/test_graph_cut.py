@@ -1,4 +1,4 @@
-"""A network's answer that is moved to colours and contours."""
+"""Minimum cuts, and a network's answer that is moved to colours and contours."""
 
 import itertools
 import math

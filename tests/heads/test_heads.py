@@ -1,4 +1,4 @@
-"""Heads alone, and the tables of decoders and heads."""
+"""Heads alone, the quality of an answer, and the tables of decoders and heads."""
 
 import pytest
 import torch
@@ -191,3 +191,13 @@ def test_it_depends_on_features_clicks_and_its_own_image_only():
     torch.testing.assert_close(half, together)
     for changed in (other, fewer):
         assert not torch.isclose(changed, together, rtol=1e-3).any()
+
+
+def test_features_outside_of_the_mask_count():
+    logits = torch.full((1, 1, 32, 32), -20.0)
+    logits[..., 8:16, 8:16] = 20.0
+    part, nobody = trained(), prompts((3, 4, 1), batch=1)
+    features = torch.randn(1, part.embed.in_channels - 1, 16, 16)
+    other = features.clone()
+    other[..., 12:, 12:] += 3  # far from the mask and its contour
+    assert not torch.isclose(part(other, logits, nobody), part(features, logits, nobody)).any()

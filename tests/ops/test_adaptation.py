@@ -11,6 +11,7 @@ from torch.distributions import Dirichlet, Gamma, Normal
 
 from probseg.ops import (
     DirichletPrior,
+    DistancePrior,
     GammaPrior,
     KeyAdaptation,
     ProbabilisticAttention,
@@ -178,6 +179,27 @@ def test_weights_change_the_read_out_of_all_tokens():
     )
     torch.testing.assert_close(again.values, result.values)
     torch.testing.assert_close(again.log_evidence, result.log_evidence)
+
+
+def test_values_propagate_under_the_prior_of_their_own_image():
+    length = torch.tensor([[0.5, 2.0], [3.0, 1.0]]).double()  # (B, G)
+    places = draw(5, 2, seed=4), draw(4, 2, seed=5)
+    tensors = [draw(2, 2, n, 3, seed=n) for n in (5, 4, 4, 5)]
+
+    def propagated(rows: slice) -> Tensor:
+        queries, keys, values, fixed = (tensor[rows] for tensor in tensors)
+        return probabilistic_attention(
+            queries,
+            keys,
+            values,
+            value_precision=0.3,
+            log_prior=DistancePrior(*places, length[rows]),
+            value_propagation=ValuePropagation(2, 0.5),
+            fixed_values=fixed,
+            fixed_mask=torch.ones(len(fixed), 5, dtype=torch.bool),
+        ).unit_values
+
+    torch.testing.assert_close(propagated(slice(2))[1:], propagated(slice(1, 2)))
 
 
 @each("prior", ["magnitude", "unit", "pair", "several"])

@@ -1,4 +1,4 @@
-"""attend and assign against loops over the equations, and their edge cases."""
+"""attend and assign against loops over the equations, and what is hidden from them."""
 
 import math
 from math import inf, nan

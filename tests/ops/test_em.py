@@ -1,4 +1,4 @@
-"""EM attention: against loops in float64, what it climbs, and the mechanisms that it contains."""
+"""EM attention and logistic EM against loops in float64, and what they climb."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Tables of relative position embeddings: other sizes of the map, and what does not fit."""
+"""Relative position embeddings: tables for other maps, logits against the equations."""
 
 import pytest
 import torch

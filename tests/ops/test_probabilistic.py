@@ -1,4 +1,4 @@
-"""Wrong arguments of probabilistic_attention and of its updates are named."""
+"""probabilistic_attention: arguments, inference against the equations, numerics."""
 
 import math
 from math import inf, nan

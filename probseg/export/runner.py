@@ -44,6 +44,7 @@ class Answer(NamedTuple):
         window: Box that the zoom chose; None for the whole image, or the surroundings of a box.
         feed: What the graph was given.
         logits: What it returned, for the padded image.
+        look: Window of the last second look; None before the first.
     """
 
     values: Array
@@ -52,6 +53,7 @@ class Answer(NamedTuple):
     window: Box | None
     feed: dict[str, Array]
     logits: Array
+    look: Box | None = None
 
     def part(self, box: Box, size: Size) -> Array:
         """Return the probabilities in a box of the image, resized, float32, shape `(h, w, 1)`."""
@@ -130,7 +132,6 @@ class Runner:
         self.clicks: list[tuple[float, float, bool]] = []
         self.box: Box | None = None
         self.answer: Answer | None = None
-        self._look: Box | None = None
 
     def predict(
         self,
@@ -164,16 +165,19 @@ class Runner:
             msg = "`clicks` must have at least one click where there is no `box`, got none"
             raise ValueError(msg)
         tried = [self._ask(self._view(window), window) for window in self._windows()]
-        self.answer = answer = tried[0] if len(tried) == 1 else max(tried, key=self._surety)
+        best = tried[0] if len(tried) == 1 else max(tried, key=self._surety)
+        last = None if self.answer is None else self.answer.look
+        self.answer = answer = best._replace(look=last)
         views = {answer.view, self._view(None)}  # the next object begins with the second
         if self._looks:
             window, view = answer.window, answer.view
             if self.zoom is not None and len(self.clicks) > self.zoom["skip_clicks"]:
-                window = self._look = self._look_window(view.box)
+                window = self._look_window(view.box, last)
                 view = View(window, self._look_size(window))
                 views.add(view)
             look = self._ask(view, window)
-            answer = look if view == answer.view else self._with_look(answer, look)
+            same = view == answer.view
+            answer = look._replace(look=last) if same else self._with_look(answer, look)
             self.answer = answer
         self._known = {view: known for view, known in self._known.items() if view in views}
         probability = np.zeros(self.size, np.float32)
@@ -188,10 +192,10 @@ class Runner:
         takes = any(one["name"] == "previous" for one in inputs)
         return takes and self.zoom is not None and self.zoom["look"] is not None
 
-    def _look_window(self, window: Box) -> Box:
+    def _look_window(self, window: Box, last: Box | None) -> Box:
         """Return the window of the second look: the last one where it serves."""
         assert self.zoom is not None, "it looks"
-        (x, y, _), last = self.clicks[-1], self._look
+        x, y, _ = self.clicks[-1]
         new = _square(
             x,
             y,
@@ -239,7 +243,7 @@ class Runner:
         below, above = answer.part(box, size), look.part(box, size)
         values = self._kept(below + share * (above - below), box)
         values.flags.writeable = False
-        return answer._replace(values=values, box=box)
+        return answer._replace(values=values, box=box, look=look.box)
 
     def _ask(self, view: View, window: Box | None) -> Answer:
         """Return the answer from a view."""

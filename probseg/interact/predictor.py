@@ -51,7 +51,9 @@ class Predictor:
             the whole image and from windows of a half and a quarter of its side around the click,
             and the surest answer is taken; from the second click on, the model sees the
             surroundings of the predicted object, enlarged. Each new window costs an encoding.
-            "fixed" has the second part alone. None always shows the whole image, or the
+            "look" adds a second look around each further click, in a smaller window, and answers
+            the first click once more with its answer as the previous mask. "fixed" has only the
+            surroundings of the object. None always shows the whole image, or the
             surroundings of the box.
 
     Raises:

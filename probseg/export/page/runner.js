@@ -45,10 +45,11 @@ export class Runner {
 
   /** Add prompts; returns the probability of the object at all pixels, a map of one channel. */
   async predict(clicks = [], box = null) {
-    const { values, view } = await this.ask(clicks, box);
+    const answer = await this.ask(clicks, box);
+    const { values } = answer;
     const [height, width] = this.size;
     const probability = map(height, width, 1);
-    const [x0, y0, x1, y1] = view.box;
+    const [x0, y0, x1, y1] = answer.box;
     const part = sampled(values, positions(0, values.height, y1 - y0), positions(0, values.width, x1 - x0));
     for (let y = y0; y < y1; y++) {
       const row = part.data.subarray((y - y0) * part.width, (y - y0 + 1) * part.width);
@@ -57,28 +58,94 @@ export class Runner {
     return probability;
   }
 
-  /** Add prompts; returns the answer {values, view, window}, with a value for each pixel of the view's box or fewer. */
+  /** Add prompts; returns the answer {values, box, view, window, look}, with a value for each pixel of the box or fewer. */
   async ask(clicks = [], box = null) {
     if (box) {
       this.box = [...box.slice(0, 2).map(Math.floor), ...box.slice(2).map(Math.ceil)];
     }
     this.clicks = [...this.clicks, ...clicks];
+    const last = this.answer?.look ?? null; // window of the last second look
     const tried = [];
-    for (const window of this._windows()) tried.push(await this._answer(window));
+    for (const window of this._windows()) tried.push(await this._answer(this._view(window), window));
     let best = tried[0];
     if (tried.length > 1) {
       const sureties = tried.map((answer) => this._surety(answer));
       best = tried[sureties.indexOf(Math.max(...sureties))];
     }
-    this.answer = best;
-    const kept = [best.view, this._view(null)].map(String); // the next object begins with the second
+    this.answer = best = { ...best, look: last };
+    const views = [best.view, this._view(null)]; // the next object begins with the second
+    if (this._looks()) {
+      let { view, window } = best;
+      if (this.clicks.length > this.zoom.skip_clicks) {
+        window = this._lookWindow(view.box, last);
+        view = new View(window, this._lookSize(window));
+        views.push(view);
+      }
+      const look = await this._answer(view, window);
+      best = String(view) === String(best.view) ? { ...look, look: last } : this._withLook(best, look);
+      this.answer = best;
+    }
+    const kept = views.map(String);
     for (const view of this.known.keys()) if (!kept.includes(view)) this.known.delete(view);
     return best;
   }
 
-  /** Answer from a window; null shows the whole image, or the surroundings of a box. */
-  async _answer(window) {
-    const view = this._view(window);
+  /** Whether each answer is followed by a closer one, of which it is the previous mask. */
+  _looks() {
+    const { inputs } = Object.values(this.about.graphs).at(-1);
+    return Boolean(this.zoom?.look) && inputs.some(({ name }) => name === "previous");
+  }
+
+  /** The window of the second look: the last one where it serves. */
+  _lookWindow(window, look) {
+    const [{ x, y }, { zoom }] = [this.clicks.at(-1), this];
+    const now = square(x, y, halfToEven(zoom.look * Math.max(...boxSize(window), zoom.min_side)), this.size);
+    if (!look || overlap(look, now) < zoom.keep_above) return now;
+    const [x0, y0, x1, y1] = this._withinRim(look);
+    return x0 <= x && x < x1 && y0 <= y && y < y1 ? look : now;
+  }
+
+  _lookSize(window) {
+    const { look_target: least, target } = this.zoom;
+    const size = boxSize(window);
+    return scaled(size, Math.min(Math.max(...size, least), target));
+  }
+
+  /** The window of a look without its rim, which it has not at the image's border. */
+  _withinRim([x0, y0, x1, y1]) {
+    const rim = Math.floor(Math.max(x1 - x0, y1 - y0) / this.zoom.rim);
+    const [height, width] = this.size;
+    return [x0 && x0 + rim, y0 && y0 + rim, x1 < width ? x1 - rim : x1, y1 < height ? y1 - rim : y1];
+  }
+
+  /** An answer with the second look in its window, which fades out on its rim. */
+  _withLook(answer, look) {
+    const [a, b] = [answer.box, look.box];
+    const box = a.map((place, n) => (n < 2 ? Math.min(place, b[n]) : Math.max(place, b[n])));
+    const inner = this._withinRim(b);
+    const [columns, rows] = [0, 1].map((axis) => {
+      const dense = [answer, look].map(
+        (one) => one.values[axis ? "height" : "width"] / (one.box[axis + 2] - one.box[axis]),
+      );
+      const count = halfToEven((box[axis + 2] - box[axis]) * Math.min(1, Math.max(...dense)));
+      return positions(box[axis], box[axis + 2], count).map((at) => {
+        if (at < b[axis] || at > b[axis + 2] - 1) return 0;
+        const rising = (at - b[axis] + 1) / (inner[axis] - b[axis] + 1);
+        const falling = (b[axis + 2] - at) / (b[axis + 2] - inner[axis + 2] + 1);
+        return Math.min(rising, falling, 1);
+      });
+    });
+    const size = [rows.length, columns.length];
+    const [below, above] = [part(answer, box, size), part(look, box, size)];
+    const data = below.data.map((value, n) => {
+      const share = Math.fround(rows[Math.floor(n / columns.length)] * columns[n % columns.length]);
+      return value + Math.fround(share * Math.fround(above.data[n] - value));
+    });
+    return { ...answer, values: this._kept({ ...below, data }, box), box, look: b };
+  }
+
+  /** Answer from a view. */
+  async _answer(view, window) {
     if (!this.known.has(String(view))) this.known.set(String(view), await this._encoded(view));
     const { size, encoded } = this.known.get(String(view));
     const [last, { inputs }] = Object.entries(this.about.graphs).at(-1);
@@ -93,7 +160,7 @@ export class Runner {
       const [height, width] = boxSize(view.box); // one for each pixel
       values = sampled(values, positions(0, values.height, height), positions(0, values.width, width));
     }
-    return { values: this.zoom ? this._kept(values, view.box) : values, view, window };
+    return { values: this.zoom ? this._kept(values, view.box) : values, box: view.box, view, window };
   }
 
   /** The values of a box with each click's label at its pixel. */
@@ -145,8 +212,7 @@ export class Runner {
     if (!old) return [now];
     const [x0, y0, x1, y1] = old;
     const inside = positive.every(({ x, y }) => x0 <= x && x < x1 - 1 && y0 <= y && y < y1 - 1);
-    const axis = (n) => intervalIou([old[n], old[n + 2]], [now[n], now[n + 2]]);
-    return [inside && axis(0) * axis(1) >= zoom.keep_above ? old : now];
+    return [inside && overlap(old, now) >= zoom.keep_above ? old : now];
   }
 
   /** Squares of several sizes around the first click, null for the whole image. */
@@ -156,18 +222,15 @@ export class Runner {
     const windows = new Map();
     for (const scale of this.zoom.first) {
       const side = Math.max(this.zoom.smallest_side, halfToEven(scale * Math.max(rows, columns)));
-      const [height, width] = [Math.min(rows, side), Math.min(columns, side)];
-      const left = Math.min(Math.max(x - Math.floor(width / 2), 0), columns - width);
-      const top = Math.min(Math.max(y - Math.floor(height / 2), 0), rows - height);
-      const whole = height === rows && width === columns;
-      const window = whole ? null : [left, top, left + width, top + height];
+      const around = square(x, y, side, this.size);
+      const window = String(boxSize(around)) === String(this.size) ? null : around;
       windows.set(String(window), window);
     }
     return [...windows.values()];
   }
 
   /** The IoU that an answer expects of itself, less where its window cuts the mask. */
-  _surety({ values: { data, height, width }, view }) {
+  _surety({ values: { data, height, width }, box }) {
     let [area, hit, total] = [0, 0, 0];
     for (const value of data) {
       total += value;
@@ -178,7 +241,7 @@ export class Runner {
     const inside = (x, y) => data[y * width + x] > 0.5;
     const column = (x) => Array.from({ length: height }, (_, y) => inside(x, y)).some(Boolean);
     const row = (y) => Array.from({ length: width }, (_, x) => inside(x, y)).some(Boolean);
-    const [x0, y0, x1, y1] = view.box;
+    const [x0, y0, x1, y1] = box;
     const isCut =
       (x0 > 0 && column(0)) ||
       (x1 < this.size[1] && column(width - 1)) ||
@@ -313,25 +376,24 @@ class View {
 }
 
 /** Return the pixels of the image that are more likely object than not: their window [x, y, width, height] and bytes. */
-export function masked({ values, view }) {
-  const found = objectBox({ values, view }, 0.5);
+export function masked({ values, box }) {
+  const found = objectBox({ values, box }, 0.5);
   if (!found) return { window: [0, 0, 0, 0], payload: new Uint8Array(0) };
-  const [x0, y0, x1, y1] = view.box;
+  const [x0, y0, x1, y1] = box;
   // Between two samples the probability is interpolated: the object ends up to a sample further out.
   const [stepX, stepY] = [(x1 - x0 - 1) / Math.max(1, values.width - 1), (y1 - y0 - 1) / Math.max(1, values.height - 1)];
   const left = Math.max(x0, Math.floor(found[0] - stepX));
   const top = Math.max(y0, Math.floor(found[1] - stepY));
   const right = Math.min(x1, Math.ceil(found[2] + stepX));
   const bottom = Math.min(y1, Math.ceil(found[3] + stepY));
-  const { data } = part({ values, view }, [left, top, right, bottom], [bottom - top, right - left]);
+  const { data } = part({ values, box }, [left, top, right, bottom], [bottom - top, right - left]);
   const payload = new Uint8Array(data.length);
   for (let i = 0; i < data.length; i++) payload[i] = data[i] > 0.5;
   return { window: [left, top, right - left, bottom - top], payload };
 }
 
-/** Return the probabilities of an answer in a box of the image, resized; 0 outside of its view. */
-function part({ values, view }, box, size) {
-  const [x0, y0, x1, y1] = view.box;
+/** Return the probabilities of an answer in a box of the image, resized; 0 outside of its box. */
+function part({ values, box: [x0, y0, x1, y1] }, box, size) {
   const scale = (count, length) => (count - 1) / Math.max(1, length - 1);
   const rows = positions(box[1], box[3], size[0]).map((y) => (y - y0) * scale(values.height, y1 - y0));
   const columns = positions(box[0], box[2], size[1]).map((x) => (x - x0) * scale(values.width, x1 - x0));
@@ -339,7 +401,7 @@ function part({ values, view }, box, size) {
 }
 
 /** Return the smallest box of the image around all above a threshold; null for nothing. */
-function objectBox({ values: { data, height, width }, view }, threshold) {
+function objectBox({ values: { data, height, width }, box: [x0, y0, x1, y1] }, threshold) {
   let [left, top, right, bottom] = [width, height, -1, -1];
   for (let y = 0, i = 0; y < height; y++) {
     for (let x = 0; x < width; x++, i++) {
@@ -352,7 +414,6 @@ function objectBox({ values: { data, height, width }, view }, threshold) {
     }
   }
   if (right < 0) return null;
-  const [x0, y0, x1, y1] = view.box;
   const pixel = (place, first, end, count) =>
     first + halfToEven((place * (end - first - 1)) / Math.max(1, count - 1));
   return [
@@ -487,6 +548,20 @@ function widened(first, last, zoom, length) {
   const centre = 0.5 * (first + last);
   const half = 0.5 * Math.max(zoom.expansion * (last - first + 1), zoom.min_side);
   return [Math.max(0, halfToEven(centre - half)), Math.min(length - 1, halfToEven(centre + half)) + 1];
+}
+
+/** Return a square of this side about a pixel, moved and cut to lie in the image [height, width]. */
+function square(x, y, side, [rows, columns]) {
+  const [height, width] = [Math.min(rows, side), Math.min(columns, side)];
+  const left = Math.min(Math.max(x - Math.floor(width / 2), 0), columns - width);
+  const top = Math.min(Math.max(y - Math.floor(height / 2), 0), rows - height);
+  return [left, top, left + width, top + height];
+}
+
+/** Return the product of the IoUs of rows and columns. */
+function overlap(a, b) {
+  const axis = (n) => intervalIou([a[n], a[n + 2]], [b[n], b[n + 2]]);
+  return axis(0) * axis(1);
 }
 
 /** Return the IoU of two half-open intervals of pixels. */

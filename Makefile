@@ -1,4 +1,4 @@
-.PHONY: help quick style types test coverage lowest smoke thorough strangers audit benchmarks wheel first docs tables
+.PHONY: help quick style types test seconds coverage lowest smoke thorough strangers audit benchmarks wheel first docs tables
 BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 SMOKE := tests/test_platforms.py tests/cli/test_fit_and_test.py tests/cli/test_number_options.py tests/data/test_folder.py \
 	tests/interact tests/zoo/test_create_model.py
@@ -14,6 +14,9 @@ types: ## static types
 	mypy
 test: ## all tests of probseg, in parallel by files
 	pytest -q -n auto --dist loadfile --durations=25
+seconds: ## all tests, and how long each file takes: the longest begin first in later runs
+	pytest -q -n auto --dist loadfile --junitxml build/tests.xml
+	python tests/seconds.py build/tests.xml
 coverage: ## all tests, and the lines that they run: coverage.xml
 	pytest -q -n auto --dist loadfile --cov=probseg --cov-report=term:skip-covered --cov-report=xml
 lowest: ## all tests with the oldest version of each dependency, in build/lowest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -48,12 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files that compile networks last: no process forked after that can train.
+    """Begin with the files that take longest; those that compile networks come last.
 
-    See https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork.
+    No process forked after a compilation can train, see
+    https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork. Seconds are those of the last
+    `make seconds`.
     """
     texts = {path: path.read_text("utf-8") for path in {item.path for item in items}}
-    items.sort(key=lambda item: "torch.compile" in texts[item.path])
+    seconds = json.loads((REPOSITORY / "tests" / "seconds.json").read_text())
+
+    def place(item: pytest.Item) -> tuple[bool, float]:
+        name = item.path.relative_to(REPOSITORY).as_posix()
+        return "torch.compile" in texts[item.path], -seconds.get(name, 0)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,0 +1,21 @@
+"""Writes tests/seconds.json, how long each file of tests takes, from a report of pytest (junitxml)."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+TESTS = Path(__file__).parent
+
+if __name__ == "__main__":
+    seconds: Counter[str] = Counter()
+    for case in ElementTree.parse(sys.argv[1]).iter("testcase"):
+        parts = case.attrib["classname"].split(".")
+        while parts and not (path := TESTS.parent / "/".join(parts)).with_suffix(".py").exists():
+            parts.pop()  # a class in the file
+        seconds[path.with_suffix(".py").relative_to(TESTS.parent).as_posix()] += float(
+            case.attrib["time"]
+        )
+    whole = {name: round(value) for name, value in sorted(seconds.items()) if value >= 1}
+    (TESTS / "seconds.json").write_text(json.dumps(whole, indent=0) + "\n")

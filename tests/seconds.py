@@ -1,4 +1,4 @@
-"""Writes tests/seconds.json, how long each file of tests takes, from a report of pytest (junitxml)."""
+"""Writes tests/seconds.json, how long each file of tests takes, from a junitxml of pytest."""
 
 import json
 import sys

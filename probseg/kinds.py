@@ -168,12 +168,7 @@ def find(path: str) -> Any:  # noqa: ANN401 (any object of a module)
 
 
 def imported_when_asked(package: str, paths: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports its public names when they are asked for.
-
-    Args:
-        package: `__name__` of the package.
-        paths: Dotted paths by public name.
-    """
+    """Return the `__getattr__` of a package that imports its public names on demand."""
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 (any object; becomes that of the package)
         if name in paths:

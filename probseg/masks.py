@@ -87,39 +87,19 @@ def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.ui
 
 
 def read_labels(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a file of a data set whose numbers are known to be meant, one per pixel.
+    """Read a file of a data set that has a whole number 0..255 per pixel: uint8, `(H, W)`.
 
     Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
     are equal; a rotation noted in the EXIF data is carried out.
-
-    Args:
-        path: The file.
-
-    Returns:
-        uint8, shape `(H, W)`.
-
-    Raises:
-        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, several
-            pages or a lossy compression, or does not hold one whole number in 0..255 per pixel.
     """
     return _numbers(_open_mask(path), path)
 
 
 def read_colours(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a mask file as colours; palette files give the colours of their palette.
+    """Read a mask file as RGB, uint8, shape `(H, W, 3)`; palettes give their colours.
 
     Grey values are repeated over the channels. Transparency is dropped where it hides nothing, or
     everything alike.
-
-    Args:
-        path: The file.
-
-    Returns:
-        RGB, uint8, shape `(H, W, 3)`.
-
-    Raises:
-        DataError: As `read_labels`, and if the file has more than 8 bits, or transparency that
-            hides more than black.
     """
     picture = _open_mask(path).picture
     if picture.mode not in COLOUR_MODES:
@@ -134,16 +114,9 @@ def read_colours(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def read_grey(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a black-and-white mask file, which may be a colour file and have a few stray values.
+    """Read a black-and-white mask file, which may be in colour and have a few stray values.
 
-    Args:
-        path: The file.
-
-    Returns:
-        Grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
-
-    Raises:
-        DataError: As `read_colours`, and if no value is above 128.
+    Returns grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
     """
     values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS, np.float32))
     grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
@@ -194,14 +167,7 @@ def _open_mask(path: Path) -> _Decoded:
 
 
 def _scale(kind: str | None, packing: str, largest: object, white_is_zero: bool) -> str:
-    """Say why the grey values that Pillow reads may not be the numbers in the file.
-
-    Args:
-        kind: Format of the file.
-        packing: Of its pixels.
-        largest: In PPM files the largest number that they may have, for which Pillow gives 255.
-        white_is_zero: Whether Pillow inverts the numbers.
-    """
+    """Say why the grey values that Pillow reads may not be the numbers in the file."""
     if packing.startswith(("L;2", "L;4")):
         return f"{packing[2]} bits per pixel"
     if white_is_zero:
@@ -282,14 +248,8 @@ def _by_palette(
 ) -> tuple[npt.NDArray[np.uint8], bool]:
     """Decide between the indices of a palette file and its colours.
 
-    Args:
-        indices: uint8, shape `(H, W)`.
-        palette: Its colours, shape `(C, 3)`; some files use indices beyond it.
-        path: Named in the errors.
-
-    Returns:
-        Labels, uint8, shape `(H, W)`, and whether they are numbers for certain, as those of a
-        coloured palette are.
+    Returns labels, uint8, shape `(H, W)`, and whether they are numbers for certain, as those of a
+    coloured palette are. Some files use indices beyond their palette, shape `(C, 3)`.
     """
     used = np.flatnonzero(count_values(indices))
     if len(palette) == 0 or used[-1] >= len(palette):

@@ -63,21 +63,10 @@ def count_values(labels: Labels) -> npt.NDArray[np.int64]:
 
 
 def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int]:
-    """List the numbers of the objects in a mask.
+    """List the numbers of the objects in labels, uint8, shape `(H, W)`, in ascending order.
 
     Numbers 1 to 254 are objects and 255 is ignored. A mask that holds 0 and 255 only is a plain
     black-and-white mask: 255 is its object.
-
-    Args:
-        labels: uint8, shape `(H, W)`.
-        path: Named in the errors.
-        certain: Whether the values are known to be numbers and no grey values.
-
-    Returns:
-        Object numbers in ascending order; empty if all pixels are 0.
-
-    Raises:
-        DataError: If the values cannot be object numbers.
     """
     areas = count_values(labels)
     ids = [value for value in np.flatnonzero(areas).tolist() if value != 0]

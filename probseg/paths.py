@@ -32,11 +32,7 @@ def data_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Folder for files that can be rebuilt: `$PROBSEG_CACHE`, or `~/.cache/probseg`.
-
-    Raises:
-        RuntimeError: If it is not set, and the user has no home.
-    """
+    """Folder for files that can be rebuilt: `$PROBSEG_CACHE`, or `~/.cache/probseg`."""
     chosen = os.environ.get("PROBSEG_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "probseg"
 
@@ -76,10 +72,6 @@ def leads_out(path: Path, folder: Path) -> bool:
     This is the one rule for links in folders that others made: what they lead to is not read, not
     listed and not written. The folder itself may be a link. Files of `images/` and `masks/` may lie
     in the folder that holds these.
-
-    Args:
-        path: Below the folder, by its text.
-        folder: As the user named it.
     """
     if not path.is_relative_to(folder):
         return True
@@ -96,14 +88,8 @@ def leads_out(path: Path, folder: Path) -> bool:
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file so that a process killed meanwhile leaves the old one or the new one.
 
-    What is written goes beside the file, and takes its place at the end of the block. After an
+    Yields where to write: beside the file, whose place it takes at the end of the block. After an
     error nothing of it is left.
-
-    Args:
-        path: The file to be; its folder is made if need be.
-
-    Yields:
-        Where to write.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.part")

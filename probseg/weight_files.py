@@ -27,11 +27,7 @@ SHARED = 4
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file, whose header must fit its size.
-
-    Raises:
-        WeightsError: If it is damaged, or something else.
-    """
+    """Read a safetensors file, whose header must fit its size."""
     try:
         return load_file(path)
     except (SafetensorError, KeyError, ValueError) as error:  # the latter of types without a name
@@ -40,20 +36,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_pickled(path: Path, expected: str, own: Iterable[Any] = (), legacy: bool = False) -> Any:  # noqa: ANN401
-    """Read what `torch.save` has written, without running code; tensors are on the CPU.
-
-    Args:
-        path: The file.
-        expected: What it should be, for messages: `"a checkpoint of RITM"`.
-        own: Further classes for `torch.serialization.safe_globals`.
-        legacy: Whether it may be in the format from before PyTorch 1.6, which is no zip file.
-
-    Returns:
-        Tensors, numbers, texts and collections of them.
-
-    Raises:
-        WeightsError: If it is damaged or something else, or would take more than its size.
-    """
+    """Read what `torch.save` has written, without running code; tensors are on the CPU."""
     try:
         is_zip = zipfile.is_zipfile(path)
         if is_zip or not legacy:

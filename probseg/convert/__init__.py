@@ -104,11 +104,7 @@ def _checked(
     progress: Callable[[int], None],
     keeps_scores: bool,
 ) -> Iterator[AnnotatedImage]:
-    """Pass images on, without objects that have no pixel.
-
-    Raises:
-        DataError: If two images have one name.
-    """
+    """Pass images on, without objects that have no pixel."""
     seen = set()
     for number, image in enumerate(images, start=1):
         path = PurePosixPath(image.file)  # without "./"

@@ -15,19 +15,10 @@ FILE_NAMES = {
 
 
 def write(name: str, annotations: Path, target: Path, storage: PurePosixPath) -> list[str]:
-    """Write COCO annotations in another format.
+    """Write COCO annotations in another format, to a path that does not exist.
 
-    Args:
-        name: Of the format.
-        annotations: The file of COCO annotations.
-        target: The file or folder to write, which does not exist.
-        storage: Folder of the photographs for Label Studio, whose document root is above it.
-
-    Returns:
-        What the format cannot hold, one thing a line.
-
-    Raises:
-        DataError: If it cannot hold the objects at all.
+    `storage` is the folder of the photographs for Label Studio, whose document root is above it.
+    Returns what the format cannot hold, one thing a line.
     """
     request = Request(storage=storage, ids_of=annotations)
     return convert(annotations, target, ("coco", name), request).lines()

@@ -129,9 +129,6 @@ def write_results(
 
     Images and categories have the ids of the COCO file `request.ids_of`, where their names are the
     same. Objects have no `bbox`: loadRes would take its area as that of the mask.
-
-    Raises:
-        DataError: If there is no such file, or it cannot be read.
     """
     if request.ids_of is None:
         msg = (
@@ -170,11 +167,7 @@ def write_results(
 
 
 def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids of the images and categories of a file by their names.
-
-    Raises:
-        DataError: If it cannot be read, or has no image.
-    """
+    """Return the ids of the images and categories of a file by their names."""
     try:
         images = {
             PurePosixPath(_file(entry)).as_posix(): coco.whole(entry, "id")

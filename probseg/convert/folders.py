@@ -39,16 +39,6 @@ def folders(
     """List a folder and the folders in it, in the order of their names.
 
     Hidden files and folders are left out; other files of another kind are counted as lost.
-
-    Args:
-        place: The folder.
-        request: Has the folder of the photographs.
-        ledger: Gets the files that are not read.
-        name: Of the format.
-        listed: Returns its files in a folder by their stems.
-
-    Raises:
-        DataError: If there are no photographs, or no files of the format.
     """
     images = request.images
     found = []

@@ -139,15 +139,7 @@ def _objects(
 
 
 def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
-    """Return the paths of images, with `/`; None for those without a name.
-
-    Args:
-        addresses: Of the images.
-        storage: Folder that the names of files of a local storage leave out.
-
-    Raises:
-        ValueError: If a path leads out of the folder of the images, or is not in the storage.
-    """
+    """Return the paths of images, with `/`; None for those without a name."""
     paths = [_path(address) for address in addresses]
     remote = [f"/{path.parent}" for path, is_local in filter(None, paths) if not is_local]
     shared = len(PurePosixPath(commonpath(remote)).parts) - 1 if remote else 0
@@ -170,11 +162,7 @@ def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
 
 
 def _path(address: str) -> tuple[PurePosixPath, bool] | None:
-    """Return the path in an address and whether it is one in a local storage; None for content.
-
-    Raises:
-        ValueError: If the address of a file in a local storage has more than its path.
-    """
+    """Return the path in an address and whether it is one in a local storage; None for content."""
     if address[:5].lower() == "data:":
         return None
     scheme, _, rest = address.partition("://")
@@ -202,10 +190,6 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
     """Write tasks for an import into Label Studio, with brush labels as their annotations.
 
     The images are files of a local storage, in the folder `request.storage` of the document root.
-
-    Raises:
-        DataError: If a name has a backslash, which separates folders in Label Studio, or an image
-            would be directly in the document root, of which no file is shown.
     """
     with replacing(place) as draft, draft.open("w", encoding="utf-8") as file:
         file.write("[")

@@ -98,11 +98,7 @@ def write_binary(
 def write_index(
     place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
 ) -> None:
-    """Write `<stem>.png` for each image, with the numbers of its objects from 1 on.
-
-    Raises:
-        DataError: If an image has more objects than `probseg.object_numbers.object_ids` accepts.
-    """
+    """Write `<stem>.png` for each image, with the numbers of its objects from 1 on."""
     for image, stem in stems(images):
         labels = np.zeros(image.size, dtype=np.uint8)
         areas = np.zeros(256, dtype=np.int64)

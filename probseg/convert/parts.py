@@ -69,11 +69,7 @@ Writer = Callable[[Path, Iterable[AnnotatedImage], Request, Ledger], None]
 
 
 def stems(images: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, PurePosixPath]]:
-    """Yield images with their paths without suffix.
-
-    Raises:
-        DataError: If two have the same, or one cannot have masks, see `refuse_name`.
-    """
+    """Yield images with their paths without suffix."""
     seen: set[PurePosixPath] = set()
     for image in images:
         refuse_name(image.file)
@@ -99,15 +95,7 @@ def outlined(
     write: Callable[[list[polygons.Polygon]], Written],
     draw: Callable[[Written], Region],
 ) -> Outlined[Written] | None:
-    """Return the outlines of an object; None, counted as lost, if they enclose no pixel.
-
-    Args:
-        one: The object.
-        request: Has the tolerance; an object that would vanish by it has its exact outline.
-        ledger: Gets the change of the mask, or the loss.
-        write: Writes outlines in a format.
-        draw: Reads them again.
-    """
+    """Return the outlines of an object; None, counted as lost, if they enclose no pixel."""
     for tolerance in dict.fromkeys((request.tolerance, 0.0)):  # of which thin objects need none
         parts = polygons.trace(one.region, tolerance)
         if not parts:

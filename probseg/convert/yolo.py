@@ -20,19 +20,7 @@ DIGITS = 7
 
 
 def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> str:
-    """Write an object as a line.
-
-    Args:
-        number: Of its class, from 0 on.
-        polygons: Its parts in pixels, at least one.
-        size: `(H, W)` of the image.
-
-    Returns:
-        The line, without its end.
-
-    Raises:
-        ValueError: If there is no polygon, which YOLO cannot say.
-    """
+    """Write an object, its parts as polygons in pixels of an image `(H, W)`, as a line."""
     if not polygons:
         msg = "`polygons` must have at least one part, got none: YOLO has no empty objects"
         raise ValueError(msg)
@@ -43,18 +31,7 @@ def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> s
 
 
 def decode(line: str, size: tuple[int, int]) -> tuple[int, Region]:
-    """Draw the object of a line.
-
-    Args:
-        line: `class x y x y ...`.
-        size: `(H, W)` of the image, which the text does not have.
-
-    Returns:
-        Number of the class, and the object.
-
-    Raises:
-        ValueError: If the line has another form, or coordinates are outside of [0, 1].
-    """
+    """Return class and region of a line `class x y x y ...` of an image of `size` `(H, W)`."""
     words = line.split()
     try:
         number = int(words[0]) if words else -1

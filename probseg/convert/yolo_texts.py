@@ -70,11 +70,7 @@ def _objects(
 
 
 def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger) -> None:
-    """Write `<stem>.txt` for each image, and `classes.txt`.
-
-    Raises:
-        DataError: If a text would have the name of the list of classes.
-    """
+    """Write `<stem>.txt` for each image, and `classes.txt`."""
     classes: dict[str, int] = {}
     for image, stem in stems(images):
         if f"{stem}.txt" == CLASSES:

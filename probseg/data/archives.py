@@ -70,17 +70,6 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
 
     Links inside a tar archive become copies of what they point to; links in zip files are refused.
     What operating systems leave in archives is left out.
-
-    Args:
-        archive: A zip file, or a tar file of any compression.
-        folder: Where to; made if need be.
-        limit: Most bytes that the files may have in all.
-        progress: Called with the bytes written so far.
-
-    Raises:
-        DataError: If the file is damaged or no archive, has entries that would be written outside
-            the folder (a name with a backslash or a colon might be, on Windows), devices, links in
-            a zip file or to the outside, two entries of one name, or more than `limit` bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
@@ -116,16 +105,7 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
 
 
 def find_layout(folder: Path, holds: Sequence[str], archive: Path) -> Path:
-    """Find the topmost folder that contains the wanted files.
-
-    Args:
-        folder: Where an archive was unpacked.
-        holds: Patterns that must all match something in the folder.
-        archive: Named in the error.
-
-    Raises:
-        DataError: If there is no such folder.
-    """
+    """Find the topmost folder that contains the wanted files."""
     below = sorted(path for path in folder.rglob("*") if path.is_dir())
     for place in sorted([folder, *below], key=lambda path: len(path.parts)):
         if all(any(place.glob(pattern)) for pattern in holds):
@@ -139,17 +119,7 @@ def find_layout(folder: Path, holds: Sequence[str], archive: Path) -> Path:
 
 
 def move_into(source: Path, root: Path, force: bool = False) -> None:
-    """Move all files of a folder into another one on the same disk.
-
-    Args:
-        source: The folder with the new files.
-        root: The folder to be; a missing one appears with all of them at once.
-        force: Replace files of another content.
-
-    Raises:
-        DataError: If files of another content are there and `force` is not given; then nothing
-            was moved.
-    """
+    """Move all files of a folder into another one on the same disk."""
     if not root.exists():
         root.parent.mkdir(parents=True, exist_ok=True)
         source.replace(root)

@@ -27,11 +27,7 @@ class Named:
 
     @classmethod
     def name_with(cls, arguments: Mapping[str, Any]) -> str:
-        """Return the `name` of a data set with these arguments, without reading its files.
-
-        Args:
-            arguments: Of the class; those left out have their defaults.
-        """
+        """Return the `name` of a data set with these arguments, without reading its files."""
         parameter = signature(cls).parameters.get("name")
         return cls.name if parameter is None else str(arguments.get("name", parameter.default))
 
@@ -82,12 +78,7 @@ class PublishedDataset(InteractiveDataset):
 
     @classmethod
     def complete(cls, root: Path, split: str | None = None) -> InteractiveDataset:
-        """Build the data set with all objects of a folder.
-
-        Raises:
-            DatasetNotFoundError: If it is not in the folder.
-            DataError: If it cannot be used.
-        """
+        """Build the data set with all objects of a folder."""
         options: dict[str, Any] = {"root": root, **cls.source.options}
         if split is not None:
             options["split"] = split

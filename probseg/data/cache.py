@@ -57,23 +57,6 @@ def cached(
     on file systems without locks each builds, and one result is kept. A build that is killed leaves
     nothing that is taken for a result. Files that are cut off or damaged are noticed by their sizes
     and by checksums of samples of their content, and rebuilt with a warning in the log.
-
-    Args:
-        name: Kind of arrays, as part of file names.
-        sources: The files or folders that the arrays are made from. A folder changes when files in
-            it come or go, not with what is in them.
-        options: Other values on which they depend.
-        build: Makes the arrays, at least one, by names that can be file names; none of them of
-            objects.
-        beside: The folder of the data.
-
-    Returns:
-        The arrays by name, read-only. Processes share the memory of arrays from the same files,
-        also if they get them by pickling.
-
-    Raises:
-        FileNotFoundError: If a source does not exist.
-        DataError: If the arrays cannot be written anywhere.
     """
     paths = [os.path.relpath(source, beside) for source in sources]  # data may be moved as a whole
     key = hashlib.sha256(json.dumps([name, paths, dict(options)], sort_keys=True).encode())

@@ -94,15 +94,6 @@ def check_dataset(
     unexpected values, objects without a pixel, and numbers of objects and photographs that differ
     from the complete set; and, not as serious, objects of less than `TINY` pixels, objects without
     background, and photographs that are there twice.
-
-    Args:
-        dataset: Class of the data set.
-        root: Its folder.
-        split: Its split, where it has splits.
-        progress: Called with the number of objects checked.
-
-    Raises:
-        DatasetNotFoundError: If the folder does not hold the data set.
     """
     name = dataset.name if split is None else f"{dataset.name} {split}"
     problems: list[Problem] = []
@@ -126,14 +117,6 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
 
     The problems are those of `check_dataset`, all of them serious except for an image without mask
     and a mask without an object, which are not used.
-
-    Args:
-        root: The folder.
-        progress: Called with the number of images checked.
-
-    Raises:
-        DatasetNotFoundError: If one of the two folders is missing or has no pictures.
-        DataError: If all its photographs are of a format that is not supported.
     """
     problems: list[Problem] = []
     check_layout(root)

@@ -59,18 +59,6 @@ def download(
     A part is continued only if the server still has the same version of the file (ETag,
     Last-Modified and length, RFC 9110 section 14); otherwise, and where the server sends no ranges,
     the file is fetched from its beginning. The target appears when it is complete and checked.
-
-    Args:
-        url: Address, `http` or `https`.
-        target: The file to write; its folder is made if need be.
-        check: Called with the complete part; it raises `ChecksumError` for a wrong file.
-        progress: Called with the bytes that have arrived.
-        wait: Seconds before another attempt; doubled after each one without a new byte.
-
-    Raises:
-        DownloadError: If the server does not have the file, goes on breaking the connection, or
-            the disk is full.
-        ChecksumError: From `check`; the part is removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
@@ -100,13 +88,7 @@ def download(
 
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
-    """Raise a `DownloadError` unless the disk of a folder has room.
-
-    Args:
-        folder: The folder, or one that will be made.
-        needed: Bytes.
-        purpose: What needs them, for the message.
-    """
+    """Raise a `DownloadError` unless the disk of a folder has room."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free

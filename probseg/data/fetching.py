@@ -34,26 +34,6 @@ def fetch(
     An archive and its checksum `<archive>.sha256` are kept next to the folder of the data set.
     Its files appear in the folder after the whole archive was unpacked: an interrupted command can
     be repeated, and resumes where it stopped.
-
-    Args:
-        dataset: Class of the data set.
-        root: Its folder to be; where the data set is looked for by default.
-        address: Where the archive is instead: an address, or a file. One that ends with `/`, or a
-            folder, has all archives of the data set under their own names.
-        sha256: Checksum that the archive must have.
-        force: Fetch what is there already again, and replace files that differ.
-        progress: Called with the bytes of downloads and of unpacked files.
-        say: Called with lines for the user.
-
-    Returns:
-        The folder of the data set.
-
-    Raises:
-        UsageError: If the data set cannot be downloaded by a program, or the arguments do not fit
-            its number of archives.
-        DownloadError: If a download fails or the disk is full.
-        ChecksumError: If an archive does not have its checksum.
-        DataError: If an archive cannot be used or other files are in the way.
     """
     source = dataset.source
     folder = source.folder(root).resolve()
@@ -146,14 +126,7 @@ def _obtain(
 
 
 def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
-    """Compare the checksums of an archive with those that are known.
-
-    Returns:
-        What it was compared with, in words.
-
-    Raises:
-        ChecksumError: If a sum is another one.
-    """
+    """Compare the checksums of an archive with those that are known."""
     name = record.name.removesuffix(".sha256")
     found = {"sha256": digest(path)}
     known = {"sha256": archive.sha256, "md5": archive.md5}

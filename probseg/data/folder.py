@@ -161,15 +161,7 @@ class ImageMaskFolder(InteractiveDataset):
 
 
 def check_layout(root: Path, name: str = "folder") -> None:
-    """Raise unless a folder has `masks/`; its photographs may be in it or in `images/`.
-
-    Args:
-        root: The folder.
-        name: Name of the data set.
-
-    Raises:
-        DatasetNotFoundError: If it is missing, or has no `masks/`.
-    """
+    """Raise unless a folder has `masks/`; its photographs may be in it or in `images/`."""
     if (root / "masks").is_dir():
         return
     expected = "images/ and masks/ (or masks/ next to the photographs)"
@@ -218,20 +210,7 @@ def _some_files(files: dict[str, Path], place: Path, suffixes: Sequence[str]) ->
 def pair_masks(
     images: Mapping[str, Path], masks: Mapping[str, Path], root: Path, place: Path
 ) -> dict[str, list[Path]]:
-    """Find the masks of each image.
-
-    Args:
-        images: Files of the images by their stems.
-        masks: Files of the masks by their stems.
-        root: The folder, named in the errors.
-        place: The folder of the images.
-
-    Returns:
-        The masks of the images that have one, in the order of `masks`.
-
-    Raises:
-        DataError: If a mask has no image.
-    """
+    """Find the masks of each image."""
     rule = mask_names(place)
     pairs: dict[str, list[Path]] = defaultdict(list)
     orphans = []
@@ -259,14 +238,7 @@ def pair_masks(
 
 
 def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, place: Path) -> str:
-    """Return how to give masks their images, as the end of a sentence.
-
-    Args:
-        orphans: Masks without an image.
-        images: Files of the images by their stems.
-        root: The folder.
-        place: The folder of the images.
-    """
+    """Return how to give masks their images, as the end of a sentence."""
     parts = []
     for mask in orphans:
         near = (stem for stem in images if re.match(rf"{re.escape(stem)}[\W_]", mask.stem))

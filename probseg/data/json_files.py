@@ -12,16 +12,6 @@ from probseg.texts import ShallowJSON, open_as_utf8
 
 
 def entries(path: Path, of: str) -> Iterator[Any]:
-    """Yield the entries of a list in a file.
-
-    Args:
-        path: A text file, see `probseg.texts`.
-        of: Key of the list; "" if the file is the list. There are none where it is missing.
-
-    Raises:
-        DataError: If the file cannot be read, or is no text.
-        ValueError: If lists or objects are nested too deeply.
-        ijson.JSONError: If it is no JSON.
-    """
+    """Yield the entries of a list in a file."""
     with open_as_utf8(path) as file:
         yield from ijson.items(ShallowJSON(file), f"{of}.item".lstrip("."), use_float=True)

@@ -21,12 +21,7 @@ from probseg.texts import read_lines
 
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
-    """Return the given folder, else the first of some folders that exists in `data_dir`.
-
-    Args:
-        root: The argument of a data set.
-        names: The folder's usual names; the first one is returned where there is none of them.
-    """
+    """Return the given folder, else the first of some folders that exists in `data_dir`."""
     if root is not None:
         return Path(root)
     choices = [data_dir() / name for name in names]
@@ -36,20 +31,7 @@ def chosen_root(root: Path | str | None, *names: str) -> Path:
 def picture_files(
     place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> dict[str, Path]:
-    """Map the stems of the picture files in a folder to their paths.
-
-    Args:
-        place: The folder, which may be missing.
-        suffixes: Those of the files that count, in small letters.
-        root: The folder that links must stay in, see `leads_out`; by default `place`.
-
-    Returns:
-        The paths in the order of their names; empty if there are none.
-
-    Raises:
-        DataError: If two files have the same stem, one links out of `root`, or all photographs are
-            of a format that is not supported.
-    """
+    """Map the stems of the picture files in a folder to their paths."""
     found = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
     for path in found:
         if leads_out(path, root or place):
@@ -66,16 +48,7 @@ def picture_files(
 def sort_pictures(
     place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> tuple[dict[str, Path], dict[Path, str]]:
-    """Divide the pictures in a folder into those that are read and the others, by their names.
-
-    Args:
-        place: The folder, which may be missing.
-        suffixes: Those of the files that are read, in small letters.
-        root: See `picture_files`.
-
-    Returns:
-        The files that are read by their stems; and why each of the others is not.
-    """
+    """Divide the pictures in a folder into those that are read and the others, by their names."""
     files, refused = [], {}
     for path in list_pictures(place, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
         if leads_out(path, root or place):
@@ -94,12 +67,6 @@ def unread_folders(*places: Path) -> dict[Path, str]:
     """Find folders with pictures inside of folders of photographs and masks, where none is read.
 
     Hidden folders do not count, nor does `masks/`, which photographs may lie next to.
-
-    Args:
-        places: Folders of which the pictures are read.
-
-    Returns:
-        Folders, and why their pictures are not used.
     """
     reasons = {}
     for folder in sorted(path for place in places for path in place.glob("[!.]*")):
@@ -114,12 +81,7 @@ def unread_folders(*places: Path) -> dict[Path, str]:
 
 
 def mask_files(place: Path, root: Path | None = None) -> dict[str, Path]:
-    """Map the stems of the masks in a folder to their paths.
-
-    Raises:
-        DataError: If a mask has the stem of another one, links out of `root`, or has a format that
-            changes its numbers or is not read.
-    """
+    """Map the stems of the masks in a folder to their paths."""
     files, refused = sort_pictures(place, LOSSLESS_SUFFIXES, root)
     for path, reason in refused.items():
         msg = f"{path}: {reason}"
@@ -128,14 +90,7 @@ def mask_files(place: Path, root: Path | None = None) -> dict[str, Path]:
 
 
 def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> None:
-    """Raise a `DataError` if files have no partner of the same name in another folder.
-
-    Args:
-        folder: Where the partners should be.
-        kind: What is missing there, in a word.
-        missing: Names without partner; nothing is raised where there are none.
-        others: Folder of the files that have no partner.
-    """
+    """Raise a `DataError` if files have no partner of the same name in another folder."""
     if missing:
         msg = (
             f"{folder}: no {kind} for {missing[:3]} ({len(missing)} in all); add files of the same "
@@ -152,11 +107,7 @@ def leads_outside(file: str) -> bool:
 
 
 def first_words(path: Path) -> list[str]:
-    """Read the first word of each line of a list of a published data set, blank lines left out.
-
-    Raises:
-        DataError: If the list cannot be read, or has a word twice.
-    """
+    """Read the first word of each line of a list of a published data set, blank lines left out."""
     lines: dict[str, int] = {}
     for number, line in read_lines(path, "unpack the archive again"):
         word = line.split()[0]

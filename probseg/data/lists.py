@@ -29,20 +29,7 @@ class _Written(NamedTuple):
 
 
 def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
-    """Read the names that a list chooses, which are all known and different.
-
-    Args:
-        path: The list, see `match_names`.
-        argument: Argument that names it, for messages.
-        known: All names.
-        what: The names in a word, e.g. `"images"`.
-
-    Returns:
-        Names in the order of the list.
-
-    Raises:
-        DataError: If the list cannot be read, or has unknown names or a name twice, or none.
-    """
+    """Read the names that a list chooses, which are all known and different."""
     found, unknown = match_names(path, argument, known)
     if unknown:
         msg = f"{path}: lists {len(unknown)} {what}: {some(unknown)}; check the `{argument}` list"
@@ -60,17 +47,7 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
 
 
 def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: str) -> set[str]:
-    """Read the names that a list leaves out; a warning in the log names those that are unknown.
-
-    Args:
-        path: The list, see `match_names`.
-        argument: Argument that names it, for messages.
-        known: All names.
-        of: Name of the data set.
-
-    Raises:
-        DataError: If the list cannot be read, or none of its names is known.
-    """
+    """Read the names that a list leaves out; a warning in the log names those that are unknown."""
     names = list(known)
     found, unknown = match_names(path, argument, names)
     if not found:
@@ -99,17 +76,6 @@ def match_names(
     of the file. Spaces and double quotes around a name, as spreadsheets and Windows write them, do
     not count unless they are part of it, nor does the way in which accents are composed (macOS
     and Linux differ).
-
-    Args:
-        path: The list.
-        argument: Argument that names it, for messages.
-        known: All names.
-
-    Returns:
-        Known names by the numbers of their lines; and what the other lines have.
-
-    Raises:
-        DataError: If the list cannot be read, or a line can mean two names.
     """
     lines = read_lines(path, f"check the `{argument}` argument")
     texts = {number: line.split("\t")[0] for number, line in lines}
@@ -133,11 +99,7 @@ def match_names(
 
 
 def read_classes(path: Path) -> list[str]:
-    """Read names of classes, a line each, in the order of their numbers from 0.
-
-    Raises:
-        DataError: If the list cannot be read, a line before another is blank, or two are the same.
-    """
+    """Read names of classes, a line each, in the order of their numbers from 0."""
     classes: list[str] = []
     for number, line in read_lines(path):
         name, expected = line.strip(), len(classes) + 1

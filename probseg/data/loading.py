@@ -51,11 +51,7 @@ class Augmentation(Protocol):
     """Cuts a training crop out of a sample."""
 
     def __call__(self, sample: Any, seed: int) -> Pixels:  # noqa: ANN401 # each takes its own
-        """Return an image and its labels, a function of the sample and the seed.
-
-        Raises:
-            DataError: If the sample cannot be used.
-        """
+        """Return an image and its labels, a function of the sample and the seed."""
 
 
 class _Crops(Dataset[Cut]):
@@ -95,14 +91,7 @@ class Skips:
         self.messages: dict[str, None] = {}
 
     def add(self, messages: Sequence[str]) -> None:
-        """Report new messages.
-
-        Args:
-            messages: Faults with the paths of the files; repeated messages count once.
-
-        Raises:
-            DataError: If there are more than the limit.
-        """
+        """Report new messages."""
         for message in messages:
             if message not in self.messages:
                 self.messages[message] = None
@@ -182,18 +171,7 @@ class TrainingData(L.LightningDataModule):
         of: str,
         order: Order | None = None,
     ) -> DataLoader[_Batch]:
-        """Load training crops in random order; the last incomplete batch is left out.
-
-        Args:
-            sets: Data sets, which are joined.
-            crop: The augmentation.
-            collate: Makes a batch of crops.
-            of: Kind of samples, a word for the error.
-            order: Which samples an epoch has; all of them once by default.
-
-        Raises:
-            DataError: If there is no data set, or fewer samples than a batch of all devices has.
-        """
+        """Load training crops in random order; the last incomplete batch is left out."""
         refuse_none(sets, "training", "train")
         crops = _Crops(ConcatDataset(sets), crop)
         order = Shuffled(len(crops)) if order is None else order
@@ -246,12 +224,7 @@ class _TrainingLoader(DataLoader[_Batch]):
 
 
 def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:
-    """Lower the interval of logging so that each epoch, however short, logs its loss.
-
-    Args:
-        trainer: Of the training; its `log_every_n_steps` changes in place.
-        batches: Of an epoch, if nothing limits it.
-    """
+    """Lower the interval of logging so that each epoch, however short, logs its loss."""
     limit = trainer.limit_train_batches
     batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
     steps = max(1, batches // trainer.accumulate_grad_batches)
@@ -276,9 +249,8 @@ def stack_cuts(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str], list[str]]:
     """Stack crops of one size.
 
-    Returns:
-        Images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`; seeds,
-        int64, shape `(B,)`; names; and what was skipped.
+    Images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`; seeds, int64,
+    shape `(B,)`; names; and what was skipped.
     """
     images = torch.from_numpy(np.stack([cut.image for cut in cuts]))
     labels = torch.from_numpy(np.stack([cut.labels for cut in cuts]))
@@ -289,13 +261,7 @@ def stack_cuts(
 
 
 def refuse_none(sets: Sequence[object], use: str, role: str) -> None:
-    """Raise a `DataError` if there is no data set for a use.
-
-    Args:
-        sets: The data sets.
-        use: "training" or "test".
-        role: The argument that has the data sets.
-    """
+    """Raise a `DataError` if there is no data set for a use."""
     if not sets:
         msg = f"no {use} data: set `data.{role}` to a data set"
         raise DataError(msg)
@@ -309,16 +275,7 @@ def as_list(sets: _Set | list[_Set] | None) -> list[_Set]:
 
 
 def check_names(role: str, names: Sequence[str], way_out: str) -> None:
-    """Refuse data sets of one name: results are kept by the names of data sets.
-
-    Args:
-        role: The argument that has the data sets.
-        names: Their names.
-        way_out: Remedy for two of one name.
-
-    Raises:
-        DataError: If two names are the same.
-    """
+    """Refuse data sets of one name: results are kept by the names of data sets."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         msg = (

@@ -120,15 +120,7 @@ def _check_proportions(proportions: Sequence[float], names: Sequence[str]) -> No
 
 
 def largest_remainders(total: int, shares: Sequence[float]) -> list[int]:
-    """Split a number in proportion to shares, rounding the largest remainders up.
-
-    Args:
-        total: Number to split, at least 0.
-        shares: Finite, at least 0, not all of them 0. Of equal remainders the first is rounded up.
-
-    Returns:
-        A whole number for each share; their sum is the total.
-    """
+    """Split a number in proportion to shares, rounding the largest remainders up."""
     exact = [Fraction(share) for share in shares]  # floats would round 0.1 + 0.2
     whole = sum(exact)
     quotas = [total * share / whole for share in exact]
@@ -143,15 +135,6 @@ def evenly(size: int, count: int, seed: int, epoch: int) -> Indices:
     """Draw objects so that the numbers of uses of any two differ by at most one.
 
     This holds for each epoch, and for the sum of all epochs up to any.
-
-    Args:
-        size: Number of objects, at least 1.
-        count: Objects to draw in each epoch, at least 0; more than `size` is possible.
-        seed: Of the sequence of all epochs.
-        epoch: Number of the epoch, from 0.
-
-    Returns:
-        Numbers of objects, shape `(count,)`, in no particular order.
     """
     times, rest = divmod(count, size)
     if 2 * rest <= size:
@@ -196,15 +179,6 @@ def systematic(weights: npt.NDArray[np.float64], count: int, seed: int) -> Indic
 
     The objects, in random order, divide a line in proportion to their weights, and every so far
     along the line, from a random beginning, an object is drawn (Madow and Madow 1944).
-
-    Args:
-        weights: Finite, at least 0, with a sum above 0, shape `(size,)`.
-        count: Objects to draw.
-        seed: Of the random numbers.
-
-    Returns:
-        Numbers of objects, shape `(count,)`. With `p` the weight of an object over the sum of
-        all, it is drawn `count * p` times on average, and never more than one time off.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(np.flatnonzero(weights))

@@ -39,15 +39,7 @@ class PhotometricAugmentation:
     def __call__(
         self, image: npt.NDArray[np.uint8], generator: np.random.Generator
     ) -> npt.NDArray[np.uint8]:
-        """Augment a photograph.
-
-        Args:
-            image: RGB, uint8, shape `(H, W, 3)`; it is left as it is.
-            generator: Source of randomness.
-
-        Returns:
-            RGB, uint8, shape `(H, W, 3)`.
-        """
+        """Return an augmented copy of a photograph: RGB, uint8, shape `(H, W, 3)`."""
         # Not by `set_random_seed`: all transforms would draw the same numbers.
         own = random.Random(int(generator.integers(2**63)))
         self.transform.set_random_state(generator, own)

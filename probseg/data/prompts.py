@@ -84,12 +84,6 @@ def read_prompts(path: Path) -> PromptFile:
     JSON: `{"cat.jpg": [{"box": [x0, y0, x1, y1], "clicks": [[x, y], [x, y, false]], "label":
     "cat"}]}`, an entry for each object, or a file in the format of COCO, whose `bbox` are the
     boxes. Objects without a label, or a category, are of the class `object`.
-
-    Args:
-        path: The file, with the suffix `.csv` or `.json`.
-
-    Raises:
-        DataError: If it cannot be read as that, or has no prompt.
     """
     readers: dict[str, Callable[[Path], PromptFile]] = {".csv": _read_csv, ".json": _read_json}
     if path.suffix.lower() not in readers:
@@ -166,11 +160,7 @@ def _read_csv(path: Path) -> PromptFile:
 
 
 def _stripped(cells: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the cells of a row without the spaces around them; those that are missing are empty.
-
-    Raises:
-        ValueError: If there are more cells than columns.
-    """
+    """Return the cells of a row without spaces around them; missing ones are empty."""
     if None in cells:
         msg = "has more cells than columns; names with commas must stand in double quotes"
         raise ValueError(msg)

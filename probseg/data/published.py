@@ -212,11 +212,7 @@ def find_published(name: str) -> type[PublishedDataset] | None:
 
 
 def get_published(name: str) -> type[PublishedDataset]:
-    """Find a data set by its name as `find_published` does.
-
-    Raises:
-        UnknownNameError: If there is none; the message lists the nearest names.
-    """
+    """Find a data set by its name as `find_published` does."""
     kind = find_published(name)
     if kind is None:
         raise UnknownNameError(kind="data set", name=name, known=PUBLISHED)

@@ -37,12 +37,7 @@ class Order(Protocol):
         """Return the number of samples of every epoch."""
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of an epoch's samples, shape `(len(self),)`.
-
-        Args:
-            seed: Of the run.
-            epoch: Number of the epoch, from 0.
-        """
+        """Return the numbers of an epoch's samples, shape `(len(self),)`."""
 
 
 class Shuffled:

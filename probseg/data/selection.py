@@ -152,10 +152,6 @@ def is_held_out(photo: str, count: int) -> bool:
 
     Its name alone decides, by its SHA-256 modulo `count`: not the data set, its order or the
     part of it that is read.
-
-    Args:
-        photo: Name of the photograph: that of an object up to its last `#`.
-        count: At least 2.
     """
     digest = hashlib.sha256(photo.encode()).digest()
     return int.from_bytes(digest, "big") % count == 0

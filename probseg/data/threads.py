@@ -22,14 +22,7 @@ def in_threads(
     what: str,
     progress: Progress = silent,
 ) -> Iterator[_Result]:
-    """Apply a function that reads files to all items; the results are in their order.
-
-    Args:
-        function: Called in several threads at once.
-        items: Arguments of the function.
-        what: Named to `progress`.
-        progress: Called with the number of finished items.
-    """
+    """Apply a function that reads files to all items; the results are in their order."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, len(items), BATCH):
             results = pool.map(function, items[start : start + BATCH])

@@ -67,29 +67,13 @@ class TrainingCrop:
         self.photometric = PhotometricAugmentation()
 
     def __call__(self, sample: Sample, seed: int) -> Pair:
-        """Cut out a crop and change its colours.
-
-        Args:
-            sample: The object.
-            seed: Of all randomness, at least 0.
-
-        Returns:
-            Image `(size, size, 3)` and mask `(size, size)`, both uint8.
-
-        Raises:
-            DataError: If the mask has no object pixel.
-        """
+        """Return a crop `(size, size, 3)` in other colours and its mask `(size, size)`, uint8."""
         generator = np.random.default_rng(seed)
         image, mask = self.cut(sample, generator)
         return self.photometric(image, generator), mask
 
     def cut(self, sample: Sample, generator: np.random.Generator) -> Pair:
-        """Cut out a crop in the colours of the photograph; see `__call__`.
-
-        Args:
-            sample: The object.
-            generator: Source of the scale and the place.
-        """
+        """Cut out a crop in the colours of the photograph; see `__call__`."""
         if not (sample.mask == 1).any():
             msg = f"{sample.name} of {sample.dataset}: the mask has no pixel of the object"
             raise DataError(msg)
@@ -151,14 +135,9 @@ def cut_window(
     generator: np.random.Generator,
     shown: tuple[int | None, int | None] = (None, None),
 ) -> Pair:
-    """Cut out a window at a random place, padded outside the image, and mirror one in two.
+    """Cut a window `(H, W)` out of an image and its labels at a random place; mirror one in two.
 
-    Args:
-        image: Shape `(H, W, 3)`.
-        labels: Shape `(H, W)`.
-        size: Height and width of the window.
-        generator: Source of the place.
-        shown: Row and column that the window must show; any by default.
+    It is padded outside of the image, and contains the row and column `shown`, if any.
     """
     sides = zip(labels.shape, size, shown, strict=True)
     top, left = (_first(length, window, place, generator) for length, window, place in sides)

@@ -23,14 +23,7 @@ LENGTH_BITS = (3, 4, 8, 16)
 
 
 def encode(mask: Mask | Region) -> list[int]:
-    """Encode a mask as Label Studio writes it: each pixel of the object is 255 in all channels.
-
-    Args:
-        mask: bool, shape `(H, W)`, or a region.
-
-    Returns:
-        Bytes, the value of the key `rle`.
-    """
+    """Encode a mask as Label Studio writes it: each pixel of the object is 255 in all channels."""
     region = as_region(mask)
     pixels = region.size[0] * region.size[1]
     borders = np.stack(spans(region, by_rows=True), axis=1).ravel()
@@ -57,15 +50,7 @@ def encode(mask: Mask | Region) -> list[int]:
 
 
 def decode(rle: Sequence[int], size: tuple[int, int]) -> Region:
-    """Decode a mask.
-
-    Args:
-        rle: Bytes, the value of the key `rle`.
-        size: `(H, W)`: `original_height` and `original_width` of the annotation.
-
-    Raises:
-        ValueError: If the bytes are cut off, or do not hold an RGBA picture of this size.
-    """
+    """Decode the bytes of the key `rle` as a mask of a `size` `(H, W)`."""
     try:
         stream = _Stream(bytes(rle))
         count = stream.read(32)
@@ -127,11 +112,7 @@ class _Stream:
         self._position = 0
 
     def read(self, count: int) -> int:
-        """Read a number of so many bits.
-
-        Raises:
-            EOFError: If there are fewer.
-        """
+        """Read a number of so many bits."""
         end = self._position + count
         if end > 8 * len(self._content):
             raise EOFError
@@ -140,11 +121,7 @@ class _Stream:
         return int.from_bytes(part, "big") >> (-end % 8) & ((1 << count) - 1)
 
     def read_many(self, count: int, bits: int) -> npt.NDArray[np.int64]:
-        """Read so many numbers of so many bits each.
-
-        Raises:
-            EOFError: If there are fewer.
-        """
+        """Read so many numbers of so many bits each."""
         start, end = self._position, self._position + count * bits
         if end > 8 * len(self._content):
             raise EOFError

@@ -106,15 +106,7 @@ def overlap(one: Region, other: Region) -> float:
 
 
 def spans(region: Region, by_rows: bool) -> tuple[Numbers, Numbers]:
-    """Return where the object begins and ends along the pixels of the image.
-
-    Args:
-        region: The object.
-        by_rows: Whether pixels are counted along the rows, or else along the columns.
-
-    Returns:
-        Positions of the first pixels of its runs, and of the first pixels after them.
-    """
+    """Return where runs of the object begin, and end, in the pixels counted by rows or columns."""
     inside, line, offset = region.inside, region.y, region.x
     length = region.size[1]
     if not by_rows:
@@ -148,14 +140,9 @@ def from_spans(begins: Numbers, ends: Numbers, size: tuple[int, int], by_rows: b
 def from_lines(
     lines: Numbers, lefts: Numbers, rights: Numbers, size: tuple[int, int], by_rows: bool = True
 ) -> Region:
-    """Draw the union of pieces of lines.
+    """Draw the union of pieces of lines of an image of `size` `(H, W)`.
 
-    Args:
-        lines: Row (or column) of each piece.
-        lefts: Its first pixel in the line.
-        rights: The first pixel after it, which is further right.
-        size: `(H, W)` of the image.
-        by_rows: Whether lines are rows.
+    Each piece has the number of its row (or column), its first pixel and the first one after it.
     """
     if not len(lines):
         return Region(np.zeros((0, 0), dtype=np.bool_), 0, 0, size)

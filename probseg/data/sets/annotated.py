@@ -110,11 +110,7 @@ class AnnotatedObjects(InteractiveDataset):
     @classmethod
     @abstractmethod
     def place(cls, image: Entry) -> str | None:
-        """Return the path of an image inside the folder of images; None if it has none.
-
-        Args:
-            image: Its entry in the annotations.
-        """
+        """Return the path of an image inside the folder of images; None if it has none."""
 
     @abstractmethod
     def not_found(self, missing: str) -> DatasetNotFoundError:

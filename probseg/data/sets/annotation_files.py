@@ -50,17 +50,6 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
     Annotations whose outline encloses nothing are left out, and counted as everything is that the
     index does not keep; see `AnnotationIndex.left_out`. Where `area` is missing or zero,
     that of the outline is computed.
-
-    Args:
-        kind: Name of the format; `place` is a function of it.
-        path: A JSON object with the lists `images`, `annotations` and perhaps `categories`,
-            whose entries are as in COCO.
-        place: Returns the path of an entry of `images` inside the folder of the images, or None
-            to leave it out.
-
-    Raises:
-        DataError: If the file cannot be read as that, if a path leads out of the folder, or if the
-            index cannot be kept anywhere.
     """
 
     def build() -> Mapping[str, npt.NDArray[Any]]:
@@ -208,11 +197,7 @@ class _Reader:
         self.names.append(entry["name"].encode())
 
     def index(self) -> AnnotationIndex:
-        """Return everything that was taken.
-
-        Raises:
-            ValueError: If an id is there twice.
-        """
+        """Return everything that was taken."""
         ids, images, categories = map(np.asarray, (self.ids, self.images, self.categories))
         for key, numbers in (("annotations", ids), ("images", images), ("categories", categories)):
             unique, counts = np.unique(numbers, return_counts=True)

@@ -84,18 +84,7 @@ class AnnotationIndex(NamedTuple):
         }
 
     def mask(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        """Draw an object.
-
-        Args:
-            index: Its number.
-            size: `(H, W)` of its image.
-
-        Returns:
-            uint8, shape `(H, W)`: 1 on the object, 0 elsewhere.
-
-        Raises:
-            ValueError: If its run lengths have another size than the image.
-        """
+        """Draw an object of an image of `size`: uint8, shape `(H, W)`, 1 on the object."""
         if polygons := self._outlines(index):
             return draw_runs(coco_runs(polygons, size), size)
         return draw_runs(self._runs(index, size), size)

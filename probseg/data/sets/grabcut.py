@@ -100,16 +100,9 @@ class GrabCut(ImageMaskPairs):
 
 
 def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a map of strokes.
+    """Read a map of strokes: 255 on the object, 128 on the background, 0 elsewhere.
 
-    Args:
-        path: A mask file: 255 on the object, 128 on the background, 0 where there is no stroke.
-
-    Returns:
-        uint8, shape `(H, W)`: 1 on the object, 0 on the background, 255 where there is none.
-
-    Raises:
-        DataError: If the file cannot be read, holds other values, or has no stroke.
+    Returns uint8, shape `(H, W)`: 1 object, 0 background, 255 where there is no stroke.
     """
     labels = read_labels(path)
     values = np.unique(labels)

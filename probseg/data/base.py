@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from probseg.data.source import Source
+from probseg.data.published import Source
 from probseg.types import Sample
 
 

@@ -16,7 +16,7 @@ from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.folder import check_layout, images_folder
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import Full
+from probseg.data.published import Full
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names

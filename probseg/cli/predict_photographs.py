@@ -19,8 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from probseg.callbacks.predictions import ANNOTATIONS, PredictionWriter, picture, write_picture
 from probseg.cli.faults import interruption
 from probseg.cli.noise import without_notices
-from probseg.data.layout import unread_folders
-from probseg.data.lists import some
+from probseg.data.layout import some, unread_folders
 from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
 from probseg.errors import UsageError
 from probseg.formats import png, run_lengths

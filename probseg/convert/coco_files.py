@@ -23,9 +23,14 @@ from probseg.convert.parts import (
     Writer,
     outlined,
 )
-from probseg.data.json_files import entries
-from probseg.data.sets.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
-from probseg.data.sets.annotation_index import AnnotationIndex
+from probseg.data.sets.annotations import (
+    NO_OUTLINE,
+    TOO_SHORT,
+    AnnotationIndex,
+    Entry,
+    entries,
+    read_index,
+)
 from probseg.errors import DataError
 from probseg.formats import coco, polygons, run_lengths
 from probseg.paths import replacing

@@ -14,8 +14,8 @@ import ijson
 
 from probseg.convert.ledger import Ledger
 from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Request
-from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
+from probseg.data.sets.annotations import entries
 from probseg.errors import DataError
 from probseg.formats import brush
 from probseg.formats.coco import size_of, write_list

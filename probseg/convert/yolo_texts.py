@@ -18,8 +18,7 @@ from probseg.convert.parts import (
     outlined,
     stems,
 )
-from probseg.data.layout import picture_files
-from probseg.data.lists import read_classes
+from probseg.data.layout import picture_files, read_classes
 from probseg.errors import DataError
 from probseg.formats.regions import Region
 from probseg.images import image_size

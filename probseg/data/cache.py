@@ -17,14 +17,10 @@ from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from probseg.errors import DataError
 from probseg.paths import cache_dir
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes at once then build the same twice
-    fcntl = None  # type: ignore[assignment]
 
 _logger = logging.getLogger(__name__)
 
@@ -139,18 +135,18 @@ def _locked(slot: _Slot) -> Iterator[bool]:
     The system releases the lock when the process ends.
     """
     slot.place.mkdir(parents=True, exist_ok=True)
-    with (slot.place / f"{slot.stem}.lock").open("ab") as file:
-        yield _lock(file)
-
-
-def _lock(file: BinaryIO) -> bool:
-    if fcntl is None:
-        return False
+    file = slot.place / f"{slot.stem}.lock"
+    file.touch()  # raises where nothing can be written
+    lock = FileLock(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:  # some network file systems
-        return False
-    return True
+        lock.acquire()
+    except (OSError, NotImplementedError):  # some network file systems
+        yield False
+    else:
+        try:
+            yield True
+        finally:
+            lock.release()
 
 
 def _read(slot: _Slot, wanted: Mapping[str, Any]) -> _Kept:

@@ -17,7 +17,7 @@ from probseg.data.folder import check_layout, images_folder
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.published import Full
-from probseg.data.threads import in_threads
+from probseg.data.reading import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image

@@ -20,7 +20,7 @@ from probseg.data.loading import (
     refuse_none,
     stack_cuts,
 )
-from probseg.data.mixing import MixedOrder
+from probseg.data.sampling import MixedOrder
 from probseg.data.transforms import TrainingCrop
 from probseg.types import Sample
 

@@ -13,8 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.layout import mask_files, picture_files, unread_folders
-from probseg.data.lists import names_to_leave_out, names_to_use, some
+from probseg.data.layout import (
+    mask_files,
+    names_to_leave_out,
+    names_to_use,
+    picture_files,
+    some,
+    unread_folders,
+)
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names

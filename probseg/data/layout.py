@@ -1,9 +1,12 @@
-"""Folders of data sets, and the files in them."""
+"""Folders of data sets, the files in them, and lists of their names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path, PureWindowsPath
+import logging
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 
 from probseg.errors import DataError
 from probseg.paths import LEADS_OUT, data_dir, leads_out
@@ -119,3 +122,142 @@ def first_words(path: Path) -> list[str]:
             raise DataError(msg)
         lines[word] = number
     return list(lines)
+
+
+_logger = logging.getLogger(__name__)
+
+LONGEST = 120
+"""Most characters of a name in a message."""
+
+Known = tuple[str, Path | None]
+"""A name, and the file of a photograph with this stem, or None."""
+
+
+class _Written(NamedTuple):
+    """A way to read a line: a name, or that of a file in some folders."""
+
+    line: int
+    folders: tuple[str, ...]
+
+
+def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
+    """Read the names that a list chooses, which are all known and different."""
+    found, unknown = match_names(path, argument, known)
+    if unknown:
+        msg = f"{path}: lists {len(unknown)} {what}: {some(unknown)}; check the `{argument}` list"
+        raise DataError(msg)
+    lines: dict[str, int] = {}
+    for line, name in found.items():
+        if name in lines:
+            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; remove one of them"
+            raise DataError(msg)
+        lines[name] = line
+    if not lines:
+        msg = f"{path}: has no name, expected one on each line; check the `{argument}` list"
+        raise DataError(msg)
+    return list(lines)
+
+
+def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: str) -> set[str]:
+    """Read the names that a list leaves out; a warning in the log names those that are unknown."""
+    names = list(known)
+    found, unknown = match_names(path, argument, names)
+    if not found:
+        listed = f": {some(unknown)}" if unknown else ""
+        example = f" ({of} has {names[0][0]!r})" if names else ""
+        msg = (
+            f"{path}: of its {len(unknown)} names none is that of an object or a photograph of "
+            f"{of}{listed}{example}; check the list, or set `{argument}` to null"
+        )
+        raise DataError(msg)
+    if unknown:
+        _logger.warning(
+            "%s: %d of its %d names are not in %s, and leave nothing out: %s",
+            *(path, len(unknown), len(found) + len(unknown), of, some(unknown)),
+        )
+    return set(found.values())
+
+
+def match_names(
+    path: Path, argument: str, known: Iterable[Known]
+) -> tuple[dict[int, str], list[str]]:
+    r"""Find the known names that the lines of a list mean by their first column, up to a tab.
+
+    A line holds a name, or where it is the stem of a photograph also that of its file:
+    `cat`, `cat.jpg`, `images/cat.jpg`, `images\cat.jpg`, or the whole path. Folders must be those
+    of the file. Spaces and double quotes around a name, as spreadsheets and Windows write them, do
+    not count unless they are part of it, nor does the way in which accents are composed (macOS
+    and Linux differ).
+    """
+    lines = read_lines(path, f"check the `{argument}` argument")
+    texts = {number: line.split("\t")[0] for number, line in lines}
+    forms: dict[str, list[_Written]] = {}
+    for number, text in texts.items():
+        for form, folders in _forms(text):
+            forms.setdefault(_composed(form), []).append(_Written(number, folders))
+    found: dict[int, str] = {}
+    for name, file in known:
+        for line, folders in forms.get(_composed(name), ()):
+            if folders and (file is None or not _ends_in(file, folders)):
+                continue
+            if found.setdefault(line, name) != name:
+                msg = (
+                    f"{path}, line {line}: {texts[line]!r} can be {found[line]!r} or {name!r}; "
+                    "give the name of the file, with its suffix"
+                )
+                raise DataError(msg)
+    ordered = {number: found[number] for number in texts if number in found}
+    return ordered, [text.strip() for number, text in texts.items() if number not in found]
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read names of classes, a line each, in the order of their numbers from 0."""
+    classes: list[str] = []
+    for number, line in read_lines(path):
+        name, expected = line.strip(), len(classes) + 1
+        if number != expected or name in classes:
+            fault = f"{name!r} is there twice" if name in classes else f"line {expected} is blank"
+            msg = f"{path}: {fault}; each line must name the class of its number, and no other"
+            raise DataError(msg)
+        classes.append(name)
+    return classes
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """Return the first of some names in their order, as part of a sentence.
+
+    Names with characters that a terminal does not show, as the colours of `ls`, with spaces at
+    their ends or of more than `LONGEST` characters stand in quotes, with escapes and cut.
+    """
+    ordered = sorted(names)
+    shown = [
+        name
+        if name.isprintable() and name == name.strip() and len(name) <= LONGEST
+        else f"{name!r:.{LONGEST}}"
+        for name in ordered[:most]
+    ]
+    return ", ".join([*shown, *(["..."] if ordered[most:] else [])])
+
+
+def _forms(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the names that a line can mean, each with the folders before it."""
+    bare = text.strip()
+    quoted = len(bare) > 2 and bare[0] == bare[-1] == '"'
+    within = bare[1:-1].replace('""', '"') if quoted else bare
+    for name in dict.fromkeys((text, bare, within)):
+        yield name, ()
+        for path in (PurePosixPath(name), PureWindowsPath(name)):
+            folders = tuple(part.replace("\\", "/") for part in path.parts[:-1])
+            if path.suffix.lower() in IMAGE_SUFFIXES:
+                yield path.stem, folders
+            elif folders:
+                yield path.name, folders
+
+
+def _ends_in(file: Path, folders: tuple[str, ...]) -> bool:
+    """Whether the folder of a file ends in some folders, at least one."""
+    return file.parent.absolute().parts[-len(folders) :] == folders
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)

@@ -8,6 +8,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -15,13 +16,31 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.cache import cached
-from probseg.data.threads import in_threads
 from probseg.errors import DataError
 from probseg.texts import printable
 from probseg.transfer import Progress, silent
 
+BATCH = 4096
+"""Items that are queued at once."""
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+def in_threads(
+    function: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    what: str,
+    progress: Progress = silent,
+) -> Iterator[_Result]:
+    """Apply a function that reads files to all items; the results are in their order."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(items), BATCH):
+            results = pool.map(function, items[start : start + BATCH])
+            for number, result in enumerate(results, start=start + 1):
+                progress(what, number, len(items))
+                yield result
+
 
 NAMED = 10
 """Most unusable files that one error names."""

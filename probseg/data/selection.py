@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.lists import match_names, names_to_leave_out
+from probseg.data.layout import match_names, names_to_leave_out
 from probseg.errors import DataError
 from probseg.paths import find_data
 from probseg.texts import read_lines

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
-import probseg.data.sets.annotation_files as annotation_files
+import probseg.data.sets.annotations as annotation_files
 from probseg.data import COCO, LVIS, COCOInstances
-from probseg.data.sets.annotation_index import AnnotationIndex
+from probseg.data.sets.annotations import AnnotationIndex
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from support.drawn_sets import runs_of, write_coco
 from support.fakes import draw_scene, polygons_of, save, write_lvis

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lightning import seed_everything
 from scipy.stats import chisquare
 
-import probseg.data.mixing as mixing
+import probseg.data.sampling as mixing
 from probseg.data import InteractiveDataModule
 from probseg.data.base import InteractiveDataset
-from probseg.data.mixing import MixedOrder, evenly, largest_remainders, systematic
+from probseg.data.sampling import MixedOrder, evenly, largest_remainders, systematic
 from probseg.data.selection import Selected
 from probseg.errors import DataError
 from support.fakes import FakeObjects, draw_sample

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from probseg.data.photometric import PhotometricAugmentation
+from probseg.data.transforms import PhotometricAugmentation
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
 

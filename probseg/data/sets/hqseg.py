@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.image_pairs import ImagePairs
 from probseg.data.layout import chosen_root
+from probseg.data.pairs import ImagePairs
 from probseg.errors import DatasetNotFoundError, UnknownNameError
 from probseg.types import Sample
 

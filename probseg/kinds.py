@@ -42,8 +42,8 @@ KINDS: dict[str, dict[str, str]] = {
         "convert": "probseg.convert.verb.add_verb",
     },
     "annotation_export": {
-        "file_names": "probseg.convert.annotations.FILE_NAMES",
-        "write": "probseg.convert.annotations.write",
+        "file_names": "probseg.convert.EXPORTS",
+        "write": "probseg.convert.export",
     },
     "data_comparison": {
         "against": "probseg.lab.leakage_check.compare",

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from probseg.errors import DataError
-from probseg.transfer import BLOCK
+from probseg.paths import BLOCK
 
 CHECK = "check the path"
 

@@ -22,10 +22,9 @@ from probseg.cli.noise import without_notices
 from probseg.data.layout import some, unread_folders
 from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
 from probseg.errors import UsageError
-from probseg.formats import png, run_lengths
+from probseg.formats import COCO, MASKS, OVERLAYS, png, run_lengths
 from probseg.formats.colours import distinct_colours
 from probseg.formats.mask_names import photograph_files, refuse_name
-from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.interact.photograph import as_photograph
 from probseg.kinds import TASKS, find
 from probseg.models import Network, task_of

@@ -13,12 +13,12 @@ from typing import Any
 import ijson
 import numpy as np
 
-from probseg.convert.ledger import Ledger
 from probseg.convert.parts import (
     NO_NAME,
     UNUSED,
     AnnotatedImage,
     LabelledRegion,
+    Ledger,
     Request,
     Writer,
     outlined,

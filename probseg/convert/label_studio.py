@@ -12,8 +12,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import ijson
 
-from probseg.convert.ledger import Ledger
-from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Request
+from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request
 from probseg.data.layout import leads_outside
 from probseg.data.sets.annotations import entries
 from probseg.errors import DataError

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from probseg.convert.ledger import Ledger
 from probseg.convert.parts import (
     AnnotatedImage,
     LabelledRegion,
+    Ledger,
     Request,
     Writer,
     outlined,

@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from scipy import ndimage
 
-from probseg.convert.folders import folders
-from probseg.convert.ledger import Ledger
 from probseg.convert.parts import (
     NO_NAME,
     AnnotatedImage,
     LabelledRegion,
+    Ledger,
     Request,
+    folders,
     stems,
 )
 from probseg.data.folder import pair_masks

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from probseg.errors import DataError
-from probseg.transfer import BLOCK, Progress, silent
+from probseg.paths import BLOCK, Progress, silent
 
 _Entry = tuple[str, Iterator[bytes] | None]
 

@@ -22,8 +22,8 @@ from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image
 from probseg.masks import read_objects
+from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, refuse_only_unread
-from probseg.transfer import Progress, silent
 from probseg.types import IGNORE, Sample
 
 TINY = 100

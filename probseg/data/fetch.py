@@ -21,8 +21,7 @@ from probseg.data.base import PublishedDataset
 from probseg.data.published import MEGABYTE, Archive
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
 from probseg.kinds import find
-from probseg.paths import write_text
-from probseg.transfer import BLOCK, Progress, digest, silent
+from probseg.paths import BLOCK, Progress, digest, silent, write_text
 
 SLACK = 4
 """An archive that unpacks to this many times its known size is refused."""

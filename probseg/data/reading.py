@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from probseg.data.cache import cached
 from probseg.errors import DataError
+from probseg.paths import Progress, silent
 from probseg.texts import printable
-from probseg.transfer import Progress, silent
 
 BATCH = 4096
 """Items that are queued at once."""

@@ -27,7 +27,7 @@ from probseg.data.archives import unpack
 from probseg.data.fetch import fetch
 from probseg.data.published import MEGABYTE, PUBLISHED
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
-from probseg.transfer import digest
+from probseg.paths import digest
 from support.fakes import (
     draw_scene,
     save,

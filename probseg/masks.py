@@ -211,7 +211,8 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
         )
         raise DataError(msg)
     labels = np.array(values, np.uint8)
-    if scale and not _black_and_white(picture, labels):
+    grey = picture.mode == "L" and bool(np.isin(labels, (0, 255)).all())
+    if scale and not (picture.mode == "1" or grey):  # Pillow reads black and white as shown
         msg = (
             f"{path}: is a grey file with {scale}, whose numbers differ from its grey values; save "
             "it as a PNG with 8 bits"
@@ -222,25 +223,16 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     return labels
 
 
-def _black_and_white(picture: Image.Image, labels: npt.NDArray[np.uint8]) -> bool:
-    """Whether a file holds black and white alone, which Pillow reads as they are shown."""
-    return picture.mode == "1" or (picture.mode == "L" and bool(np.isin(labels, (0, 255)).all()))
-
-
 def _meant(path: Path) -> tuple[npt.NDArray[np.uint8], bool]:
     """Return the labels of a mask file of the user, and whether they are numbers for certain."""
     decoded = _open_mask(path)
     labels = _numbers(decoded, path)
     certain = False
     if decoded.picture.mode in ("P", "PA"):
-        labels, certain = _by_palette(labels, _palette(decoded.picture), path)
+        palette = np.array(decoded.picture.getpalette("RGB") or [], np.int16).reshape(-1, 3)
+        labels, certain = _by_palette(labels, palette, path)
         _refuse_object_in_alpha(decoded.picture, labels, path)
     return labels, certain
-
-
-def _palette(picture: Image.Image) -> npt.NDArray[np.int16]:
-    """Return the colours of a palette, shape `(C, 3)`."""
-    return np.array(picture.getpalette("RGB") or [], np.int16).reshape(-1, 3)
 
 
 def _by_palette(

@@ -72,13 +72,6 @@ def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int
     ids = [value for value in np.flatnonzero(areas).tolist() if value != 0]
     if ids in ([], [IGNORE]):
         return ids
-    _refuse_picture(labels, ids, path)
-    if not certain:
-        _refuse_grey_values(labels, areas, ids, path)
-    return [value for value in ids if value != IGNORE]
-
-
-def _refuse_picture(labels: Labels, ids: list[int], path: Path) -> None:
     changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
     if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
         msg = (
@@ -86,6 +79,9 @@ def _refuse_picture(labels: Labels, ids: list[int], path: Path) -> None:
             "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
         )
         raise DataError(msg)
+    if not certain:
+        _refuse_grey_values(labels, areas, ids, path)
+    return [value for value in ids if value != IGNORE]
 
 
 def _refuse_grey_values(

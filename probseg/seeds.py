@@ -30,14 +30,11 @@ def mixed(*numbers: int) -> int:
     """
     state = 0
     for number in numbers:
-        state = _scrambled((state + number + _STEP) % _BITS)
+        state = (state + number + _STEP) % _BITS
+        for shift, factor in _ROUNDS:
+            state = (state ^ (state >> shift)) * factor % _BITS
+        state ^= state >> _LAST_SHIFT
     return state >> 1
-
-
-def _scrambled(number: int) -> int:
-    for shift, factor in _ROUNDS:
-        number = (number ^ (number >> shift)) * factor % _BITS
-    return number ^ (number >> _LAST_SHIFT)
 
 
 class Draws:

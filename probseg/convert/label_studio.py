@@ -64,7 +64,12 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
                     _Brushed(
                         _list(result["value"]["rle"], "rle"),
                         size_of(result, ("original_height", "original_width")),
-                        _labels(result["value"]),
+                        [
+                            _text(label, "brushlabels")
+                            for label in _list(
+                                result["value"].get("brushlabels") or [NO_NAME], "brushlabels"
+                            )
+                        ],
                     )
                     for result in brushed
                 ]
@@ -92,12 +97,6 @@ def _list(value: object, key: str) -> list[Any]:
         msg = f"expected a list for {key!r}, got {value!r:.60}"
         raise TypeError(msg)
     return value
-
-
-def _labels(value: Entry) -> list[str]:
-    """Return the labels of a result, `NO_NAME` if it has none."""
-    labels = _list(value.get("brushlabels") or [NO_NAME], "brushlabels")
-    return [_text(label, "brushlabels") for label in labels]
 
 
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:

@@ -169,13 +169,11 @@ def outlines(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shap
     def draw(rings: list[list[list[float]]]) -> Region:
         return polygons.draw([polygons.Polygon(np.array(ring)) for ring in rings], one.region.size)
 
-    outline = outlined(one, request, ledger, _rings, draw)
+    outline = outlined(
+        one, request, ledger, lambda parts: [part.outer.tolist() for part in parts], draw
+    )
     if outline is None:
         return []
     if any(part.holes for part in outline.parts):
         ledger.change("objects whose holes are filled, as polygons of labelme have none")
     return [{"shape_type": "polygon", "points": ring, "flags": {}} for ring in outline.written]
-
-
-def _rings(parts: list[polygons.Polygon]) -> list[list[list[float]]]:
-    return [part.outer.tolist() for part in parts]

@@ -157,8 +157,11 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
             name = " ".join(one.label.split()) or NO_NAME
             number = classes.get(name, len(classes))
             write_line = partial(encode, number, size=image.size)
-            read_line = partial(_drawn, size=image.size)
-            outline = outlined(one, request, ledger, write_line, read_line)
+
+            def draw_line(line: str, size: tuple[int, int] = image.size) -> Region:
+                return decode(line, size)[1]
+
+            outline = outlined(one, request, ledger, write_line, draw_line)
             if outline is None:
                 continue
             classes[name] = number
@@ -168,7 +171,3 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
         write_text(place / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
         ledger.write(images=1, objects=len(lines))
     write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))
-
-
-def _drawn(line: str, size: tuple[int, int]) -> Region:
-    return decode(line, size)[1]

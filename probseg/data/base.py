@@ -26,7 +26,7 @@ class Named:
     name: str
 
     @classmethod
-    def name_with(cls, arguments: Mapping[str, Any]) -> str:
+    def display_name(cls, arguments: Mapping[str, Any]) -> str:
         """Return the `name` of a data set with these arguments, without reading its files."""
         parameter = signature(cls).parameters.get("name")
         return cls.name if parameter is None else str(arguments.get("name", parameter.default))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.loading import (
-    Cut,
+    TrainCrop,
     TrainingData,
     as_list,
     check_names,
@@ -43,7 +43,7 @@ class TrainBatch(NamedTuple):
     skipped: list[str]
 
 
-def _collate(cuts: list[Cut]) -> TrainBatch:
+def _collate(cuts: list[TrainCrop]) -> TrainBatch:
     return TrainBatch(*stack_cuts(cuts))
 
 

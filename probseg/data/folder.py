@@ -6,7 +6,7 @@ import copy
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from probseg.data.layout import (
     names_to_leave_out,
     names_to_use,
     picture_files,
-    some,
+    preview,
     unread_folders,
 )
 from probseg.data.reading import NAMED, index_objects
@@ -93,7 +93,15 @@ class ImageMaskFolder(InteractiveDataset):
             unwanted = names_to_leave_out(self.root / exclude, "exclude", images.items(), name)
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
-            _check_prefixes(self.root, prefixes, masks)
+            unused = [
+                prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in masks)
+            ]
+            if unused:
+                msg = (
+                    f"{self.root}: `prefixes` must be beginnings of names of images with a mask, "
+                    f"none begins with {', '.join(map(repr, unused))} (images: {preview(masks)})"
+                )
+                raise DataError(msg)
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
         bare = [images[stem].name for stem in stems if stem not in masks]
         stems = [stem for stem in stems if stem in masks]
@@ -125,10 +133,9 @@ class ImageMaskFolder(InteractiveDataset):
     def _warn(self, what: str, names: Sequence[str]) -> None:
         """Log which images are left out, unless there are none."""
         if names:
-            _logger.warning("%s: %d %s: %s", self.root, len(names), what, some(names, NAMED))
+            _logger.warning("%s: %d %s: %s", self.root, len(names), what, preview(names, NAMED))
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:
@@ -229,12 +236,12 @@ def pair_masks(
     if masks and not pairs:
         msg = (
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
-            f"the stem of a file in images/ (images: {some(images)}; masks: {some(masks)}); "
+            f"the stem of a file in images/ (images: {preview(images)}; masks: {preview(masks)}); "
             f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     if orphans:
-        names = some(path.name for path in orphans)
+        names = preview(path.name for path in orphans)
         msg = (
             f"{root}: masks without an image: {len(orphans)}, among them {names}; "
             f"{_remedies(orphans, images, root, place)}"
@@ -260,17 +267,5 @@ def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, p
         parts.append("add the images or remove the masks")
     unread = [path.name for path in unread_files(place)]
     if unread:
-        parts.append(f"convert {some(unread)} to JPEG or PNG: the format is not read")
+        parts.append(f"convert {preview(unread)} to JPEG or PNG: the format is not read")
     return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
-
-
-def _check_prefixes(root: Path, prefixes: Sequence[str], stems: Iterable[str]) -> None:
-    """Raise if no image with a mask begins with one of the prefixes."""
-    known = list(stems)
-    unused = [prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in known)]
-    if unused:
-        msg = (
-            f"{root}: `prefixes` must be beginnings of names of images with a mask, none begins "
-            f"with {', '.join(map(repr, unused))} (images: {some(known)})"
-        )
-        raise DataError(msg)

@@ -144,7 +144,9 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
     """Read the names that a list chooses, which are all known and different."""
     found, unknown = match_names(path, argument, known)
     if unknown:
-        msg = f"{path}: lists {len(unknown)} {what}: {some(unknown)}; check the `{argument}` list"
+        msg = (
+            f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
+        )
         raise DataError(msg)
     lines: dict[str, int] = {}
     for line, name in found.items():
@@ -163,7 +165,7 @@ def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: st
     names = list(known)
     found, unknown = match_names(path, argument, names)
     if not found:
-        listed = f": {some(unknown)}" if unknown else ""
+        listed = f": {preview(unknown)}" if unknown else ""
         example = f" ({of} has {names[0][0]!r})" if names else ""
         msg = (
             f"{path}: of its {len(unknown)} names none is that of an object or a photograph of "
@@ -173,7 +175,7 @@ def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: st
     if unknown:
         _logger.warning(
             "%s: %d of its %d names are not in %s, and leave nothing out: %s",
-            *(path, len(unknown), len(found) + len(unknown), of, some(unknown)),
+            *(path, len(unknown), len(found) + len(unknown), of, preview(unknown)),
         )
     return set(found.values())
 
@@ -198,7 +200,8 @@ def match_names(
     found: dict[int, str] = {}
     for name, file in known:
         for line, folders in forms.get(_composed(name), ()):
-            if folders and (file is None or not _ends_in(file, folders)):
+            parents = () if file is None else file.parent.absolute().parts
+            if folders and parents[-len(folders) :] != folders:
                 continue
             if found.setdefault(line, name) != name:
                 msg = (
@@ -223,7 +226,7 @@ def read_classes(path: Path) -> list[str]:
     return classes
 
 
-def some(names: Iterable[str], most: int = 3) -> str:
+def preview(names: Iterable[str], limit: int = 3) -> str:
     """Return the first of some names in their order, as part of a sentence.
 
     Names with characters that a terminal does not show, as the colours of `ls`, with spaces at
@@ -234,9 +237,9 @@ def some(names: Iterable[str], most: int = 3) -> str:
         name
         if name.isprintable() and name == name.strip() and len(name) <= LONGEST
         else f"{name!r:.{LONGEST}}"
-        for name in ordered[:most]
+        for name in ordered[:limit]
     ]
-    return ", ".join([*shown, *(["..."] if ordered[most:] else [])])
+    return ", ".join([*shown, *(["..."] if ordered[limit:] else [])])
 
 
 def _forms(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -252,11 +255,6 @@ def _forms(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield path.stem, folders
             elif folders:
                 yield path.name, folders
-
-
-def _ends_in(file: Path, folders: tuple[str, ...]) -> bool:
-    """Whether the folder of a file ends in some folders, at least one."""
-    return file.parent.absolute().parts[-len(folders) :] == folders
 
 
 def _composed(name: str) -> str:

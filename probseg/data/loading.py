@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import lightning as L
@@ -19,17 +19,20 @@ from probseg.lightning_internals import position, recount_batches
 from probseg.seeds import mixed
 from probseg.texts import printable
 
-OUTLIVES = 120
+READER_GRACE = 120
 """Seconds that a process that reads outlives SIGTERM."""
 
 Pixels = tuple[np.ndarray, np.ndarray]
 """Result of an augmentation: image `(H, W, 3)` and labels or mask `(H, W)`, both uint8."""
 
+Augmentation = Callable[[Any, int], Pixels]
+"""Cuts image and labels of a training crop out of a sample, by a seed."""
+
 _Batch = TypeVar("_Batch")
 _Set = TypeVar("_Set")
 
 
-class Cut(NamedTuple):
+class TrainCrop(NamedTuple):
     """A training crop.
 
     Args:
@@ -47,14 +50,7 @@ class Cut(NamedTuple):
     skipped: tuple[str, ...] = ()
 
 
-class Augmentation(Protocol):
-    """Cuts a training crop out of a sample."""
-
-    def __call__(self, sample: Any, seed: int) -> Pixels:  # noqa: ANN401 # each takes its own
-        """Return an image and its labels, a function of the sample and the seed."""
-
-
-class _Crops(Dataset[Cut]):
+class _Crops(Dataset[TrainCrop]):
     """Samples seen through the training augmentation."""
 
     def __init__(self, samples: Dataset[Any], crop: Augmentation) -> None:
@@ -64,7 +60,7 @@ class _Crops(Dataset[Cut]):
     def __len__(self) -> int:
         return len(self.samples)  # type: ignore[arg-type]
 
-    def __getitem__(self, draw: Draw | int) -> Cut:
+    def __getitem__(self, draw: Draw | int) -> TrainCrop:
         if isinstance(draw, int):  # with `overfit_batches`, Lightning counts up instead
             draw = Draw(draw, mixed(draw))
         skipped: list[str] = []
@@ -75,11 +71,11 @@ class _Crops(Dataset[Cut]):
             except DataError as error:
                 skipped.append(str(error))
             else:
-                return Cut(image, labels, draw.seed, sample.name, tuple(skipped))
+                return TrainCrop(image, labels, draw.seed, sample.name, tuple(skipped))
         raise DataError(_message(skipped, "cannot be used, one after the other"))
 
 
-class Skips:
+class SkipCounter:
     """Counts samples that cannot be read, and stops a training that has too many of them.
 
     Args:
@@ -139,7 +135,7 @@ class TrainingData(L.LightningDataModule):
                 raise ValueError(msg)
         self.batch_size = batch_size
         self.num_workers = num_workers
-        self.skips = Skips(max_skipped)
+        self.skips = SkipCounter(max_skipped)
         self.seed = torch.initial_seed()
         self._global_batch_size: int | None = None  # of the training so far
 
@@ -166,7 +162,7 @@ class TrainingData(L.LightningDataModule):
         self,
         sets: Sequence[Dataset[Any]],
         crop: Augmentation,
-        collate: Callable[[list[Cut]], _Batch],
+        collate: Callable[[list[TrainCrop]], _Batch],
         *,
         of: str,
         order: Order | None = None,
@@ -241,11 +237,11 @@ def _prepare_worker(worker: int) -> None:
     """
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(OUTLIVES))
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(READER_GRACE))
 
 
 def stack_cuts(
-    cuts: Sequence[Cut],
+    cuts: Sequence[TrainCrop],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str], list[str]]:
     """Stack crops of one size.
 

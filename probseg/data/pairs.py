@@ -68,7 +68,6 @@ class ImageMaskPairs(PublishedDataset):
         """Read a mask: uint8, shape `(H, W)`, 1 object, 0 background, 255 ignored."""
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> Sample:
@@ -122,7 +121,6 @@ class ImagePairs(InteractiveDataset):
         self._areas = np.array([area for *_, area in found], np.int64)
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> Sample:

@@ -18,6 +18,9 @@ from probseg.types import Click
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
 """Columns of a CSV file of prompts."""
 
+SIGNS = {"1": True, "0": False, "true": True, "false": False, "+": True, "-": False}
+"""Values of the column `positive`."""
+
 PROMPTS = "check the `prompts` argument"
 
 UNNAMED = "object"
@@ -126,7 +129,12 @@ def _read_csv(path: Path) -> PromptFile:
         for cells in table:
             line = table.line_num
             try:
-                row = _stripped(cells)
+                if None in cells:
+                    msg = (
+                        "has more cells than columns; names with commas must stand in double quotes"
+                    )
+                    raise ValueError(msg)
+                row = {name: (text or "").strip() for name, text in cells.items()}
                 if not any(row.values()):  # as spreadsheets write below a table
                     continue
                 if not row["image"]:
@@ -141,7 +149,11 @@ def _read_csv(path: Path) -> PromptFile:
                 mine = clicks.setdefault(key, [])
                 if row.get("x") or row.get("y"):
                     x, y = (_cell(row[name], name) for name in ("x", "y"))
-                    mine.append(Click(x, y, _sign(row.get("positive") or "1")))
+                    sign = (row.get("positive") or "1").lower()
+                    if sign not in SIGNS:
+                        msg = f"`positive` must be 1 or 0, got {row['positive']!r}"
+                        raise ValueError(msg)
+                    mine.append(Click(x, y, SIGNS[sign]))
                 corners = {name: row.get(name) or "" for name in ("x0", "y0", "x1", "y1")}
                 if any(corners.values()):
                     if key in boxes:
@@ -157,14 +169,6 @@ def _read_csv(path: Path) -> PromptFile:
         one = _object(*key, categories.number(*labels[key]), given, boxes.get(key))
         images.setdefault(key[0], []).append(one)
     return _prompt_file(images, categories)
-
-
-def _stripped(cells: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the cells of a row without spaces around them; missing ones are empty."""
-    if None in cells:
-        msg = "has more cells than columns; names with commas must stand in double quotes"
-        raise ValueError(msg)
-    return {name: (text or "").strip() for name, text in cells.items()}
 
 
 def _read_json(path: Path) -> PromptFile:
@@ -303,14 +307,6 @@ def _click(values: Any) -> Click:  # noqa: ANN401 (whatever the file holds)
         msg = f"the third value of a click must be true or false, got {positive!r}"
         raise ValueError(msg)
     return Click(_number(values[0]), _number(values[1]), positive)
-
-
-def _sign(text: str) -> bool:
-    signs = {"1": True, "0": False, "true": True, "false": False, "+": True, "-": False}
-    if text.lower() not in signs:
-        msg = f"`positive` must be 1 or 0, got {text!r}"
-        raise ValueError(msg)
-    return signs[text.lower()]
 
 
 def _box(values: Any) -> tuple[float, float, float, float]:  # noqa: ANN401

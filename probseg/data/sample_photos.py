@@ -126,21 +126,10 @@ class SamplePhotos(InteractiveDataset):
                 self._entries.append(_Entry(name, photo["name"], path, outline, in_front))
 
     def __len__(self) -> int:
-        """Return the number of objects over all photographs."""
         return len(self._entries)
 
     def __getitem__(self, index: int) -> Sample:
-        """Return one object of one photograph.
-
-        Args:
-            index: Number of the object; negative numbers count from the end.
-
-        Returns:
-            The sample, whose mask has the values 0 and 1 only.
-
-        Raises:
-            IndexError: If there is no such object.
-        """
+        """Return one object of one photograph, whose mask has the values 0 and 1 only."""
         if not -len(self) <= index < len(self):
             msg = f"`index` must be in 0 ... {len(self) - 1} for {self.name}, got {index}"
             raise IndexError(msg)

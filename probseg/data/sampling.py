@@ -56,7 +56,6 @@ class Shuffled:
         self.count = count
 
     def __len__(self) -> int:
-        """Return the number of samples of an epoch."""
         return self.count
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -112,7 +111,6 @@ class TrainingSampler(DistributedSampler[Draw]):
                 yield Draw(int(indices[position]), seed, instead)
 
     def __len__(self) -> int:
-        """Return the number of samples of a whole epoch for this process."""
         return len(self.order) // (self.batch_size * self.num_replicas) * self.batch_size
 
 
@@ -180,7 +178,6 @@ class MixedOrder:
                 raise DataError(msg)
 
     def __len__(self) -> int:
-        """Return the number of samples of every epoch."""
         return self.samples
 
     def indices(self, seed: int, epoch: int) -> Indices:

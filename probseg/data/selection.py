@@ -92,7 +92,6 @@ class Selected(InteractiveDataset):
             self.weights = _read_weights(find_data(weights), dataset, kept)[self.chosen]
 
     def __len__(self) -> int:
-        """Return the number of selected objects."""
         return len(self.chosen)
 
     def __getitem__(self, index: int) -> Sample:

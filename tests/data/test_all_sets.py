@@ -176,7 +176,7 @@ def test_samples(name, tmp_path):
     root, open_set = drawn(name, tmp_path / "set")
     data = open_set()
     assert type(data) is DATASETS[name]
-    assert type(data).name_with({}) == data.name
+    assert type(data).display_name({}) == data.name
     samples = [data[i] for i in range(len(data))]
     expected = SETS[name].objects
     names = [name for _, name, _, _ in expected]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.data import InteractiveDataModule
-from probseg.data.loading import Skips
+from probseg.data.loading import SkipCounter
 from probseg.data.sampling import RETRIES, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from support.fakes import FakeObjects
@@ -130,7 +130,7 @@ def test_a_set_that_cannot_be_read_at_all_is_given_up():
 
 
 def test_too_many_broken_files_stop_the_training_with_their_list():
-    skips = Skips(2)
+    skips = SkipCounter(2)
     with pytest.warns(UserWarning, match="left out") as warned:
         skips.add(["a.jpg: bad", "a.jpg: bad", "b.jpg: bad", "a.jpg: bad"])
     assert len(warned) == 2

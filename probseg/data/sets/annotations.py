@@ -265,10 +265,13 @@ class _Reader:
             if odd := sum(len(polygon) % 2 for polygon in polygons):
                 self.left["halves of corners at the ends of outlines"] += odd
                 polygons = [polygon[: len(polygon) // 2 * 2] for polygon in polygons]
-            if not all(map(_near, polygons)):
+            if not all(min(xs) >= -FARTHEST and max(xs) <= FARTHEST for xs in polygons):
                 msg = f"a coordinate is not a number from {-FARTHEST} to {FARTHEST}"
                 raise ValueError(msg)
-            area = area or sum(map(_enclosed, polygons))
+            area = area or sum(
+                abs(signed_area(np.array(polygon, dtype=np.float64).reshape(-1, 2)))
+                for polygon in polygons
+            )
             for polygon in polygons:
                 self.coordinates.extend(polygon)
                 self.polygons.append(len(self.coordinates))
@@ -386,23 +389,12 @@ class _Coordinates:
         return np.asarray(self.kept)
 
 
-def _near(polygon: list[float]) -> bool:
-    """True if all coordinates of a polygon are plausible; JSON has no NaN."""
-    return min(polygon) >= -FARTHEST and max(polygon) <= FARTHEST
-
-
 def _is_flat(outline: object) -> bool:
     """True for a list of lists of numbers; of the numbers, the first is looked at."""
     return isinstance(outline, list) and all(
         isinstance(polygon, list) and all(isinstance(number, int | float) for number in polygon[:1])
         for polygon in outline
     )
-
-
-def _enclosed(polygon: list[float]) -> float:
-    """Return the area of a polygon."""
-    corners = np.array(polygon, dtype=np.float64).reshape(-1, 2)
-    return abs(signed_area(corners))
 
 
 def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

@@ -108,7 +108,6 @@ class BSDS500(PublishedDataset):
         return names_to_leave_out(path, "exclude", known, self.name)
 
     def __len__(self) -> int:
-        """Return the number of regions."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:

@@ -128,7 +128,6 @@ class AnnotatedObjects(InteractiveDataset):
         return PurePosixPath(file).stem
 
     def __len__(self) -> int:
-        """Return the number of annotations."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:

@@ -73,16 +73,15 @@ class DAVIS585(PublishedDataset):
                 "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)",
                 self.source.way_out(self.name),
             )
-        self.name = self.name_with({"initial": initial})
+        self.name = self.display_name({"initial": initial})
 
     @classmethod
-    def name_with(cls, arguments: Mapping[str, Any]) -> str:
+    def display_name(cls, arguments: Mapping[str, Any]) -> str:
         """Return the name of the data set, with that of its initial masks."""
         initial = arguments.get("initial")
         return cls.name if initial is None else f"{cls.name}_{initial}"
 
     def __len__(self) -> int:
-        """Return the number of objects, 585 in the complete set."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:

@@ -106,7 +106,6 @@ class HQSeg44K(InteractiveDataset):
         return name, index - int(self.ends[place]) + len(self.parts[name])
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return int(self.ends[-1])
 
     def __getitem__(self, index: int) -> Sample:

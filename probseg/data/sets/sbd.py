@@ -81,7 +81,6 @@ class SBD(PublishedDataset):
         return first_words(path)
 
     def __len__(self) -> int:
-        """Return the number of instances."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:

@@ -144,7 +144,8 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
     """Read the names that a list chooses, which are all known and different."""
     found, unknown = match_names(path, argument, known)
     if unknown:
-        msg = (
+        names = preview(unknown)
+        msg = f"{path}: lists {len(unknown)} {what}: {names}; check the `{argument}` list"
             f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
         )
         raise DataError(msg)

@@ -144,44 +144,7 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
     """Read the names that a list chooses, which are all known and different."""
     found, unknown = match_names(path, argument, known)
     if unknown:
-        names = preview(unknown)
-        msg = f"{path}: lists {len(unknown)} {what}: {names}; check the `{argument}` list"
-        raise DataError(msg)
-    lines: dict[str, int] = {}
-    for number, line in read_lines(path, "unpack the archive again"):
-        word = line.split()[0]
-        if word in lines:
-            msg = (
-                f"{path}, line {number}: {word!r} is in line {lines[word]} too; unpack the archive "
-                "again"
-            )
-            raise DataError(msg)
-        lines[word] = number
-    return list(lines)
-
-
-_logger = logging.getLogger(__name__)
-
-LONGEST = 120
-"""Most characters of a name in a message."""
-
-Known = tuple[str, Path | None]
-"""A name, and the file of a photograph with this stem, or None."""
-
-
-class _Written(NamedTuple):
-    """A way to read a line: a name, or that of a file in some folders."""
-
-    line: int
-    folders: tuple[str, ...]
-
-
-def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
-    """Read the names that a list chooses, which are all known and different."""
-    found, unknown = match_names(path, argument, known)
-    if unknown:
-        names = preview(unknown)
-        msg = f"{path}: lists {len(unknown)} {what}: {names}; check the `{argument}` list"
+        msg = (
             f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
         )
         raise DataError(msg)

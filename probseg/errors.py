@@ -102,11 +102,11 @@ def user_error(error: BaseException | None) -> BaseException | None:
 
     Argument parsers wrap the exceptions of constructors in several others.
     """
-    found = None
+    innermost = None
     for link in history(error):
         if isinstance(link, USER_ERRORS):
-            found = link
-    return found
+            innermost = link
+    return innermost
 
 
 def history(error: BaseException | None) -> Iterator[BaseException]:

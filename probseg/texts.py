@@ -240,9 +240,9 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, i
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         twin = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         msg = f"{twin!r} is there more than once; merge its entries"
         raise ValueError(msg)
-    return found
+    return entries

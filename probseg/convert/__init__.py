@@ -135,13 +135,13 @@ def _checked(
 def _drawn(
     objects: Iterable[LabelledRegion], ledger: Ledger, keeps_scores: bool
 ) -> Iterator[LabelledRegion]:
-    for one in objects:
-        if any("\ud800" <= sign <= "\udfff" for sign in one.label):
-            msg = f"{one.label!a}: is the name of a class with half a character; rename it"
+    for item in objects:
+        if any("\ud800" <= sign <= "\udfff" for sign in item.label):
+            msg = f"{item.label!a}: is the name of a class with half a character; rename it"
             raise DataError(msg)
-        if one.region.area:
-            ledger.change("scores of objects", one.score is not None and not keeps_scores)
-            yield one
+        if item.region.area:
+            ledger.change("scores of objects", item.score is not None and not keeps_scores)
+            yield item
         else:
             ledger.lose("without a pixel inside of their image", objects=1)
 

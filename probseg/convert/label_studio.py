@@ -104,7 +104,7 @@ def _results(task: Entry, ledger: Ledger) -> list[Entry]:
     annotations = task["annotations"]
     ledger.find(objects=sum(len(annotation["result"]) for annotation in annotations))
     skipped = [annotation for annotation in annotations if annotation.get("was_cancelled")]
-    first, *others = [one for one in annotations if not one.get("was_cancelled")] or [
+    first, *others = [item for item in annotations if not item.get("was_cancelled")] or [
         {"result": []}
     ]
     for which, left_out in (("skipped", skipped), ("further", others)):
@@ -122,16 +122,16 @@ def _results(task: Entry, ledger: Ledger) -> list[Entry]:
 def _objects(
     place: Path, file: str, size: tuple[int, int], objects: list[_Brushed], ledger: Ledger
 ) -> Iterator[LabelledRegion]:
-    for one in objects:
-        if one.size != size:
+    for item in objects:
+        if item.size != size:
             msg = f"{place}: the masks of {file} are for images of different sizes"
             raise DataError(msg)
         try:
-            region = brush.decode(one.rle, size)
+            region = brush.decode(item.rle, size)
         except (ValueError, TypeError) as error:
             msg = f"{place}: a mask of {file} cannot be drawn: {error}"
             raise DataError(msg) from error
-        label, *more = one.labels
+        label, *more = item.labels
         ledger.change("labels of objects after the first", len(more))
         yield LabelledRegion(region, label)
 
@@ -142,11 +142,11 @@ def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
     remote = [f"/{path.parent}" for path, is_local in filter(None, paths) if not is_local]
     shared = len(PurePosixPath(commonpath(remote)).parts) - 1 if remote else 0
     names: list[str | None] = []
-    for address, found in zip(addresses, paths, strict=True):
-        if found is None:
+    for address, place in zip(addresses, paths, strict=True):
+        if place is None:
             names.append(None)
             continue
-        path, is_local = found
+        path, is_local = place
         if is_local and not path.is_relative_to(storage):
             msg = f"{address!r} is not in the folder of --storage, {storage}"
             raise ValueError(msg)
@@ -218,7 +218,7 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
 
 def _written(image: AnnotatedImage, ledger: Ledger) -> Iterator[Entry]:
     height, width = image.size
-    for number, one in enumerate(image.objects, start=1):
+    for number, item in enumerate(image.objects, start=1):
         yield {
             "id": f"mask{number}",
             "from_name": BRUSH_TAG,
@@ -229,8 +229,8 @@ def _written(image: AnnotatedImage, ledger: Ledger) -> Iterator[Entry]:
             "image_rotation": 0,
             "value": {
                 "format": "rle",
-                "rle": brush.encode(one.region),
-                "brushlabels": [one.label],
+                "rle": brush.encode(item.region),
+                "brushlabels": [item.label],
             },
         }
         ledger.write(objects=1)

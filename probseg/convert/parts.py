@@ -168,7 +168,7 @@ class Outlined(NamedTuple, Generic[Written]):
 
 
 def outlined(
-    one: LabelledRegion,
+    item: LabelledRegion,
     request: Request,
     ledger: Ledger,
     write: Callable[[list[polygons.Polygon]], Written],
@@ -176,13 +176,13 @@ def outlined(
 ) -> Outlined[Written] | None:
     """Return the outlines of an object; None, counted as lost, if they enclose no pixel."""
     for tolerance in dict.fromkeys((request.tolerance, 0.0)):  # of which thin objects need none
-        parts = polygons.trace(one.region, tolerance)
+        parts = polygons.trace(item.region, tolerance)
         if not parts:
             continue
         written = write(parts)
-        drawn = draw(written)
-        if drawn.area:
-            ledger.outline(overlap(drawn, one.region))
+        region = draw(written)
+        if region.area:
+            ledger.outline(overlap(region, item.region))
             return Outlined(parts, written)
     ledger.lose("whose outline encloses no pixel", objects=1)
     return None
@@ -216,7 +216,7 @@ def folders(
     Hidden files and folders are left out; other files of another kind are counted as lost.
     """
     images = request.images
-    found = []
+    listing = []
     for folder in [place, *sorted(path for path in place.rglob("*") if path.is_dir())]:
         inside = folder.relative_to(place)
         if images is None or any(part.startswith(".") for part in inside.parts):
@@ -228,14 +228,14 @@ def folders(
         others = set(folder.glob("[!.]*")) - {*files.values(), *photos.values()}
         ledger.change("files that are not read", sum(path.is_file() for path in others))
         prefix = "" if folder == place else f"{inside.as_posix()}/"
-        found.append(Folder(prefix, files, photos, images / inside))
-    if not any(folder.photos for folder in found):
+        listing.append(Folder(prefix, files, photos, images / inside))
+    if not any(folder.photos for folder in listing):
         msg = (
             f"`images` must be the folder of the photographs, got {images}: the format {name} has "
             "neither their names nor their sizes"
         )
         raise DataError(msg)
-    if not any(folder.files for folder in found):
+    if not any(folder.files for folder in listing):
         msg = f"{place}: has no file of the format {name}; check the folder"
         raise DataError(msg)
-    return found
+    return listing

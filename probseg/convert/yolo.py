@@ -153,20 +153,20 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
             msg = f"{image.file}: its text would be {CLASSES}, the list of the classes; rename it"
             raise DataError(msg)
         lines = []
-        for one in image.objects:
-            name = " ".join(one.label.split()) or NO_NAME
+        for item in image.objects:
+            name = " ".join(item.label.split()) or NO_NAME
             number = classes.get(name, len(classes))
             write_line = partial(encode, number, size=image.size)
 
             def draw_line(line: str, size: tuple[int, int] = image.size) -> Region:
                 return decode(line, size)[1]
 
-            outline = outlined(one, request, ledger, write_line, draw_line)
+            outline = outlined(item, request, ledger, write_line, draw_line)
             if outline is None:
                 continue
             classes[name] = number
             lines.append(outline.written)
-            if name != one.label:
+            if name != item.label:
                 ledger.change("names of classes that do not fit into a line, which change")
         write_text(place / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
         ledger.write(images=1, objects=len(lines))

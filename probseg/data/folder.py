@@ -82,8 +82,8 @@ class ImageMaskFolder(InteractiveDataset):
         check_layout(self.root, name)
         place, within = self.root / images_folder(self.root), self.root / "masks"
         images = _some_files(picture_files(place, root=self.root), place, IMAGE_SUFFIXES)
-        drawn = _some_files(mask_files(within, self.root), within, LOSSLESS_SUFFIXES)
-        masks = pair_masks(images, drawn, self.root, place)
+        mask_paths = _some_files(mask_files(within, self.root), within, LOSSLESS_SUFFIXES)
+        masks = pair_masks(images, mask_paths, self.root, place)
         stems = sorted(images)
         if split is not None:
             known = ((stem, images[stem]) for stem in masks)
@@ -107,8 +107,8 @@ class ImageMaskFolder(InteractiveDataset):
         stems = [stem for stem in stems if stem in masks]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
         files = (path for pair in pairs for path in pair)
-        found = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
-        large = [(*pair, number, area) for pair, number, area in found if area >= min_area]
+        rows = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
+        large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
         if not self.objects:
@@ -126,7 +126,7 @@ class ImageMaskFolder(InteractiveDataset):
         self._warn("images have no mask and are not used", bare)
         small = f"images have no object of at least {min_area} pixels and are not used"
         self._warn(small, bare_of_objects)
-        drawn_on = {mask for (_, mask), *_ in found}
+        drawn_on = {mask for (_, mask), *_ in rows}
         empty = [mask.name for _, mask in pairs if mask not in drawn_on]
         self._warn("masks have no object and are not used", empty)
 

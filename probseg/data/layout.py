@@ -35,17 +35,17 @@ def picture_files(
     place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> dict[str, Path]:
     """Map the stems of the picture files in a folder to their paths."""
-    found = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
-    for path in found:
+    paths = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
+    for path in paths:
         if leads_out(path, root or place):
             msg = f"{path}: {LEADS_OUT}"
             raise DataError(msg)
-    for path, first in of_one_stem(found).items():
+    for path, first in of_one_stem(paths).items():
         msg = f"{path}: {second_of_a_stem(first)}"
         raise DataError(msg)
-    if not found:
+    if not paths:
         refuse_only_unread(place)
-    return {path.stem: path for path in found}
+    return {path.stem: path for path in paths}
 
 
 def sort_pictures(
@@ -142,14 +142,14 @@ class _Written(NamedTuple):
 
 def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
     """Read the names that a list chooses, which are all known and different."""
-    found, unknown = match_names(path, argument, known)
+    matches, unknown = match_names(path, argument, known)
     if unknown:
         msg = (
             f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
         )
         raise DataError(msg)
     lines: dict[str, int] = {}
-    for line, name in found.items():
+    for line, name in matches.items():
         if name in lines:
             msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; remove one of them"
             raise DataError(msg)
@@ -163,8 +163,8 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
 def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: str) -> set[str]:
     """Read the names that a list leaves out; a warning in the log names those that are unknown."""
     names = list(known)
-    found, unknown = match_names(path, argument, names)
-    if not found:
+    matches, unknown = match_names(path, argument, names)
+    if not matches:
         listed = f": {preview(unknown)}" if unknown else ""
         example = f" ({of} has {names[0][0]!r})" if names else ""
         msg = (
@@ -175,9 +175,9 @@ def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: st
     if unknown:
         _logger.warning(
             "%s: %d of its %d names are not in %s, and leave nothing out: %s",
-            *(path, len(unknown), len(found) + len(unknown), of, preview(unknown)),
+            *(path, len(unknown), len(matches) + len(unknown), of, preview(unknown)),
         )
-    return set(found.values())
+    return set(matches.values())
 
 
 def match_names(
@@ -197,20 +197,20 @@ def match_names(
     for number, text in texts.items():
         for form, folders in _forms(text):
             forms.setdefault(_composed(form), []).append(_Written(number, folders))
-    found: dict[int, str] = {}
+    matches: dict[int, str] = {}
     for name, file in known:
         for line, folders in forms.get(_composed(name), ()):
             parents = () if file is None else file.parent.absolute().parts
             if folders and parents[-len(folders) :] != folders:
                 continue
-            if found.setdefault(line, name) != name:
+            if matches.setdefault(line, name) != name:
                 msg = (
-                    f"{path}, line {line}: {texts[line]!r} can be {found[line]!r} or {name!r}; "
+                    f"{path}, line {line}: {texts[line]!r} can be {matches[line]!r} or {name!r}; "
                     "give the name of the file, with its suffix"
                 )
                 raise DataError(msg)
-    ordered = {number: found[number] for number in texts if number in found}
-    return ordered, [text.strip() for number, text in texts.items() if number not in found]
+    ordered = {number: matches[number] for number in texts if number in matches}
+    return ordered, [text.strip() for number, text in texts.items() if number not in matches]
 
 
 def read_classes(path: Path) -> list[str]:

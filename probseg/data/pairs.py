@@ -50,12 +50,12 @@ class ImageMaskPairs(PublishedDataset):
         self.pairs = [(images[owners[stem]], masks[stem]) for stem in sorted(masks)]
 
     def _files(self, folder: str) -> dict[str, Path]:
-        found = picture_files(self.root / folder)
-        if not found:
+        files = picture_files(self.root / folder)
+        if not files:
             layout = f"the folders {self.image_folder}/ (images) and {self.mask_folder}/ (masks)"
             way_out = self.source.way_out(self.name)
             raise DatasetNotFoundError(self.name, self.root, layout, way_out)
-        return found
+        return files
 
     @staticmethod
     def photo(stem: str) -> str:
@@ -112,13 +112,13 @@ class ImagePairs(InteractiveDataset):
         lossy = tuple(suffix for suffix in IMAGE_SUFFIXES if suffix not in LOSSLESS_SUFFIXES)
         mixed = self.images == self.masks
         owners = _files(self.images, lossy if mixed else IMAGE_SUFFIXES, name)
-        drawn = _files(self.masks, LOSSLESS_SUFFIXES, name)
-        refuse_missing(self.images, "image", sorted(set(drawn) - set(owners)), self.masks.name)
-        refuse_missing(self.masks, "mask", sorted(set(owners) - set(drawn)), self.images.name)
-        self.pairs = [(owners[stem], drawn[stem]) for stem in sorted(drawn)]
+        mask_files = _files(self.masks, LOSSLESS_SUFFIXES, name)
+        refuse_missing(self.images, "image", sorted(set(mask_files) - set(owners)), self.masks.name)
+        refuse_missing(self.masks, "mask", sorted(set(owners) - set(mask_files)), self.images.name)
+        self.pairs = [(owners[stem], mask_files[stem]) for stem in sorted(mask_files)]
         files = (path for pair in self.pairs for path in pair)
-        found = index_objects("pairs", self.masks, _count, self.pairs, files, rules=RULES)
-        self._areas = np.array([area for *_, area in found], np.int64)
+        rows = index_objects("pairs", self.masks, _count, self.pairs, files, rules=RULES)
+        self._areas = np.array([area for *_, area in rows], np.int64)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -144,15 +144,15 @@ class ImagePairs(InteractiveDataset):
 
 def _files(folder: Path, suffixes: Sequence[str], name: str) -> dict[str, Path]:
     """Map the stems of the files of some formats in a folder to their paths."""
-    found = picture_files(folder, suffixes)
-    if not found:
+    files = picture_files(folder, suffixes)
+    if not files:
         raise DatasetNotFoundError(
             name,
             folder,
             f"files with one of the suffixes {', '.join(suffixes)}",
             "Check the names of the folders and whether everything is unpacked.",
         )
-    return found
+    return files
 
 
 def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:

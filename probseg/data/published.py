@@ -93,11 +93,11 @@ class Source:
 
     def missing(self, root: Path, archive: Archive | None = None) -> list[str]:
         """List the patterns of one archive, or of all, that match nothing in a folder."""
-        wanted = [*self.made]
+        patterns = [*self.made]
         for part in self.archives if archive is None else (archive,):
-            wanted += part.holds
+            patterns += part.holds
         inner = root / self.inner
-        return [x for x in wanted if not (any(root.glob(x)) or any(inner.glob(x)))]
+        return [x for x in patterns if not (any(root.glob(x)) or any(inner.glob(x)))]
 
     def way_out(self, name: str) -> str:
         """Explain how to get the data set `name`, for `DatasetNotFoundError`."""

@@ -191,11 +191,11 @@ class MixedOrder:
         first = 0
         for number, size in enumerate(self.sizes):
             count, weights = self.counts[number], self.weights[number]
-            own = mixed(SET, seed, number)
+            set_seed = mixed(SET, seed, number)
             if weights is None:
-                part = evenly(size, count, own, epoch)
+                part = evenly(size, count, set_seed, epoch)
             else:
-                part = systematic(weights, count, mixed(own, epoch))
+                part = systematic(weights, count, mixed(set_seed, epoch))
             parts.append(first + part)
             first += size
         return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(np.concatenate(parts))
@@ -276,12 +276,12 @@ def _shuffled(size: int, seed: int, pack: int) -> Indices:
 def systematic(weights: npt.NDArray[np.float64], count: int, seed: int) -> Indices:
     """Draw with replacement in proportion to weights, by systematic sampling.
 
-    The objects, in random order, divide a line in proportion to their weights, and every so far
-    along the line, from a random beginning, an object is drawn (Madow and Madow 1944).
+    The objects, in random order, divide a line in proportion to their weights, and at equal
+    distances along it, from a random beginning, an object is drawn (Madow and Madow 1944).
     """
     random = np.random.default_rng(seed)
     order = random.permutation(np.flatnonzero(weights))
     ends = np.cumsum(weights[order] / weights.max())
     points = (np.arange(count) + random.random()) * (ends[-1] / count)
-    drawn: Indices = order[np.searchsorted(ends[:-1], points, side="right")]
-    return drawn
+    numbers: Indices = order[np.searchsorted(ends[:-1], points, side="right")]
+    return numbers

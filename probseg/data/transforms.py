@@ -44,8 +44,8 @@ class PhotometricAugmentation:
     ) -> npt.NDArray[np.uint8]:
         """Return an augmented copy of a photograph: RGB, uint8, shape `(H, W, 3)`."""
         # Not by `set_random_seed`: all transforms would draw the same numbers.
-        own = random.Random(int(generator.integers(2**63)))
-        self.transform.set_random_state(generator, own)
+        python_random = random.Random(int(generator.integers(2**63)))
+        self.transform.set_random_state(generator, python_random)
         changed: npt.NDArray[np.uint8] = self.transform(image=image)["image"]
         return changed
 

@@ -22,8 +22,8 @@ def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
     value = entry[key]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value != value // 1 or (least is not None and value < least):
-        wanted = "a whole number" if least is None else f"a whole number of at least {least}"
-        msg = f"its {key!r} must be {wanted}, got {value!r}"
+        expected = "a whole number" if least is None else f"a whole number of at least {least}"
+        msg = f"its {key!r} must be {expected}, got {value!r}"
         raise ValueError(msg)
     return int(value)
 

@@ -176,7 +176,7 @@ def _rings(mask: Mask) -> list[Points]:
     is_corner = np.zeros(len(steps), dtype=np.bool_)
     is_corner[places] = direction != direction[places]
     corners = np.stack([column, row], axis=1).astype(np.float64)
-    after, seen, found = places.tolist(), bytearray(len(steps)), []
+    after, seen, rings = places.tolist(), bytearray(len(steps)), []
     for start in np.flatnonzero(is_corner & (direction == 0)).tolist():
         ring = []
         step = start
@@ -185,8 +185,8 @@ def _rings(mask: Mask) -> list[Points]:
             ring.append(step)
             step = after[step]
         if ring:
-            found.append(corners[ring][is_corner[ring]])
-    return found
+            rings.append(corners[ring][is_corner[ring]])
+    return rings
 
 
 def _simplified(ring: Points, tolerance: float) -> Points:

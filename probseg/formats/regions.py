@@ -84,24 +84,24 @@ def union(regions: Sequence[Region]) -> Region:
     """Return what is in any of some objects, at least one, of one image."""
     if len(regions) == 1:
         return regions[0]
-    ends = [(one.y + one.inside.shape[0], one.x + one.inside.shape[1]) for one in regions]
-    y, x = min(one.y for one in regions), min(one.x for one in regions)
+    ends = [(part.y + part.inside.shape[0], part.x + part.inside.shape[1]) for part in regions]
+    y, x = min(part.y for part in regions), min(part.x for part in regions)
     bottom, right = np.max(ends, axis=0).tolist()
     inside = np.zeros((bottom - y, right - x), dtype=np.bool_)
-    for one, (end_y, end_x) in zip(regions, ends, strict=True):
-        inside[one.y - y : end_y - y, one.x - x : end_x - x] |= one.inside
+    for part, (end_y, end_x) in zip(regions, ends, strict=True):
+        inside[part.y - y : end_y - y, part.x - x : end_x - x] |= part.inside
     return Region(inside, x, y, regions[0].size)
 
 
-def overlap(one: Region, other: Region) -> float:
+def overlap(first: Region, second: Region) -> float:
     """Return the intersection over union of two objects of one image; 1 if both are empty."""
-    y, x = max(one.y, other.y), max(one.x, other.x)
+    y, x = max(first.y, second.y), max(first.x, second.x)
     parts = [
-        region.inside[max(0, y - region.y) :, max(0, x - region.x) :] for region in (one, other)
+        region.inside[max(0, y - region.y) :, max(0, x - region.x) :] for region in (first, second)
     ]
     height, width = (min(sides) for sides in zip(*(part.shape for part in parts), strict=True))
     shared = int(np.count_nonzero(parts[0][:height, :width] & parts[1][:height, :width]))
-    union = one.area + other.area - shared
+    union = first.area + second.area - shared
     return shared / union if union else 1.0
 
 

@@ -403,8 +403,8 @@ def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt
         return np.full(len(numbers), -1, dtype=np.int32)
     order = np.argsort(places)
     nearest = np.searchsorted(places, numbers, sorter=order)
-    found = order[np.minimum(nearest, len(places) - 1)]
-    return np.where(places[found] == numbers, found, -1).astype(np.int32)
+    positions = order[np.minimum(nearest, len(places) - 1)]
+    return np.where(places[positions] == numbers, positions, -1).astype(np.int32)
 
 
 def _packed(texts: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

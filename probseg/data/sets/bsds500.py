@@ -65,9 +65,9 @@ class BSDS500(PublishedDataset):
                 self.source.way_out(self.name),
             )
         unwanted = self._excluded(exclude)
-        wanted = [image for image in images if image.stem not in unwanted]
-        pairs = [(image, path) for image in wanted for path in self._maps(split, image)]
-        found = index_objects(
+        used = [image for image in images if image.stem not in unwanted]
+        pairs = [(image, path) for image in used for path in self._maps(split, image)]
+        rows = index_objects(
             f"bsds500-{split}",
             self.root,
             lambda pair: _count(pair[1], min_fraction, max_fraction),
@@ -76,8 +76,8 @@ class BSDS500(PublishedDataset):
             min_fraction=min_fraction,
             max_fraction=max_fraction,
         )
-        self.objects = [(*pair, number) for pair, number, _ in found]  # image, label map, region
-        self._areas = np.array([area for *_, area in found], np.int64)
+        self.objects = [(*pair, number) for pair, number, _ in rows]  # image, label map, region
+        self._areas = np.array([area for *_, area in rows], np.int64)
         if not self.objects:
             msg = f"{self.root}: no region is left in split {split!r} after selection"
             raise DataError(msg)

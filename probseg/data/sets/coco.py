@@ -31,13 +31,13 @@ VAL_FRACTION = 0.1
 """Share of the images that the part `"val"` has."""
 
 
-class Wanted(NamedTuple):
+class Choice(NamedTuple):
     """Selection of the annotations of a data set.
 
     Args:
         min_area: Pixels that their `area` must have.
         max_fraction: Share of the image that it may have at most; None for any.
-        crowd: Whether outlines around several objects are wanted too.
+        crowd: Whether outlines around several objects are chosen, too.
         categories: Names of their categories; None for all.
         part: Of the images, `"train"` or `"val"`.
     """
@@ -65,7 +65,7 @@ class AnnotatedObjects(InteractiveDataset):
     Args:
         annotations: The file.
         images: Folder of the images.
-        wanted: The annotations that are objects.
+        choice: The annotations that are objects.
 
     Raises:
         DatasetNotFoundError: If the annotations or a folder of images are not there.
@@ -79,14 +79,14 @@ class AnnotatedObjects(InteractiveDataset):
     path_key: str
     """Key of an image entry that holds the path of the image."""
 
-    def __init__(self, annotations: Path, images: Path, wanted: Wanted) -> None:
+    def __init__(self, annotations: Path, images: Path, choice: Choice) -> None:
         self.annotations = annotations
         self.image_root = images
         if not annotations.is_file():
             raise self.not_found(annotations.name)
         self.index = read_index(self.kind, annotations, self.place)
-        self.objects = self._chosen(wanted)
-        crowds = 0 if wanted.crowd else int(self.index.crowds.sum())
+        self.objects = self._chosen(choice)
+        crowds = 0 if choice.crowd else int(self.index.crowds.sum())
         left_out = [crowds_left_out(crowds, len(self.index.ids))] if crowds else []
         kept = self.index.left_out()
         bare = sum(kept.get(why, 0) for why in (NO_OUTLINE, TOO_SHORT))
@@ -99,7 +99,7 @@ class AnnotatedObjects(InteractiveDataset):
             if crowds < len(self.index.ids) or not left_out:
                 reasons.append(
                     f"none of its {len(self.index.ids)} annotations with an outline is left with "
-                    f"{wanted.description()}; choose fewer restrictions"
+                    f"{choice.description()}; choose fewer restrictions"
                 )
             reasons += left_out
             if crowds:
@@ -161,14 +161,14 @@ class AnnotatedObjects(InteractiveDataset):
         photo = self.photo(self.index.file(self.index.owners[number]))
         return f"{photo}#{self.index.ids[number]}"
 
-    def _chosen(self, wanted: Wanted) -> npt.NDArray[np.int64]:
-        """List the annotations that are wanted."""
+    def _chosen(self, choice: Choice) -> npt.NDArray[np.int64]:
+        """List the annotations of a choice."""
         index = self.index
-        chosen = index.areas >= wanted.min_area
-        if not wanted.crowd:
+        chosen = index.areas >= choice.min_area
+        if not choice.crowd:
             chosen &= ~index.crowds
-        if wanted.categories is not None:
-            chosen &= np.isin(index.kinds, self._numbers(wanted.categories))
+        if choice.categories is not None:
+            chosen &= np.isin(index.kinds, self._numbers(choice.categories))
         if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():
             msg = (
                 f"{self.annotations}: has annotations of images that it does not list with a "
@@ -176,11 +176,11 @@ class AnnotatedObjects(InteractiveDataset):
                 "file again"
             )
             raise DataError(msg)
-        if wanted.max_fraction is not None:
+        if choice.max_fraction is not None:
             pixels = index.image_sizes.prod(axis=1)[index.owners[chosen]]
-            chosen[chosen] = index.areas[chosen] <= wanted.max_fraction * pixels
-        if wanted.part != "all":
-            chosen &= np.isin(index.owners, self._held_out()) == (wanted.part == "val")
+            chosen[chosen] = index.areas[chosen] <= choice.max_fraction * pixels
+        if choice.part != "all":
+            chosen &= np.isin(index.owners, self._held_out()) == (choice.part == "val")
         return np.flatnonzero(chosen)
 
     def _numbers(self, categories: Sequence[str]) -> list[int]:
@@ -271,8 +271,8 @@ class COCO(AnnotatedObjects):
         name: str = "coco_json",
     ) -> None:
         self.name = name
-        wanted = Wanted(min_area, max_fraction, crowd, categories, part)
-        super().__init__(find_data(annotations), find_data(images), wanted)
+        choice = Choice(min_area, max_fraction, crowd, categories, part)
+        super().__init__(find_data(annotations), find_data(images), choice)
 
     @classmethod
     def place(cls, image: Entry) -> str:
@@ -378,7 +378,7 @@ class LVIS(AnnotatedObjects, PublishedDataset):
     ) -> None:
         self.root = self.source.folder(root)
         annotations = self.root / f"lvis_v1_{split}.json"
-        super().__init__(annotations, self.root, Wanted(min_area))
+        super().__init__(annotations, self.root, Choice(min_area))
 
     @classmethod
     def place(cls, image: Entry) -> str | None:

@@ -80,10 +80,10 @@ class COCOLVIS(InteractiveDataset):
         options = {"split": split, "columns": " ".join(_Object._fields)}
         self.index = cached("cocolvis", [annotations, masks], options, build, self.root)
         _check_images(self.root, (name.decode() for name in self.index["photos"]))
-        wanted = self.index["area"] >= max(min_area, 1)
+        chosen = self.index["area"] >= max(min_area, 1)
         if not stuff:
-            wanted &= ~self.index["stuff"]
-        self.rows = np.flatnonzero(wanted)  # of the index, for each object
+            chosen &= ~self.index["stuff"]
+        self.rows = np.flatnonzero(chosen)  # of the index, for each object
         if not len(self.rows):
             msg = f"{annotations}: no object of at least {min_area} pixels (`min_area`)"
             raise DataError(msg)
@@ -172,9 +172,9 @@ def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
 def _check_images(root: Path, names: Iterable[str]) -> None:
     """Raise a `DataError` if photographs are missing."""
     images = root / "images"
-    found = {entry.name for entry in images.iterdir()}
+    files = {entry.name for entry in images.iterdir()}
     needed = (f"{name}.jpg" for name in names)
-    refuse_missing(images, "image", [name for name in needed if name not in found], "masks")
+    refuse_missing(images, "image", [name for name in needed if name not in files], "masks")
 
 
 @contextmanager

@@ -53,6 +53,9 @@ def cached(
     on file systems without locks each builds, and one result is kept. A build that is killed leaves
     nothing that is taken for a result. Files that are cut off or damaged are noticed by their sizes
     and by checksums of samples of their content, and rebuilt with a warning in the log.
+
+    A folder among the sources changes when files in it come or go, not with what is in them. The
+    arrays are read-only; processes share their memory, also if they get them by pickling.
     """
     paths = [os.path.relpath(source, beside) for source in sources]  # data may be moved as a whole
     key = hashlib.sha256(json.dumps([name, paths, dict(options)], sort_keys=True).encode())

@@ -34,7 +34,10 @@ def chosen_root(root: Path | str | None, *names: str) -> Path:
 def picture_files(
     place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> dict[str, Path]:
-    """Map the stems of the picture files in a folder to their paths."""
+    """Map the stems of the picture files in a folder, which may be missing, to their paths.
+
+    Two files of one stem are refused, and links out of `root` (by default the folder).
+    """
     paths = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
     for path in paths:
         if leads_out(path, root or place):
@@ -51,7 +54,7 @@ def picture_files(
 def sort_pictures(
     place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> tuple[dict[str, Path], dict[Path, str]]:
-    """Divide the pictures in a folder into those that are read and the others, by their names."""
+    """Return the pictures in a folder that are read, by their stems, and why others are not."""
     files, refused = [], {}
     for path in list_pictures(place, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
         if leads_out(path, root or place):
@@ -190,6 +193,8 @@ def match_names(
     of the file. Spaces and double quotes around a name, as spreadsheets and Windows write them, do
     not count unless they are part of it, nor does the way in which accents are composed (macOS
     and Linux differ).
+
+    Returns known names by the numbers of their lines, and what the other lines have.
     """
     lines = read_lines(path, f"check the `{argument}` argument")
     texts = {number: line.split("\t")[0] for number, line in lines}

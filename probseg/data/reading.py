@@ -105,7 +105,11 @@ def index_objects(
     files: Iterable[Path],
     **options: float,
 ) -> list[tuple[_Item, int, int]]:
-    """List the objects of all label maps, reread only if a file has changed."""
+    """List the objects of all label maps as (item, number, pixels), reread if a file has changed.
+
+    `count` reads the map of an item and returns the pixels of each object by its number, shape
+    `(N,)`. `files` are all that it looks at; on `options`, too, the numbers of pixels depend.
+    """
 
     def build() -> dict[str, npt.NDArray[np.int64]]:
         rows = array("q")

@@ -172,7 +172,8 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
 
     Annotations whose outline encloses nothing are left out, and counted as everything is that the
     index does not keep; see `AnnotationIndex.left_out`. Where `area` is missing or zero,
-    that of the outline is computed.
+    that of the outline is computed. `place` returns the path of an entry of `images` inside the
+    folder of the images, or None to leave it out.
     """
 
     def build() -> Mapping[str, npt.NDArray[Any]]:

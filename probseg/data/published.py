@@ -112,7 +112,9 @@ class Source:
 
 def _source(facts: Mapping[str, Any]) -> Source:
     """Return what `published.yaml` states about a data set."""
-    fields = {key: tuple(x) if isinstance(x, list) else x for key, x in facts.items()}
+    fields: dict[str, Any] = {
+        key: tuple(x) if isinstance(x, list) else x for key, x in facts.items()
+    }
     fields["full"] = {split: Full(*numbers) for split, numbers in facts["full"].items()}
     fields["archives"] = tuple(
         Archive(

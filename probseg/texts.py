@@ -145,7 +145,7 @@ def read_lines(path: Path, way_out: str = CHECK) -> list[tuple[int, str]]:
 
 
 def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSON)
-    """Read a JSON file."""
+    """Read a JSON file; a ValueError for one nested too deeply, or with a key twice in an object."""
     text = read_text(path, way_out)
     shallow = ShallowJSON(io.BytesIO(text.encode()))
     while shallow.read(BLOCK):
@@ -204,7 +204,7 @@ _NO_SIGNS = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAML)
-    """Read a YAML file of plain data."""
+    """Read a YAML file of plain data; one too deep, or too large by its aliases, is refused."""
     loader = yaml.SafeLoader(read_text(path, way_out))
     try:
         root = loader.get_single_node()

@@ -36,7 +36,12 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_pickled(path: Path, expected: str, own: Iterable[Any] = (), legacy: bool = False) -> Any:  # noqa: ANN401
-    """Read what `torch.save` has written, without running code; tensors are on the CPU."""
+    """Read what `torch.save` has written, without running code; tensors are on the CPU.
+
+    Damaged files, others than `expected`, and those that would take more than their size raise a
+    `WeightsError`. `own` are further classes for `torch.serialization.safe_globals`; `legacy` files
+    are from before PyTorch 1.6, which are no zip files.
+    """
     try:
         is_zip = zipfile.is_zipfile(path)
         if is_zip or not legacy:

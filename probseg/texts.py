@@ -145,7 +145,7 @@ def read_lines(path: Path, way_out: str = CHECK) -> list[tuple[int, str]]:
 
 
 def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSON)
-    """Read a JSON file; one nested too deeply, or with a key twice in an object, is a ValueError."""
+    """Read a JSON file; deep nesting, or a key twice in an object, raises a ValueError."""
     text = read_text(path, way_out)
     shallow = ShallowJSON(io.BytesIO(text.encode()))
     while shallow.read(BLOCK):

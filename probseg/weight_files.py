@@ -29,10 +29,11 @@ SHARED = 4
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file, whose header must fit its size."""
     try:
-        return load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, KeyError, ValueError) as error:  # the latter of types without a name
         msg = f"{path}: cannot be read ({error}); the file is damaged or no safetensors file"
         raise WeightsError(msg) from error
+    return tensors
 
 
 def read_pickled(path: Path, expected: str, own: Iterable[Any] = (), legacy: bool = False) -> Any:  # noqa: ANN401

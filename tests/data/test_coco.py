@@ -209,7 +209,9 @@ def test_run_lengths(lvis, kind):
 
 def test_areas_that_are_not_stated(drawn):
     mask = draw_scene(objects=2, seed=1)[1] == 1
-    for outline in (polygons_of(mask), {"size": [48, 64], "counts": runs_of(mask)}):
+    outlines = polygons_of(mask)
+    turned = [np.reshape(outline, (-1, 2))[::-1].ravel().tolist() for outline in outlines]
+    for outline in (outlines, turned, {"size": [48, 64], "counts": runs_of(mask)}):
         for area in (None, 0):
             drawn.first(segmentation=outline, area=area)
             assert drawn.open().areas[0] == mask.sum()

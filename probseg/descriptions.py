@@ -40,18 +40,7 @@ def build_described(
     kind: str,
     make: Make | None = None,
 ) -> Any:  # noqa: ANN401 (an object of one of the classes)
-    """Build a described object, and first the objects among its arguments.
-
-    Args:
-        description: `{"class_path": ..., "init_args": {...}}`.
-        classes: Everything that may be built, by name.
-        kind: What the classes are, for the message: `"data set"`.
-        make: Makes each object; by default a call of its class with the arguments.
-
-    Raises:
-        ValueError: If the description has no `class_path`.
-        UnknownNameError: If a class is not in the table; the message lists the nearest names.
-    """
+    """Build a described object, and first the objects among its arguments."""
     if "class_path" not in description:
         msg = (
             f"a {kind} must be {{'class_path': ..., 'init_args': {{...}}}}, got "

@@ -15,9 +15,6 @@ def drawing(picture: Path | str) -> Iterator[None]:
     """Log the errors of a block that draws, and leave the picture out.
 
     No picture may end a training or a test: its numbers have taken hours.
-
-    Args:
-        picture: Named in the report. An unfinished file, or one of an earlier run, is removed.
     """
     try:
         yield

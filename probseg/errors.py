@@ -98,29 +98,19 @@ USER_ERRORS = (
 
 
 def user_error(error: BaseException | None) -> BaseException | None:
-    """Find the user's error in a chain of exceptions.
+    """Find the innermost of `USER_ERRORS` in a chain of exceptions; None if there is none.
 
     Argument parsers wrap the exceptions of constructors in several others.
-
-    Args:
-        error: The exception that arrived.
-
-    Returns:
-        The innermost exception of `USER_ERRORS` in its chain, or None.
     """
-    found = None
+    innermost = None
     for link in history(error):
         if isinstance(link, USER_ERRORS):
-            found = link
-    return found
+            innermost = link
+    return innermost
 
 
 def history(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes and contexts.
-
-    Args:
-        error: The exception that arrived; for None there is nothing.
-    """
+    """Yield an exception and its causes and contexts."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -42,8 +42,8 @@ KINDS: dict[str, dict[str, str]] = {
         "convert": "probseg.convert.verb.add_verb",
     },
     "annotation_export": {
-        "file_names": "probseg.convert.annotations.FILE_NAMES",
-        "write": "probseg.convert.annotations.write",
+        "file_names": "probseg.convert.EXPORTS",
+        "write": "probseg.convert.export",
     },
     "data_comparison": {
         "against": "probseg.lab.leakage_check.compare",
@@ -168,12 +168,7 @@ def find(path: str) -> Any:  # noqa: ANN401 (any object of a module)
 
 
 def imported_when_asked(package: str, paths: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports its public names when they are asked for.
-
-    Args:
-        package: `__name__` of the package.
-        paths: Dotted paths by public name.
-    """
+    """Return the `__getattr__` of a package that imports its public names on demand."""
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 (any object; becomes that of the package)
         if name in paths:

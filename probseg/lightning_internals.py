@@ -56,11 +56,6 @@ def recount_batches(trainer: L.Trainer, before: int, now: int) -> None:
     """Convert the number of finished batches of an epoch to another batch size, in place.
 
     Where that does not come out even, the crops of less than a batch are seen again.
-
-    Args:
-        trainer: Of a training that resumes within an epoch.
-        before: Batch size of the interrupted training.
-        now: Batch size of this training.
     """
     current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     open_batches = current.processed - current.completed  # whose end Lightning makes up for

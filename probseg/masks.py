@@ -87,39 +87,19 @@ def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.ui
 
 
 def read_labels(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a file of a data set whose numbers are known to be meant, one per pixel.
+    """Read a file of a data set that has a whole number 0..255 per pixel: uint8, `(H, W)`.
 
     Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
     are equal; a rotation noted in the EXIF data is carried out.
-
-    Args:
-        path: The file.
-
-    Returns:
-        uint8, shape `(H, W)`.
-
-    Raises:
-        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, several
-            pages or a lossy compression, or does not hold one whole number in 0..255 per pixel.
     """
     return _numbers(_open_mask(path), path)
 
 
 def read_colours(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a mask file as colours; palette files give the colours of their palette.
+    """Read a mask file as RGB, uint8, shape `(H, W, 3)`; palettes give their colours.
 
     Grey values are repeated over the channels. Transparency is dropped where it hides nothing, or
     everything alike.
-
-    Args:
-        path: The file.
-
-    Returns:
-        RGB, uint8, shape `(H, W, 3)`.
-
-    Raises:
-        DataError: As `read_labels`, and if the file has more than 8 bits, or transparency that
-            hides more than black.
     """
     picture = _open_mask(path).picture
     if picture.mode not in COLOUR_MODES:
@@ -134,16 +114,9 @@ def read_colours(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def read_grey(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a black-and-white mask file, which may be a colour file and have a few stray values.
+    """Read a black-and-white mask file, which may be in colour and have a few stray values.
 
-    Args:
-        path: The file.
-
-    Returns:
-        Grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
-
-    Raises:
-        DataError: As `read_colours`, and if no value is above 128.
+    Returns grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
     """
     values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS, np.float32))
     grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
@@ -194,14 +167,7 @@ def _open_mask(path: Path) -> _Decoded:
 
 
 def _scale(kind: str | None, packing: str, largest: object, white_is_zero: bool) -> str:
-    """Say why the grey values that Pillow reads may not be the numbers in the file.
-
-    Args:
-        kind: Format of the file.
-        packing: Of its pixels.
-        largest: In PPM files the largest number that they may have, for which Pillow gives 255.
-        white_is_zero: Whether Pillow inverts the numbers.
-    """
+    """Say why the grey values that Pillow reads may not be the numbers in the file."""
     if packing.startswith(("L;2", "L;4")):
         return f"{packing[2]} bits per pixel"
     if white_is_zero:
@@ -245,7 +211,8 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
         )
         raise DataError(msg)
     labels = np.array(values, np.uint8)
-    if scale and not _black_and_white(picture, labels):
+    grey = picture.mode == "L" and bool(np.isin(labels, (0, 255)).all())
+    if scale and not (picture.mode == "1" or grey):  # Pillow reads black and white as shown
         msg = (
             f"{path}: is a grey file with {scale}, whose numbers differ from its grey values; save "
             "it as a PNG with 8 bits"
@@ -256,25 +223,16 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     return labels
 
 
-def _black_and_white(picture: Image.Image, labels: npt.NDArray[np.uint8]) -> bool:
-    """Whether a file holds black and white alone, which Pillow reads as they are shown."""
-    return picture.mode == "1" or (picture.mode == "L" and bool(np.isin(labels, (0, 255)).all()))
-
-
 def _meant(path: Path) -> tuple[npt.NDArray[np.uint8], bool]:
     """Return the labels of a mask file of the user, and whether they are numbers for certain."""
     decoded = _open_mask(path)
     labels = _numbers(decoded, path)
     certain = False
     if decoded.picture.mode in ("P", "PA"):
-        labels, certain = _by_palette(labels, _palette(decoded.picture), path)
+        palette = np.array(decoded.picture.getpalette("RGB") or [], np.int16).reshape(-1, 3)
+        labels, certain = _by_palette(labels, palette, path)
         _refuse_object_in_alpha(decoded.picture, labels, path)
     return labels, certain
-
-
-def _palette(picture: Image.Image) -> npt.NDArray[np.int16]:
-    """Return the colours of a palette, shape `(C, 3)`."""
-    return np.array(picture.getpalette("RGB") or [], np.int16).reshape(-1, 3)
 
 
 def _by_palette(
@@ -282,14 +240,8 @@ def _by_palette(
 ) -> tuple[npt.NDArray[np.uint8], bool]:
     """Decide between the indices of a palette file and its colours.
 
-    Args:
-        indices: uint8, shape `(H, W)`.
-        palette: Its colours, shape `(C, 3)`; some files use indices beyond it.
-        path: Named in the errors.
-
-    Returns:
-        Labels, uint8, shape `(H, W)`, and whether they are numbers for certain, as those of a
-        coloured palette are.
+    Returns labels, uint8, shape `(H, W)`, and whether they are numbers for certain, as those of a
+    coloured palette are. Some files use indices beyond their palette, shape `(C, 3)`.
     """
     used = np.flatnonzero(count_values(indices))
     if len(palette) == 0 or used[-1] >= len(palette):

@@ -63,33 +63,15 @@ def count_values(labels: Labels) -> npt.NDArray[np.int64]:
 
 
 def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int]:
-    """List the numbers of the objects in a mask.
+    """List the numbers of the objects in labels, uint8, shape `(H, W)`, in ascending order.
 
     Numbers 1 to 254 are objects and 255 is ignored. A mask that holds 0 and 255 only is a plain
     black-and-white mask: 255 is its object.
-
-    Args:
-        labels: uint8, shape `(H, W)`.
-        path: Named in the errors.
-        certain: Whether the values are known to be numbers and no grey values.
-
-    Returns:
-        Object numbers in ascending order; empty if all pixels are 0.
-
-    Raises:
-        DataError: If the values cannot be object numbers.
     """
     areas = count_values(labels)
     ids = [value for value in np.flatnonzero(areas).tolist() if value != 0]
     if ids in ([], [IGNORE]):
         return ids
-    _refuse_picture(labels, ids, path)
-    if not certain:
-        _refuse_grey_values(labels, areas, ids, path)
-    return [value for value in ids if value != IGNORE]
-
-
-def _refuse_picture(labels: Labels, ids: list[int], path: Path) -> None:
     changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
     if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
         msg = (
@@ -97,6 +79,9 @@ def _refuse_picture(labels: Labels, ids: list[int], path: Path) -> None:
             "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
         )
         raise DataError(msg)
+    if not certain:
+        _refuse_grey_values(labels, areas, ids, path)
+    return [value for value in ids if value != IGNORE]
 
 
 def _refuse_grey_values(

@@ -1,9 +1,10 @@
-"""Paths in a checkout and in an installed wheel, and atomic replacement of files."""
+"""Paths in a checkout and in a wheel, atomic replacement, and what transfers of files share."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,11 +33,7 @@ def data_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Folder for files that can be rebuilt: `$PROBSEG_CACHE`, or `~/.cache/probseg`.
-
-    Raises:
-        RuntimeError: If it is not set, and the user has no home.
-    """
+    """Folder for files that can be rebuilt: `$PROBSEG_CACHE`, or `~/.cache/probseg`."""
     chosen = os.environ.get("PROBSEG_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "probseg"
 
@@ -76,10 +73,6 @@ def leads_out(path: Path, folder: Path) -> bool:
     This is the one rule for links in folders that others made: what they lead to is not read, not
     listed and not written. The folder itself may be a link. Files of `images/` and `masks/` may lie
     in the folder that holds these.
-
-    Args:
-        path: Below the folder, by its text.
-        folder: As the user named it.
     """
     if not path.is_relative_to(folder):
         return True
@@ -96,14 +89,8 @@ def leads_out(path: Path, folder: Path) -> bool:
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file so that a process killed meanwhile leaves the old one or the new one.
 
-    What is written goes beside the file, and takes its place at the end of the block. After an
+    Yields where to write: beside the file, whose place it takes at the end of the block. After an
     error nothing of it is left.
-
-    Args:
-        path: The file to be; its folder is made if need be.
-
-    Yields:
-        Where to write.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.part")
@@ -119,3 +106,26 @@ def write_text(path: Path, text: str) -> None:
     """Write a file in UTF-8 so that it appears whole, see `replacing`."""
     with replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
+
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the name of a task, the bytes or items done, and their total (None: unknown)."""
+
+BLOCK = 1 << 16
+"""Bytes read at once."""
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """Report no progress."""
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    """Return the checksum of a file in hexadecimal; `algorithm` is `sha256` or `md5`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def offline() -> bool:
+    """Return whether `PROBSEG_OFFLINE` or `HF_HUB_OFFLINE` forbids to use the network."""
+    values = (os.environ.get(name, "") for name in ("PROBSEG_OFFLINE", "HF_HUB_OFFLINE"))
+    return any(value.lower() in ("1", "on", "yes", "true") for value in values)

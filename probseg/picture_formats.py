@@ -88,21 +88,12 @@ def _remedy(kind: str) -> str:
 
 
 def list_pictures(place: Path, suffixes: Collection[str] = IMAGE_SUFFIXES) -> list[Path]:
-    """Return the files of a folder with one of these suffixes, by name.
-
-    Args:
-        place: The folder; there is nothing in one that is missing.
-        suffixes: In small letters. Hidden files are left out.
-    """
+    """Return the files of a folder with one of these suffixes, by name."""
     return sorted(path for path in place.glob("[!.]*") if path.suffix.lower() in suffixes)
 
 
 def of_one_stem(paths: Iterable[Path]) -> dict[Path, Path]:
-    """Map each file with the stem of an earlier one to that: their masks would have one name.
-
-    Args:
-        paths: Files in the order in which they count; folders are part of stems.
-    """
+    """Map each file with the stem of an earlier one to that: their masks would have one name."""
     first: dict[Path, Path] = {}
     twins = {path: first.setdefault(path.with_suffix(""), path) for path in paths}
     return {path: other for path, other in twins.items() if path != other}
@@ -119,14 +110,7 @@ def unread_files(folder: Path) -> list[Path]:
 
 
 def refuse_only_unread(folder: Path) -> None:
-    """Raise for a folder without pictures if the reason is the format of its photographs.
-
-    Args:
-        folder: A folder without pictures that can be read; it may be missing.
-
-    Raises:
-        DataError: If it has files of `UNREAD_SUFFIXES`.
-    """
+    """Raise for a folder without pictures if the reason is the format of its photographs."""
     unread = unread_files(folder)
     if unread:
         reason = f"`{unread[0].name}`: {not_supported(unread[0])}"

@@ -27,20 +27,14 @@ def mixed(*numbers: int) -> int:
 
     Each number is added to the hash of those before it, and goes through SplitMix64 (Steele, Lea
     and Flood 2014).
-
-    Args:
-        numbers: Whole numbers; of negative and long ones the last 64 bits count.
     """
     state = 0
     for number in numbers:
-        state = _scrambled((state + number + _STEP) % _BITS)
+        state = (state + number + _STEP) % _BITS
+        for shift, factor in _ROUNDS:
+            state = (state ^ (state >> shift)) * factor % _BITS
+        state ^= state >> _LAST_SHIFT
     return state >> 1
-
-
-def _scrambled(number: int) -> int:
-    for shift, factor in _ROUNDS:
-        number = (number ^ (number >> shift)) * factor % _BITS
-    return number ^ (number >> _LAST_SHIFT)
 
 
 class Draws:
@@ -64,25 +58,11 @@ class Draws:
         self._drawn = 0
 
     def uniform(self, count: int) -> Tensor:
-        """Draw numbers in [0, 1).
-
-        Args:
-            count: Numbers per image.
-
-        Returns:
-            float32, shape `(B, count)`.
-        """
+        """Draw numbers in [0, 1): float32, shape `(B, count)`."""
         return (self._bits(count) >> 39).float() / 2**24  # of 63 bits the upper 24
 
     def below(self, limits: Tensor) -> Tensor:
-        """Draw whole numbers in [0, limit).
-
-        Args:
-            limits: int64, shape `(B, ...)`, each at least 1.
-
-        Returns:
-            int64 of the same shape.
-        """
+        """Draw whole numbers in [0, limit) for limits of at least 1, int64, shape `(B, ...)`."""
         bits = self._bits(limits[0].numel()).view_as(limits)
         return bits.remainder(limits)  # limits are far below 2**63: no number is preferred
 

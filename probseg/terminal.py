@@ -49,11 +49,7 @@ class Terminal(Console):
 
 
 def console(**options: Any) -> Terminal:  # noqa: ANN401
-    """Return a console, of `UNLIMITED` columns where the width of the output is unknown.
-
-    Args:
-        **options: Of `rich.console.Console`.
-    """
+    """Return a console, of `UNLIMITED` columns where the width of the output is unknown."""
     known = Console().is_terminal or os.environ.get("COLUMNS", "").isdigit()
     return Terminal(width=None if known else UNLIMITED, **options)
 
@@ -67,15 +63,7 @@ def print_paths(terminal: Console, paths: Iterable[Path]) -> None:
 def print_table(
     terminal: Console, title: str, grid: Grid, caption: str = "", texts: Collection[str] = ()
 ) -> None:
-    """Print a table; one that is too wide for the output is turned or cut, see `fitted`.
-
-    Args:
-        terminal: Where to.
-        title: The line above.
-        grid: The table; its first column is to the left, the others to the right.
-        caption: Words below.
-        texts: Names of columns of words, to the left, which may be wrapped.
-    """
+    """Print a table; one that is too wide for the output is turned or cut, see `fitted`."""
     terminal.print(title, style="italic", markup=False, highlight=False)
     for header, rows in fitted(grid, terminal.width - GAP, texts):
         table = Table(box=box.SIMPLE, padding=(0, GAP - 1, 0, 0))
@@ -97,14 +85,8 @@ def print_table(
 def fitted(grid: Grid, width: int, texts: Collection[str] = ()) -> list[Grid]:
     """Return a table in a form that fits a number of columns of text.
 
-    Args:
-        grid: The table.
-        width: Largest width.
-        texts: Names of columns of words, which may be wrapped.
-
-    Returns:
-        The table itself; or, if it is too wide, with its rows as columns; or, if that is too wide,
-        as several tables, each with the first column and some of the others.
+    That is the table itself, or its rows as columns, or several tables, each with the first column
+    and some of the others. `texts` names columns of words, which may be wrapped.
     """
     columns = [list(column) for column in zip(grid.header, *grid.rows, strict=True)]
     widths = [_width(column, column[0] in texts) + GAP for column in columns]

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from probseg.errors import DataError
-from probseg.transfer import BLOCK
+from probseg.paths import BLOCK
 
 CHECK = "check the path"
 
@@ -70,14 +70,6 @@ def open_text(path: Path, way_out: str = CHECK) -> Iterator[TextIO]:
     """Open a text file in UTF-8, or in UTF-8, UTF-16 or UTF-32 with a byte-order mark.
 
     Lines end as in the file; iteration splits them at CR, LF and CR LF.
-
-    Args:
-        path: The file.
-        way_out: End of the messages about a file that cannot be opened, e.g. the argument that
-            names it.
-
-    Raises:
-        DataError: If it cannot be opened, or is no such text.
     """
     with _opened(path, way_out) as file:
         encoding = encoding_of(file.peek(4))
@@ -94,9 +86,6 @@ def open_as_utf8(path: Path, way_out: str = CHECK) -> Iterator[BinaryIO]:
     """Open such a text file as bytes in UTF-8 without a mark, for readers of bytes.
 
     UTF-16 and UTF-32 are converted in memory.
-
-    Raises:
-        DataError: If it cannot be opened, or is no UTF-16 or UTF-32 in spite of its mark.
     """
     with _opened(path, way_out) as file:
         encoding = encoding_of(file.peek(4))
@@ -130,11 +119,7 @@ def encoding_of(beginning: bytes) -> str:
 
 
 def read_text(path: Path, way_out: str = CHECK) -> str:
-    """Read a text file, see `open_text`.
-
-    Raises:
-        DataError: If it cannot be opened, or is no text.
-    """
+    """Read a text file, see `open_text`."""
     with open_text(path, way_out) as file:
         if path.stat().st_size > LARGEST:
             msg = f"{path}: has more than {LARGEST / 1e6:.0f} MB, and is not read; divide the file"
@@ -150,19 +135,9 @@ def read_text(path: Path, way_out: str = CHECK) -> str:
 
 
 def read_lines(path: Path, way_out: str = CHECK) -> list[tuple[int, str]]:
-    """Read the lines of a list that are not blank, without their ends.
+    """Read number (from 1) and text of the lines of a list that are not blank.
 
     Spaces at the ends of a line are kept. Nothing is a comment: names may begin with `#`.
-
-    Args:
-        path: The file.
-        way_out: See `open_text`.
-
-    Returns:
-        Number from 1 and text of each line.
-
-    Raises:
-        DataError: If it cannot be opened, or is no text.
     """
     text = read_text(path, way_out).replace("\r\n", "\n").replace("\r", "\n")
     lines = ((number, line.lstrip(MARK)) for number, line in enumerate(text.split("\n"), start=1))
@@ -170,13 +145,7 @@ def read_lines(path: Path, way_out: str = CHECK) -> list[tuple[int, str]]:
 
 
 def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSON)
-    """Read a JSON file.
-
-    Raises:
-        DataError: If it cannot be opened, or is no text.
-        ValueError: If it is not JSON, lists or objects are nested too deeply, or an object has a
-            key twice, of which one would be lost; the message lacks the path.
-    """
+    """Read a JSON file; deep nesting, or a key twice in an object, raises a ValueError."""
     text = read_text(path, way_out)
     shallow = ShallowJSON(io.BytesIO(text.encode()))
     while shallow.read(BLOCK):
@@ -235,13 +204,7 @@ _NO_SIGNS = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAML)
-    """Read a YAML file of plain data.
-
-    Raises:
-        DataError: If it cannot be opened, is no text, is nested too deeply, or grows too large by
-            its aliases.
-        yaml.YAMLError: If it is not YAML.
-    """
+    """Read a YAML file of plain data; one too deep, or too large by its aliases, is refused."""
     loader = yaml.SafeLoader(read_text(path, way_out))
     try:
         root = loader.get_single_node()
@@ -277,9 +240,9 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, i
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         twin = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         msg = f"{twin!r} is there more than once; merge its entries"
         raise ValueError(msg)
-    return found
+    return entries

@@ -27,32 +27,21 @@ SHARED = 4
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file, whose header must fit its size.
-
-    Raises:
-        WeightsError: If it is damaged, or something else.
-    """
+    """Read a safetensors file, whose header must fit its size."""
     try:
-        return load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, KeyError, ValueError) as error:  # the latter of types without a name
         msg = f"{path}: cannot be read ({error}); the file is damaged or no safetensors file"
         raise WeightsError(msg) from error
+    return tensors
 
 
 def read_pickled(path: Path, expected: str, own: Iterable[Any] = (), legacy: bool = False) -> Any:  # noqa: ANN401
     """Read what `torch.save` has written, without running code; tensors are on the CPU.
 
-    Args:
-        path: The file.
-        expected: What it should be, for messages: `"a checkpoint of RITM"`.
-        own: Further classes for `torch.serialization.safe_globals`.
-        legacy: Whether it may be in the format from before PyTorch 1.6, which is no zip file.
-
-    Returns:
-        Tensors, numbers, texts and collections of them.
-
-    Raises:
-        WeightsError: If it is damaged or something else, or would take more than its size.
+    Damaged files, others than `expected`, and those that would take more than their size raise a
+    `WeightsError`. `own` are further classes for `torch.serialization.safe_globals`; `legacy` files
+    are from before PyTorch 1.6, which are no zip files.
     """
     try:
         is_zip = zipfile.is_zipfile(path)

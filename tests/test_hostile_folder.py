@@ -12,7 +12,7 @@ from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import read_readable
 from probseg.annotate.sessions import Sessions
 from probseg.convert import READERS, WRITERS, Request, convert
-from probseg.convert.ledger import IMAGES, OBJECTS
+from probseg.convert.parts import IMAGES, OBJECTS
 from probseg.data import COCO, ImageMaskFolder
 from probseg.data.checks import check_folder
 from probseg.data.prompts import read_prompts

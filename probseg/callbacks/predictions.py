@@ -23,10 +23,9 @@ from typing_extensions import TypedDict
 
 from probseg.data.prompts import PromptedImage
 from probseg.errors import UsageError
-from probseg.formats import coco, png, run_lengths
+from probseg.formats import COCO, MASKS, OVERLAYS, coco, png, run_lengths
 from probseg.formats.colours import distinct_colours, overlay
 from probseg.formats.mask_names import mask_names, stem_of
-from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.images import MAX_PIXELS
 from probseg.paths import leads_out, replacing, write_text
 from probseg.tasks.prediction import Job, PhotoResult

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from probseg.cli.progress import bars
-from probseg.data.fetching import fetch
+from probseg.data.fetch import fetch
 from probseg.data.published import get_published
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from probseg.data.published import SOURCES
-from probseg.data.source import MEGABYTE, Source
+from probseg.data.published import MEGABYTE, SOURCES, Source
 from probseg.terminal import Grid, console, print_table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from probseg.cli.arguments import Parser, add_device, check_writable, positive
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
-from probseg.formats.results import COCO, FORMATS, MASKS
+from probseg.formats import COCO, FORMATS, MASKS
 from probseg.images import read_image
 from probseg.types import Click
 

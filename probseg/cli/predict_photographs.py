@@ -19,14 +19,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from probseg.callbacks.predictions import ANNOTATIONS, PredictionWriter, picture, write_picture
 from probseg.cli.faults import interruption
 from probseg.cli.noise import without_notices
-from probseg.data.layout import unread_folders
-from probseg.data.lists import some
+from probseg.data.layout import preview, unread_folders
 from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
 from probseg.errors import UsageError
-from probseg.formats import png, run_lengths
+from probseg.formats import COCO, MASKS, OVERLAYS, png, run_lengths
 from probseg.formats.colours import distinct_colours
 from probseg.formats.mask_names import photograph_files, refuse_name
-from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.interact.photograph import as_photograph
 from probseg.kinds import TASKS, find
 from probseg.models import Network, task_of
@@ -219,7 +217,7 @@ def _finish(
     if COCO not in options.formats and (options.output / ANNOTATIONS).exists():
         lines.append(f"{options.output / ANNOTATIONS}: was there before, and has not been changed")
     if skipped:
-        lines.append(f"skipped, as they have no prompt: {some(skipped)}")
+        lines.append(f"skipped, as they have no prompt: {preview(skipped)}")
     places = {(options.images / file).parent for file in prompted} | {options.output}
     nested = [
         path.name
@@ -227,7 +225,7 @@ def _finish(
         if not any(place.resolve().is_relative_to(path.resolve()) for place in places)
     ]
     if nested:
-        lines.append(f"not looked into, as they are folders: {some(nested)}")
+        lines.append(f"not looked into, as they are folders: {preview(nested)}")
     if prompts.crowds:
         lines.append(f"skipped, as they are crowds: {prompts.crowds} annotations")
     reasons = [f"failed: {what}: {why}" for one in failed for what, why in one.reasons.items()]

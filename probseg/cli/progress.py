@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from probseg.transfer import Progress
+from probseg.paths import Progress
 
 
 @contextmanager

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from probseg.convert import coco_files, label_studio, labelme, masks, yolo_texts
-from probseg.convert.ledger import IMAGES, Ledger
+from probseg.convert import coco_files, label_studio, labelme, masks, yolo
 from probseg.convert.parts import (
+    IMAGES,
     AnnotatedImage,
     LabelledRegion,
+    Ledger,
     Reader,
     Request,
     Writer,
@@ -24,7 +25,7 @@ READERS: dict[str, Reader] = {
     "png": masks.read,
     "index": masks.read,
     "coco": coco_files.read,
-    "yolo": yolo_texts.read,
+    "yolo": yolo.read,
     "label-studio": label_studio.read,
     "labelme": labelme.read,
 }
@@ -35,7 +36,7 @@ WRITERS: dict[str, Writer] = {
     "coco-uncompressed": coco_files.writer(coco_files.uncompressed),
     "coco-polygons": coco_files.writer(coco_files.outlines),
     "coco-results": coco_files.write_results,
-    "yolo": yolo_texts.write,
+    "yolo": yolo.write,
     "label-studio": label_studio.write,
     "labelme": labelme.writer(labelme.mask),
     "labelme-polygons": labelme.writer(labelme.outlines),
@@ -48,6 +49,13 @@ SCORED = ("coco", "labelme")
 
 FOLDERS = ("png", "index", "yolo", "labelme", "labelme-polygons")
 """Formats that are a folder; the others are one file."""
+
+EXPORTS = {
+    name: f"annotations-{name}{'' if name in FOLDERS else '.json'}"
+    for name in WRITERS
+    if name != "coco"
+}
+"""Files and folders of the annotation page by format; `coco` is its `annotations.json` itself."""
 
 
 def convert(
@@ -77,11 +85,12 @@ def convert(
             source.
     """
     reader, writer = formats
-    if not _is_free(target, writer):
+    is_folder = writer in FOLDERS
+    if any(target.iterdir()) if is_folder and target.is_dir() else target.exists():
         msg = f"{target}: exists; remove it, or choose another name"
         raise DataError(msg)
     ledger = Ledger()
-    with _whole(target, writer in FOLDERS) as draft:
+    with _whole(target, is_folder) as draft:
         images = READERS[reader](source, request, ledger)
         counted = _checked(images, ledger, progress, writer.startswith(SCORED))
         WRITERS[writer](draft, counted, request, ledger)
@@ -92,10 +101,14 @@ def convert(
     return ledger
 
 
-def _is_free(target: Path, writer: str) -> bool:
-    if target.is_dir() and writer in FOLDERS:
-        return not any(target.iterdir())
-    return not target.exists()
+def export(name: str, annotations: Path, target: Path, storage: PurePosixPath) -> list[str]:
+    """Write COCO annotations in another format, to a path that does not exist.
+
+    `storage` is the folder of the photographs for Label Studio, whose document root is above it.
+    Returns what the format cannot hold, one thing a line.
+    """
+    request = Request(storage=storage, ids_of=annotations)
+    return convert(annotations, target, ("coco", name), request).lines()
 
 
 def _checked(
@@ -104,11 +117,7 @@ def _checked(
     progress: Callable[[int], None],
     keeps_scores: bool,
 ) -> Iterator[AnnotatedImage]:
-    """Pass images on, without objects that have no pixel.
-
-    Raises:
-        DataError: If two images have one name.
-    """
+    """Pass images on, without objects that have no pixel."""
     seen = set()
     for number, image in enumerate(images, start=1):
         path = PurePosixPath(image.file)  # without "./"
@@ -126,13 +135,13 @@ def _checked(
 def _drawn(
     objects: Iterable[LabelledRegion], ledger: Ledger, keeps_scores: bool
 ) -> Iterator[LabelledRegion]:
-    for one in objects:
-        if any("\ud800" <= sign <= "\udfff" for sign in one.label):
-            msg = f"{one.label!a}: is the name of a class with half a character; rename it"
+    for item in objects:
+        if any("\ud800" <= sign <= "\udfff" for sign in item.label):
+            msg = f"{item.label!a}: is the name of a class with half a character; rename it"
             raise DataError(msg)
-        if one.region.area:
-            ledger.change("scores of objects", one.score is not None and not keeps_scores)
-            yield one
+        if item.region.area:
+            ledger.change("scores of objects", item.score is not None and not keeps_scores)
+            yield item
         else:
             ledger.lose("without a pixel inside of their image", objects=1)
 

@@ -13,19 +13,24 @@ from typing import Any
 import ijson
 import numpy as np
 
-from probseg.convert.ledger import Ledger
 from probseg.convert.parts import (
     NO_NAME,
     UNUSED,
     AnnotatedImage,
     LabelledRegion,
+    Ledger,
     Request,
     Writer,
     outlined,
 )
-from probseg.data.json_files import entries
-from probseg.data.sets.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
-from probseg.data.sets.annotation_index import AnnotationIndex
+from probseg.data.sets.annotations import (
+    NO_OUTLINE,
+    TOO_SHORT,
+    AnnotationIndex,
+    Entry,
+    entries,
+    read_index,
+)
 from probseg.errors import DataError
 from probseg.formats import coco, polygons, run_lengths
 from probseg.paths import replacing
@@ -99,21 +104,21 @@ def writer(segmentation: Callable[[LabelledRegion, Request, Ledger], Any]) -> Wr
                     {"id": key, "file_name": image.file, "height": height, "width": width}
                 )
                 ledger.write(images=1)
-                for one in image.objects:
-                    outline = segmentation(one, request, ledger)
+                for item in image.objects:
+                    outline = segmentation(item, request, ledger)
                     if outline is None:
                         continue
                     count += 1
-                    category = numbers.setdefault(one.label, len(numbers) + 1)
+                    category = numbers.setdefault(item.label, len(numbers) + 1)
                     if category > len(categories):
-                        categories.extend(coco.numbered({one.label: category}))
+                        categories.extend(coco.numbered({item.label: category}))
                     yield {
                         "id": count,
                         "image_id": key,
                         "category_id": category,
                         "segmentation": outline,
-                        **coco.measures(run_lengths.encode(one.region)),
-                        **({} if one.score is None else {"score": one.score}),
+                        **coco.measures(run_lengths.encode(item.region)),
+                        **({} if item.score is None else {"score": item.score}),
                     }
                     ledger.write(objects=1)
 
@@ -129,9 +134,6 @@ def write_results(
 
     Images and categories have the ids of the COCO file `request.ids_of`, where their names are the
     same. Objects have no `bbox`: loadRes would take its area as that of the mask.
-
-    Raises:
-        DataError: If there is no such file, or it cannot be read.
     """
     if request.ids_of is None:
         msg = (
@@ -145,20 +147,20 @@ def write_results(
         for image in images:
             key = image_ids.get(PurePosixPath(image.file).as_posix())
             written = 0
-            for one in image.objects:
-                category = categories.get(one.label)
+            for item in image.objects:
+                category = categories.get(item.label)
                 if key is None:
                     ledger.lose("of images that the file of --ids-of does not list", objects=1)
                 elif category is None:
                     ledger.lose("of classes that the file of --ids-of does not list", objects=1)
                 else:
-                    if one.score is None:
+                    if item.score is None:
                         ledger.change("objects without a score, which get 1")
                     yield {
                         "image_id": key,
                         "category_id": category,
-                        "segmentation": run_lengths.encode(one.region),
-                        "score": 1.0 if one.score is None else one.score,
+                        "segmentation": run_lengths.encode(item.region),
+                        "score": 1.0 if item.score is None else item.score,
                     }
                     written += 1
             ledger.write(images=bool(written), objects=written)
@@ -170,11 +172,7 @@ def write_results(
 
 
 def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids of the images and categories of a file by their names.
-
-    Raises:
-        DataError: If it cannot be read, or has no image.
-    """
+    """Return the ids of the images and categories of a file by their names."""
     try:
         images = {
             PurePosixPath(_file(entry)).as_posix(): coco.whole(entry, "id")
@@ -195,20 +193,20 @@ def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
     return images, categories
 
 
-def compressed(one: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
+def compressed(item: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
     """Return the run lengths as text."""
-    return run_lengths.encode(one.region)
+    return run_lengths.encode(item.region)
 
 
-def uncompressed(one: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
+def uncompressed(item: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
     """Return the run lengths as numbers."""
-    return run_lengths.encode(one.region, compressed=False)
+    return run_lengths.encode(item.region, compressed=False)
 
 
-def outlines(one: LabelledRegion, request: Request, ledger: Ledger) -> list[list[float]] | None:
+def outlines(item: LabelledRegion, request: Request, ledger: Ledger) -> list[list[float]] | None:
     """Return polygons, which fill holes; None if they enclose nothing."""
-    draw = partial(polygons.from_coco, size=one.region.size)
-    outline = outlined(one, request, ledger, polygons.to_coco, draw)
+    draw = partial(polygons.from_coco, size=item.region.size)
+    outline = outlined(item, request, ledger, polygons.to_coco, draw)
     if outline is None:
         return None
     if any(part.holes for part in outline.parts):

@@ -12,10 +12,9 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import ijson
 
-from probseg.convert.ledger import Ledger
-from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Request
-from probseg.data.json_files import entries
+from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request
 from probseg.data.layout import leads_outside
+from probseg.data.sets.annotations import entries
 from probseg.errors import DataError
 from probseg.formats import brush
 from probseg.formats.coco import size_of, write_list
@@ -65,7 +64,12 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
                     _Brushed(
                         _list(result["value"]["rle"], "rle"),
                         size_of(result, ("original_height", "original_width")),
-                        _labels(result["value"]),
+                        [
+                            _text(label, "brushlabels")
+                            for label in _list(
+                                result["value"].get("brushlabels") or [NO_NAME], "brushlabels"
+                            )
+                        ],
                     )
                     for result in brushed
                 ]
@@ -95,18 +99,12 @@ def _list(value: object, key: str) -> list[Any]:
     return value
 
 
-def _labels(value: Entry) -> list[str]:
-    """Return the labels of a result, `NO_NAME` if it has none."""
-    labels = _list(value.get("brushlabels") or [NO_NAME], "brushlabels")
-    return [_text(label, "brushlabels") for label in labels]
-
-
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:
     """Return the results of the annotation that counts."""
     annotations = task["annotations"]
     ledger.find(objects=sum(len(annotation["result"]) for annotation in annotations))
     skipped = [annotation for annotation in annotations if annotation.get("was_cancelled")]
-    first, *others = [one for one in annotations if not one.get("was_cancelled")] or [
+    first, *others = [item for item in annotations if not item.get("was_cancelled")] or [
         {"result": []}
     ]
     for which, left_out in (("skipped", skipped), ("further", others)):
@@ -124,39 +122,31 @@ def _results(task: Entry, ledger: Ledger) -> list[Entry]:
 def _objects(
     place: Path, file: str, size: tuple[int, int], objects: list[_Brushed], ledger: Ledger
 ) -> Iterator[LabelledRegion]:
-    for one in objects:
-        if one.size != size:
+    for item in objects:
+        if item.size != size:
             msg = f"{place}: the masks of {file} are for images of different sizes"
             raise DataError(msg)
         try:
-            region = brush.decode(one.rle, size)
+            region = brush.decode(item.rle, size)
         except (ValueError, TypeError) as error:
             msg = f"{place}: a mask of {file} cannot be drawn: {error}"
             raise DataError(msg) from error
-        label, *more = one.labels
+        label, *more = item.labels
         ledger.change("labels of objects after the first", len(more))
         yield LabelledRegion(region, label)
 
 
 def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
-    """Return the paths of images, with `/`; None for those without a name.
-
-    Args:
-        addresses: Of the images.
-        storage: Folder that the names of files of a local storage leave out.
-
-    Raises:
-        ValueError: If a path leads out of the folder of the images, or is not in the storage.
-    """
+    """Return the paths of images, with `/`; None for those without a name."""
     paths = [_path(address) for address in addresses]
     remote = [f"/{path.parent}" for path, is_local in filter(None, paths) if not is_local]
     shared = len(PurePosixPath(commonpath(remote)).parts) - 1 if remote else 0
     names: list[str | None] = []
-    for address, found in zip(addresses, paths, strict=True):
-        if found is None:
+    for address, place in zip(addresses, paths, strict=True):
+        if place is None:
             names.append(None)
             continue
-        path, is_local = found
+        path, is_local = place
         if is_local and not path.is_relative_to(storage):
             msg = f"{address!r} is not in the folder of --storage, {storage}"
             raise ValueError(msg)
@@ -170,11 +160,7 @@ def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
 
 
 def _path(address: str) -> tuple[PurePosixPath, bool] | None:
-    """Return the path in an address and whether it is one in a local storage; None for content.
-
-    Raises:
-        ValueError: If the address of a file in a local storage has more than its path.
-    """
+    """Return the path in an address and whether it is one in a local storage; None for content."""
     if address[:5].lower() == "data:":
         return None
     scheme, _, rest = address.partition("://")
@@ -202,10 +188,6 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
     """Write tasks for an import into Label Studio, with brush labels as their annotations.
 
     The images are files of a local storage, in the folder `request.storage` of the document root.
-
-    Raises:
-        DataError: If a name has a backslash, which separates folders in Label Studio, or an image
-            would be directly in the document root, of which no file is shown.
     """
     with replacing(place) as draft, draft.open("w", encoding="utf-8") as file:
         file.write("[")
@@ -236,7 +218,7 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
 
 def _written(image: AnnotatedImage, ledger: Ledger) -> Iterator[Entry]:
     height, width = image.size
-    for number, one in enumerate(image.objects, start=1):
+    for number, item in enumerate(image.objects, start=1):
         yield {
             "id": f"mask{number}",
             "from_name": BRUSH_TAG,
@@ -247,8 +229,8 @@ def _written(image: AnnotatedImage, ledger: Ledger) -> Iterator[Entry]:
             "image_rotation": 0,
             "value": {
                 "format": "rle",
-                "rle": brush.encode(one.region),
-                "brushlabels": [one.label],
+                "rle": brush.encode(item.region),
+                "brushlabels": [item.label],
             },
         }
         ledger.write(objects=1)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from probseg.convert.ledger import Ledger
 from probseg.convert.parts import (
     AnnotatedImage,
     LabelledRegion,
+    Ledger,
     Request,
     Writer,
     outlined,
@@ -96,8 +96,8 @@ def _objects(
         with _named(path):
             region = union([_drawn(shape, size) for shape in shapes])
             scores = [score for score in map(score_of, shapes) if score is not None]
-            one = LabelledRegion(region, text(shapes[0], "label"), max(scores, default=None))
-        yield one
+            item = LabelledRegion(region, text(shapes[0], "label"), max(scores, default=None))
+        yield item
 
 
 def _drawn(shape: Shape, size: tuple[int, int]) -> Region:
@@ -128,12 +128,12 @@ def writer(shapes_of: Callable[[LabelledRegion, Request, Ledger], list[Shape]]) 
     ) -> None:
         for image, stem in stems(images):
             shapes: list[Shape] = []
-            for number, one in enumerate(image.objects, start=1):
-                parts = shapes_of(one, request, ledger)
+            for number, item in enumerate(image.objects, start=1):
+                parts = shapes_of(item, request, ledger)
                 group = number if len(parts) > 1 else None
-                common: Shape = {"label": one.label, "group_id": group}
-                if one.score is not None:  # a key of X-AnyLabeling
-                    common["score"] = one.score
+                common: Shape = {"label": item.label, "group_id": group}
+                if item.score is not None:  # a key of X-AnyLabeling
+                    common["score"] = item.score
                 shapes += [{**common, **part} for part in parts]
                 ledger.write(objects=bool(parts))
             content: Shape = {
@@ -153,9 +153,9 @@ def writer(shapes_of: Callable[[LabelledRegion, Request, Ledger], list[Shape]]) 
     return write
 
 
-def mask(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
+def mask(item: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
     """Return an object as one mask, with every pixel."""
-    region, file = one.region, io.BytesIO()
+    region, file = item.region, io.BytesIO()
     height, width = region.inside.shape
     Image.fromarray(region.inside).save(file, "PNG")
     corners = [[region.x, region.y], [region.x + width - 1, region.y + height - 1]]
@@ -163,19 +163,17 @@ def mask(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
     return [{"shape_type": "mask", "points": corners, "mask": code, "flags": {}}]
 
 
-def outlines(one: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
+def outlines(item: LabelledRegion, request: Request, ledger: Ledger) -> list[Shape]:
     """Return the parts of an object as polygons, which fill holes."""
 
     def draw(rings: list[list[list[float]]]) -> Region:
-        return polygons.draw([polygons.Polygon(np.array(ring)) for ring in rings], one.region.size)
+        return polygons.draw([polygons.Polygon(np.array(ring)) for ring in rings], item.region.size)
 
-    outline = outlined(one, request, ledger, _rings, draw)
+    outline = outlined(
+        item, request, ledger, lambda parts: [part.outer.tolist() for part in parts], draw
+    )
     if outline is None:
         return []
     if any(part.holes for part in outline.parts):
         ledger.change("objects whose holes are filled, as polygons of labelme have none")
     return [{"shape_type": "polygon", "points": ring, "flags": {}} for ring in outline.written]
-
-
-def _rings(parts: list[polygons.Polygon]) -> list[list[list[float]]]:
-    return [part.outer.tolist() for part in parts]

@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from scipy import ndimage
 
-from probseg.convert.folders import folders
-from probseg.convert.ledger import Ledger
 from probseg.convert.parts import (
     NO_NAME,
     AnnotatedImage,
     LabelledRegion,
+    Ledger,
     Request,
+    folders,
     stems,
 )
 from probseg.data.folder import pair_masks
@@ -77,18 +77,18 @@ def write_binary(
     """
     place.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=place, prefix=".") as unnamed:
-        drawn: dict[str, list[Path]] = {}
+        files: dict[str, list[Path]] = {}
         for number, (image, stem) in enumerate(stems(images)):
-            mine = drawn[str(stem)] = []
-            for one in image.objects:
-                _lose_label(one, ledger)
-                mine.append(Path(unnamed, f"{number}_{len(mine)}.png"))
-                png.write_binary(mine[-1], one.region.mask())
-            ledger.write(objects=len(mine), images=bool(mine))
-            if not mine:
+            own_files = files[str(stem)] = []
+            for item in image.objects:
+                _lose_label(item, ledger)
+                own_files.append(Path(unnamed, f"{number}_{len(own_files)}.png"))
+                png.write_binary(own_files[-1], item.region.mask())
+            ledger.write(objects=len(own_files), images=bool(own_files))
+            if not own_files:
                 ledger.lose("without objects, which have no file", images=1)
-        names = mask_names(request.images, drawn)
-        for owner, paths in drawn.items():
+        names = mask_names(request.images, files)
+        for owner, paths in files.items():
             for path, name in zip(paths, names.first(owner, len(paths)), strict=True):
                 target = place / f"{name}.png"
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -98,29 +98,25 @@ def write_binary(
 def write_index(
     place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
 ) -> None:
-    """Write `<stem>.png` for each image, with the numbers of its objects from 1 on.
-
-    Raises:
-        DataError: If an image has more objects than `probseg.object_numbers.object_ids` accepts.
-    """
+    """Write `<stem>.png` for each image, with the numbers of its objects from 1 on."""
     for image, stem in stems(images):
         labels = np.zeros(image.size, dtype=np.uint8)
         areas = np.zeros(256, dtype=np.int64)
         count = covered = 0
-        for count, one in enumerate(image.objects, start=1):
+        for count, item in enumerate(image.objects, start=1):
             if count > MAX_IDS:
                 msg = (
                     f"{image.file}: has more than {MAX_IDS} objects, the most that are read from "
                     "an index PNG; convert to png"
                 )
                 raise DataError(msg)
-            _lose_label(one, ledger)
-            part, inside = labels[one.region.window], one.region.inside
+            _lose_label(item, ledger)
+            part, inside = labels[item.region.window], item.region.inside
             before = count_values(part[inside])
             covered += int(before[1:].sum())
             areas -= before
             part[inside] = count
-            areas[count] = one.region.area
+            areas[count] = item.region.area
         png.write_index(place / f"{stem}.png", labels)
         seen = int(np.count_nonzero(areas[1 : count + 1]))
         ledger.write(images=1, objects=seen)
@@ -128,6 +124,6 @@ def write_index(
         ledger.change("pixels of several objects, which the last one gets", covered)
 
 
-def _lose_label(one: LabelledRegion, ledger: Ledger) -> None:
-    if one.label != NO_NAME:
+def _lose_label(item: LabelledRegion, ledger: Ledger) -> None:
+    if item.label != NO_NAME:
         ledger.change("names of classes of objects")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from probseg.cli.arguments import check_writable
 from probseg.cli.progress import bars
 from probseg.convert import FOLDERS, READERS, WRITERS, Request, convert
-from probseg.convert.ledger import IMAGES, OBJECTS
+from probseg.convert.parts import IMAGES, OBJECTS
 from probseg.errors import UsageError
 from probseg.paths import no_file, no_folder
 from probseg.terminal import console

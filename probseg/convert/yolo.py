@@ -1,38 +1,44 @@
-"""Text of YOLO-seg: a line for each object, `class x y x y ...`, relative to the image's size.
+"""Folders of YOLO-seg texts: a line for each object, relative to the image's size.
 
-A line is one outline. Parts and holes of an object are joined to it by lines that lead there and
-back along the same way, which encloses no pixel.
+A line `class x y x y ...` is one outline. Parts and holes of an object are joined to it by lines
+that lead there and back along the same way, which encloses no pixel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from scipy.spatial import cKDTree
 
+from probseg.convert.parts import (
+    NO_NAME,
+    UNUSED,
+    AnnotatedImage,
+    LabelledRegion,
+    Ledger,
+    Request,
+    folders,
+    outlined,
+    stems,
+)
+from probseg.data.layout import picture_files, read_classes
+from probseg.errors import DataError
 from probseg.formats.polygons import Points, Polygon, draw
 from probseg.formats.regions import Region
+from probseg.images import image_size
+from probseg.paths import write_text
+from probseg.texts import read_lines
 
 DIGITS = 7
 """Decimals of a coordinate: less than a hundredth of a pixel in images of 100,000."""
 
 
 def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> str:
-    """Write an object as a line.
-
-    Args:
-        number: Of its class, from 0 on.
-        polygons: Its parts in pixels, at least one.
-        size: `(H, W)` of the image.
-
-    Returns:
-        The line, without its end.
-
-    Raises:
-        ValueError: If there is no polygon, which YOLO cannot say.
-    """
+    """Write an object, its parts as polygons in pixels of an image `(H, W)`, as a line."""
     if not polygons:
         msg = "`polygons` must have at least one part, got none: YOLO has no empty objects"
         raise ValueError(msg)
@@ -43,18 +49,7 @@ def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> s
 
 
 def decode(line: str, size: tuple[int, int]) -> tuple[int, Region]:
-    """Draw the object of a line.
-
-    Args:
-        line: `class x y x y ...`.
-        size: `(H, W)` of the image, which the text does not have.
-
-    Returns:
-        Number of the class, and the object.
-
-    Raises:
-        ValueError: If the line has another form, or coordinates are outside of [0, 1].
-    """
+    """Return class and region of a line `class x y x y ...` of an image of `size` `(H, W)`."""
     words = line.split()
     try:
         number = int(words[0]) if words else -1
@@ -105,3 +100,74 @@ def _joined(rings: Sequence[Points]) -> Points:
         way.append(place)
     joined: Points = corners[np.array(places)[way]]
     return joined
+
+
+CLASSES = "classes.txt"
+"""File with the names of the classes, a line each, in the order of their numbers."""
+
+
+def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read a folder of texts, without blank lines; `classes.txt` has the names of the classes."""
+    listing = place / CLASSES
+    names = read_classes(listing) if listing.is_file() else []
+    used: set[int] = set()
+    texts = partial(picture_files, suffixes=(".txt",))
+    for folder in folders(place, request, ledger, "yolo", texts):
+        for stem, path in folder.files.items():
+            if stem not in folder.photos and path != listing:
+                msg = (
+                    f"{path}: there is no photograph of this name in {folder.images}; add the "
+                    "photograph, or remove the file"
+                )
+                raise DataError(msg)
+        for stem, photo in folder.photos.items():
+            ledger.find(images=1)
+            text = folder.files.get(stem)
+            size = image_size(photo)
+            objects = _objects(text, size, names, used, ledger) if text and text != listing else ()
+            yield AnnotatedImage(folder.inside + photo.name, size, objects)
+    ledger.change(UNUSED, len(set(range(len(names))) - used))
+
+
+def _objects(
+    path: Path, size: tuple[int, int], names: list[str], used: set[int], ledger: Ledger
+) -> Iterator[LabelledRegion]:
+    for row, line in read_lines(path):
+        ledger.find(objects=1)
+        try:
+            number, region = decode(line, size)
+        except ValueError as error:
+            msg = f"{path}, line {row}: {error}"
+            raise DataError(msg) from error
+        used.add(number)
+        name = names[number] if number < len(names) else f"{NO_NAME} {number}"
+        ledger.change(f"objects of classes after the last of {CLASSES}", number >= len(names) > 0)
+        yield LabelledRegion(region, name)
+
+
+def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger) -> None:
+    """Write `<stem>.txt` for each image, and `classes.txt`."""
+    classes: dict[str, int] = {}
+    for image, stem in stems(images):
+        if f"{stem}.txt" == CLASSES:
+            msg = f"{image.file}: its text would be {CLASSES}, the list of the classes; rename it"
+            raise DataError(msg)
+        lines = []
+        for item in image.objects:
+            name = " ".join(item.label.split()) or NO_NAME
+            number = classes.get(name, len(classes))
+            write_line = partial(encode, number, size=image.size)
+
+            def draw_line(line: str, size: tuple[int, int] = image.size) -> Region:
+                return decode(line, size)[1]
+
+            outline = outlined(item, request, ledger, write_line, draw_line)
+            if outline is None:
+                continue
+            classes[name] = number
+            lines.append(outline.written)
+            if name != item.label:
+                ledger.change("names of classes that do not fit into a line, which change")
+        write_text(place / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
+        ledger.write(images=1, objects=len(lines))
+    write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))

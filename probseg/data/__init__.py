@@ -12,21 +12,17 @@ if TYPE_CHECKING:
     from probseg.data.base import InteractiveDataset
     from probseg.data.datamodule import FolderDataModule, InteractiveDataModule, TrainBatch
     from probseg.data.folder import ImageMaskFolder
-    from probseg.data.image_pairs import ImagePairs
+    from probseg.data.pairs import ImagePairs
     from probseg.data.sample_photos import SamplePhotos
     from probseg.data.selection import Selected
-    from probseg.data.sets.berkeley import Berkeley
     from probseg.data.sets.bsds500 import BSDS500
-    from probseg.data.sets.coco import COCO, COCOInstances
-    from probseg.data.sets.coco_mval import COCOMVal
+    from probseg.data.sets.coco import COCO, LVIS, COCOInstances
     from probseg.data.sets.cocolvis import COCOLVIS
-    from probseg.data.sets.davis import DAVIS
     from probseg.data.sets.davis585 import DAVIS585
-    from probseg.data.sets.grabcut import GrabCut
     from probseg.data.sets.hqseg import HQSeg44K
-    from probseg.data.sets.lvis import LVIS
     from probseg.data.sets.open_images import OpenImages
     from probseg.data.sets.pascal_voc import PascalVOC
+    from probseg.data.sets.ritm import DAVIS, Berkeley, COCOMVal, GrabCut
     from probseg.data.sets.sbd import SBD
 
 _PATHS = {
@@ -36,7 +32,7 @@ _PATHS = {
     "COCOLVIS": "probseg.data.sets.cocolvis.COCOLVIS",
     "HQSeg44K": "probseg.data.sets.hqseg.HQSeg44K",
     "ImageMaskFolder": "probseg.data.folder.ImageMaskFolder",
-    "ImagePairs": "probseg.data.image_pairs.ImagePairs",
+    "ImagePairs": "probseg.data.pairs.ImagePairs",
     "OpenImages": "probseg.data.sets.open_images.OpenImages",
     "SamplePhotos": "probseg.data.sample_photos.SamplePhotos",
 }

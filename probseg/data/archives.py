@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import bz2
-import filecmp
 import gzip
 import lzma
 import os
 import posixpath
-import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from probseg.errors import DataError
-from probseg.transfer import BLOCK, Progress, silent
+from probseg.paths import BLOCK, Progress, silent
 
 _Entry = tuple[str, Iterator[bytes] | None]
 
@@ -70,17 +68,6 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
 
     Links inside a tar archive become copies of what they point to; links in zip files are refused.
     What operating systems leave in archives is left out.
-
-    Args:
-        archive: A zip file, or a tar file of any compression.
-        folder: Where to; made if need be.
-        limit: Most bytes that the files may have in all.
-        progress: Called with the bytes written so far.
-
-    Raises:
-        DataError: If the file is damaged or no archive, has entries that would be written outside
-            the folder (a name with a backslash or a colon might be, on Windows), devices, links in
-            a zip file or to the outside, two entries of one name, or more than `limit` bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
@@ -89,7 +76,9 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
             if number == ENTRIES:
                 raise _refusal(archive, f"has more than {ENTRIES} entries")
             written += ENTRY
-            if content is not None and not _is_junk(name):
+            parts = PurePosixPath(name).parts
+            junk = any(part in JUNK or part.startswith("._") for part in parts)
+            if content is not None and not junk:
                 place = folder / _inside(archive, name, name)
                 if not place.resolve().is_relative_to(folder.resolve()):
                     raise _refusal(archive, f"has the entry {name}, which leads out of the folder")
@@ -113,66 +102,6 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
             "and fetch it again"
         )
         raise DataError(msg) from error
-
-
-def find_layout(folder: Path, holds: Sequence[str], archive: Path) -> Path:
-    """Find the topmost folder that contains the wanted files.
-
-    Args:
-        folder: Where an archive was unpacked.
-        holds: Patterns that must all match something in the folder.
-        archive: Named in the error.
-
-    Raises:
-        DataError: If there is no such folder.
-    """
-    below = sorted(path for path in folder.rglob("*") if path.is_dir())
-    for place in sorted([folder, *below], key=lambda path: len(path.parts)):
-        if all(any(place.glob(pattern)) for pattern in holds):
-            return place
-    found = sorted(path.name for path in folder.iterdir())[:5]
-    msg = (
-        f"{archive}: expected an archive with {', '.join(holds)}, got one with "
-        f"{', '.join(found) or 'nothing'}; give the archive of this data set with --source"
-    )
-    raise DataError(msg)
-
-
-def move_into(source: Path, root: Path, force: bool = False) -> None:
-    """Move all files of a folder into another one on the same disk.
-
-    Args:
-        source: The folder with the new files.
-        root: The folder to be; a missing one appears with all of them at once.
-        force: Replace files of another content.
-
-    Raises:
-        DataError: If files of another content are there and `force` is not given; then nothing
-            was moved.
-    """
-    if not root.exists():
-        root.parent.mkdir(parents=True, exist_ok=True)
-        source.replace(root)
-        return
-    names = sorted(p.relative_to(source) for p in source.rglob("*") if p.is_file())
-    there = [name for name in names if (root / name).exists()]
-    other = [
-        name
-        for name in there
-        if not ((root / name).is_file() and filecmp.cmp(source / name, root / name, shallow=False))
-    ]
-    if other and not force:
-        msg = (
-            f"{root}: {len(other)} files that are there differ from the files of the archive, e.g. "
-            f"{other[0]}; nothing was changed: move them away, or replace them with --force"
-        )
-        raise DataError(msg)
-    for name in names:
-        place = root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_dir():
-            shutil.rmtree(place)
-        (source / name).replace(place)
 
 
 def _entries(archive: Path, folder: Path, limit: int) -> Iterator[_Entry]:
@@ -301,11 +230,6 @@ def _inside(archive: Path, name: str, shown: str) -> PurePosixPath:
     if path.is_absolute() or ".." in path.parts or strange:
         raise _refusal(archive, f"has the entry {shown}, which leads out of the folder")
     return path
-
-
-def _is_junk(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return any(part in JUNK or part.startswith("._") for part in parts)
 
 
 def _too_much(archive: Path, limit: int) -> DataError:

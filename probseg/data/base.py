@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from probseg.data.source import Source
+from probseg.data.published import Source
 from probseg.types import Sample
 
 
@@ -26,12 +26,8 @@ class Named:
     name: str
 
     @classmethod
-    def name_with(cls, arguments: Mapping[str, Any]) -> str:
-        """Return the `name` of a data set with these arguments, without reading its files.
-
-        Args:
-            arguments: Of the class; those left out have their defaults.
-        """
+    def display_name(cls, arguments: Mapping[str, Any]) -> str:
+        """Return the `name` of a data set with these arguments, without reading its files."""
         parameter = signature(cls).parameters.get("name")
         return cls.name if parameter is None else str(arguments.get("name", parameter.default))
 
@@ -82,12 +78,7 @@ class PublishedDataset(InteractiveDataset):
 
     @classmethod
     def complete(cls, root: Path, split: str | None = None) -> InteractiveDataset:
-        """Build the data set with all objects of a folder.
-
-        Raises:
-            DatasetNotFoundError: If it is not in the folder.
-            DataError: If it cannot be used.
-        """
+        """Build the data set with all objects of a folder."""
         options: dict[str, Any] = {"root": root, **cls.source.options}
         if split is not None:
             options["split"] = split

@@ -17,14 +17,10 @@ from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from probseg.errors import DataError
 from probseg.paths import cache_dir
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes at once then build the same twice
-    fcntl = None  # type: ignore[assignment]
 
 _logger = logging.getLogger(__name__)
 
@@ -58,30 +54,16 @@ def cached(
     nothing that is taken for a result. Files that are cut off or damaged are noticed by their sizes
     and by checksums of samples of their content, and rebuilt with a warning in the log.
 
-    Args:
-        name: Kind of arrays, as part of file names.
-        sources: The files or folders that the arrays are made from. A folder changes when files in
-            it come or go, not with what is in them.
-        options: Other values on which they depend.
-        build: Makes the arrays, at least one, by names that can be file names; none of them of
-            objects.
-        beside: The folder of the data.
-
-    Returns:
-        The arrays by name, read-only. Processes share the memory of arrays from the same files,
-        also if they get them by pickling.
-
-    Raises:
-        FileNotFoundError: If a source does not exist.
-        DataError: If the arrays cannot be written anywhere.
+    A folder among the sources changes when files in it come or go, not with what is in them. The
+    arrays are read-only; processes share their memory, also if they get them by pickling.
     """
     paths = [os.path.relpath(source, beside) for source in sources]  # data may be moved as a whole
     key = hashlib.sha256(json.dumps([name, paths, dict(options)], sort_keys=True).encode())
-    wanted = {"version": VERSION, "sources": [_change(source) for source in sources]}
+    key_values = {"version": VERSION, "sources": [_change(source) for source in sources]}
     slots = [_Slot(place, f"{name}-{key.hexdigest()[:16]}") for place in _places(beside)]
     for slot in slots:
-        if (kept := _read(slot, wanted)).arrays is not None:
-            return kept.arrays
+        if (stored := _read(slot, key_values)).arrays is not None:
+            return stored.arrays
     built: Mapping[str, npt.NDArray[Any]] | None = None
     reasons = []
     for slot in slots:
@@ -91,22 +73,22 @@ def cached(
             except OSError as error:
                 reasons.append(f"{slot.place}: {error.strerror or error}")
                 continue
-            kept = _read(slot, wanted)  # by the process that held the lock before
-            if kept.arrays is not None:
-                return kept.arrays
-            if kept.damage is not None:
-                _logger.warning("%s; it is rebuilt", kept.damage)
+            stored = _read(slot, key_values)  # by the process that held the lock before
+            if stored.arrays is not None:
+                return stored.arrays
+            if stored.damage is not None:
+                _logger.warning("%s; it is rebuilt", stored.damage)
             if built is None:
                 built = build()
             try:
-                _write(slot, wanted, built, alone)
+                _write(slot, key_values, built, alone)
             except OSError as error:
                 reasons.append(f"{slot.place}: {error.strerror or error}")
                 continue
-            kept = _read(slot, wanted)
-            if kept.arrays is not None:
-                return kept.arrays
-            reasons.append(f"{slot.place}: what was written cannot be read again ({kept.damage})")
+            stored = _read(slot, key_values)
+            if stored.arrays is not None:
+                return stored.arrays
+            reasons.append(f"{slot.place}: what was written cannot be read again ({stored.damage})")
     msg = (
         f"the index {name!r} of {beside} cannot be written ({'; '.join(reasons)}); free some "
         "space, or set PROBSEG_CACHE to a folder that can be written"
@@ -131,7 +113,7 @@ class _Slot(NamedTuple):
         return self.place / f"{self.stem}.json"  # names the folder with the files
 
 
-class _Kept(NamedTuple):
+class _Stored(NamedTuple):
     """The arrays of a slot; or None, and what is damaged if they should be there."""
 
     arrays: Arrays | None
@@ -156,42 +138,42 @@ def _locked(slot: _Slot) -> Iterator[bool]:
     The system releases the lock when the process ends.
     """
     slot.place.mkdir(parents=True, exist_ok=True)
-    with (slot.place / f"{slot.stem}.lock").open("ab") as file:
-        yield _lock(file)
-
-
-def _lock(file: BinaryIO) -> bool:
-    if fcntl is None:
-        return False
+    file = slot.place / f"{slot.stem}.lock"
+    file.touch()  # raises where nothing can be written
+    lock = FileLock(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:  # some network file systems
-        return False
-    return True
+        lock.acquire()
+    except (OSError, NotImplementedError):  # some network file systems
+        yield False
+    else:
+        try:
+            yield True
+        finally:
+            lock.release()
 
 
-def _read(slot: _Slot, wanted: Mapping[str, Any]) -> _Kept:
+def _read(slot: _Slot, key_values: Mapping[str, Any]) -> _Stored:
     """Map the arrays of a slot if they match the key."""
     try:
         header = json.loads(slot.header.read_text(encoding="utf-8"))
-        found = {entry: header[entry] for entry in wanted}
-        if found != wanted:
-            return _Kept(None)
+        written = {entry: header[entry] for entry in key_values}
+        if written != key_values:
+            return _Stored(None)
         folder = slot.place / header["folder"]
         if not header["files"]:
-            return _Kept(None, f"{slot.header} names no files")
+            return _Stored(None, f"{slot.header} names no files")
         arrays = {}
         for name, state in header["files"].items():
             path = folder / f"{name}.npy"
             if _state(path) != state:
-                return _Kept(None, f"{path} is damaged")
+                return _Stored(None, f"{path} is damaged")
             arrays[name] = _mapped(path)
     except (FileNotFoundError, NotADirectoryError):
         gone = slot.header.is_file()
-        return _Kept(None, f"files that {slot.header} names are missing" if gone else None)
+        return _Stored(None, f"files that {slot.header} names are missing" if gone else None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-        return _Kept(None, f"{slot.header} cannot be read ({error!r})")
-    return _Kept(arrays)
+        return _Stored(None, f"{slot.header} cannot be read ({error!r})")
+    return _Stored(arrays)
 
 
 class _Mapped(np.ndarray[Any, Any]):
@@ -217,7 +199,7 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
 
 
 def _write(
-    slot: _Slot, wanted: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], alone: bool
+    slot: _Slot, key_values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], alone: bool
 ) -> None:
     """Write the arrays of a slot into a new folder, and then the header that names it.
 
@@ -239,10 +221,10 @@ def _write(
             files[name] = _state(path)
         header = folder / "header.json"
         with header.open("wb") as file:
-            entries = {**wanted, "folder": folder.name, "files": files}
+            entries = {**key_values, "folder": folder.name, "files": files}
             file.write(json.dumps(entries).encode())
             _to_disk(file)
-        if not alone and _read(slot, wanted).arrays is not None:
+        if not alone and _read(slot, key_values).arrays is not None:
             shutil.rmtree(folder, ignore_errors=True)
             return
         header.replace(slot.header)

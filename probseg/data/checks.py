@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,14 +16,14 @@ from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.folder import check_layout, images_folder
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import Full
-from probseg.data.threads import in_threads
+from probseg.data.published import Full
+from probseg.data.reading import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image
 from probseg.masks import read_objects
+from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, refuse_only_unread
-from probseg.transfer import Progress, silent
 from probseg.types import IGNORE, Sample
 
 TINY = 100
@@ -90,25 +90,24 @@ def check_dataset(
 ) -> Report:
     """Check all objects of a published data set.
 
-    Found are files without partner, files that cannot be read, masks of another size or with
+    Reported are files without partner, files that cannot be read, masks of another size or with
     unexpected values, objects without a pixel, and numbers of objects and photographs that differ
     from the complete set; and, not as serious, objects of less than `TINY` pixels, objects without
     background, and photographs that are there twice.
-
-    Args:
-        dataset: Class of the data set.
-        root: Its folder.
-        split: Its split, where it has splits.
-        progress: Called with the number of objects checked.
-
-    Raises:
-        DatasetNotFoundError: If the folder does not hold the data set.
     """
     name = dataset.name if split is None else f"{dataset.name} {split}"
     problems: list[Problem] = []
     checks: list[Callable[[], _Findings]] = []
     if issubclass(dataset, ImageMaskPairs):
-        checks = _pair_checks(dataset, root, problems)
+        folders = dataset.image_folder, dataset.mask_folder
+        images, pairs = _pairs(root, folders, IMAGE_SUFFIXES, dataset.photo, problems, dataset.name)
+        for image in sorted(set(images) - {image for image, _ in pairs}):
+            problems.append(Problem(str(image), f"has no mask in {dataset.mask_folder}/"))
+        read = dataset.read_mask
+        checks = [
+            partial(_check_files, image, [mask], lambda p: {"object": read(p)}, dataset.photo(stem))
+            for image, mask, stem in ((*pair, pair[1].stem) for pair in pairs)
+        ]
     if not problems:
         try:
             data = dataset.complete(root, split)
@@ -116,9 +115,9 @@ def check_dataset(
             problems.append(_as_problem(error, root))
         else:
             checks = checks or [partial(_check_sample, data, root, i) for i in range(len(data))]
-    seen = in_threads(lambda check: check(), checks, name, progress)
+    results = in_threads(lambda check: check(), checks, name, progress)
     full = dataset.source.full.get(split or "", Full())
-    return _report(name, root, problems, seen, full)
+    return _report(name, root, problems, results, full)
 
 
 def check_folder(root: Path, progress: Progress = silent) -> Report:
@@ -126,87 +125,59 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
 
     The problems are those of `check_dataset`, all of them serious except for an image without mask
     and a mask without an object, which are not used.
-
-    Args:
-        root: The folder.
-        progress: Called with the number of images checked.
-
-    Raises:
-        DatasetNotFoundError: If one of the two folders is missing or has no pictures.
-        DataError: If all its photographs are of a format that is not supported.
     """
     problems: list[Problem] = []
     check_layout(root)
-    images = _files(root, images_folder(root), IMAGE_SUFFIXES, problems)
-    masks = _files(root, "masks", LOSSLESS_SUFFIXES, problems)
-    names = mask_names(root / images_folder(root))
-    partners = _partners(images, masks, lambda stem: names.owner(stem) or stem, problems)
-    unused = sorted(set(images.values()) - {image for image, _ in partners})
+    place = root / images_folder(root)
+    names = mask_names(place)
+    images, pairs = _pairs(
+        root,
+        (images_folder(root), "masks"),
+        LOSSLESS_SUFFIXES,
+        lambda stem: names.owner(stem) or stem,
+        problems,
+    )
+    masks: dict[Path, list[Path]] = defaultdict(list)
+    for image, mask in pairs:
+        masks[image].append(mask)
+    unused = sorted(set(images) - set(masks))
     notes = [Problem(str(image), "has no mask and is not used", False) for image in unused]
-    folders = unread_folders(root / images_folder(root), root / "masks")
+    folders = unread_folders(place, root / "masks")
     notes += [Problem(str(path), reason, False) for path, reason in folders.items()]
-    owned: dict[Path, list[Path]] = defaultdict(list)
-    for image, mask in partners:
-        owned[image].append(mask)
-    checks = [
-        partial(_check_files, image, owned[image], _read_objects, image.stem)
-        for image in images.values()
-    ]
-    seen = in_threads(lambda check: check(), checks, root.name, progress)
-    return _report("folder", root, problems, seen, None, notes)
+
+    def read(path: Path) -> dict[str, Pixels]:
+        objects = read_objects(path)
+        return {f"object {number}": objects.mask(number) for number in objects.numbers}
+
+    checks = [partial(_check_files, image, masks[image], read, image.stem) for image in images]
+    results = in_threads(lambda check: check(), checks, root.name, progress)
+    return _report("folder", root, problems, results, None, notes)
 
 
-def _pair_checks(
-    kind: type[ImageMaskPairs], root: Path, problems: list[Problem]
-) -> list[Callable[[], _Findings]]:
-    """Pair the files of a test set, and report those without a partner."""
-    images = _files(root, kind.image_folder, IMAGE_SUFFIXES, problems, kind.name)
-    masks = _files(root, kind.mask_folder, IMAGE_SUFFIXES, problems, kind.name)
-    partners = _partners(images, masks, kind.photo, problems)
-    for image in sorted(set(images.values()) - {image for image, _ in partners}):
-        problems.append(Problem(str(image), f"has no mask in {kind.mask_folder}/"))
-    return [
-        partial(
-            _check_files,
-            image,
-            [mask],
-            lambda path: {"object": kind.read_mask(path)},
-            kind.photo(mask.stem),
-        )
-        for image, mask in partners
-    ]
-
-
-def _files(
+def _pairs(
     root: Path,
-    folder: str,
+    folders: tuple[str, str],
     suffixes: tuple[str, ...],
-    problems: list[Problem],
-    dataset: str = "folder",
-) -> dict[str, Path]:
-    """Map the stems of the picture files of a folder to their paths."""
-    place = root / folder
-    found, refused = sort_pictures(place, suffixes, root)
-    problems += [Problem(str(path), reason) for path, reason in refused.items()]
-    if not found:
-        refuse_only_unread(place)
-        raise DatasetNotFoundError(
-            dataset,
-            root,
-            f"pictures in the folder {folder}/",
-            "Name the folder that has it, or fetch a data set of the field with `probseg data "
-            "fetch`.",
-        )
-    return found
-
-
-def _partners(
-    images: Mapping[str, Path],
-    masks: Mapping[str, Path],
     photo: Callable[[str], str],
     problems: list[Problem],
-) -> list[tuple[Path, Path]]:
-    """Return image and mask of each mask that has an image."""
+    dataset: str = "folder",
+) -> tuple[list[Path], list[tuple[Path, Path]]]:
+    """Return the images of a data set, and image and mask of each mask that has an image."""
+    files: list[dict[str, Path]] = []
+    for folder, accepted in zip(folders, (IMAGE_SUFFIXES, suffixes), strict=True):
+        pictures, refused = sort_pictures(root / folder, accepted, root)
+        problems += [Problem(str(path), reason) for path, reason in refused.items()]
+        if not pictures:
+            refuse_only_unread(root / folder)
+            raise DatasetNotFoundError(
+                dataset,
+                root,
+                f"pictures in the folder {folder}/",
+                "Name the folder that has it, or fetch a data set of the field with `probseg data "
+                "fetch`.",
+            )
+        files.append(pictures)
+    images, masks = files
     pairs = []
     for stem, path in masks.items():
         owner = images.get(stem, images.get(photo(stem)))
@@ -214,13 +185,7 @@ def _partners(
             problems.append(Problem(str(path), "has no image of the same name"))
         else:
             pairs.append((owner, path))
-    return pairs
-
-
-def _read_objects(path: Path) -> dict[str, Pixels]:
-    """Read the objects of a mask of a folder."""
-    found = read_objects(path)
-    return {f"object {number}": found.mask(number) for number in found.numbers}
+    return list(images.values()), pairs
 
 
 def _check_files(
@@ -292,35 +257,35 @@ def _report(
     name: str,
     root: Path,
     problems: list[Problem],
-    seen: Iterable[_Findings],
+    results: Iterable[_Findings],
     full: Full | None,
     notes: Sequence[Problem] = (),
 ) -> Report:
     """Combine the findings; in a folder, without `full`, all but `notes` are serious."""
     unused = [*notes]
-    found = dict.fromkeys(problems)  # a broken file is met once for each of its objects
+    faults = dict.fromkeys(problems)  # a broken file is met once for each of its objects
     photos: set[str] = set()
     with_objects: set[str] = set()
     first: dict[bytes, _Findings] = {}
     objects = 0
-    for one in seen:
-        found.update(dict.fromkeys(one.problems))
-        objects += one.objects
-        unused += one.notes
-        if one.digest is None:
+    for result in results:
+        faults.update(dict.fromkeys(result.problems))
+        objects += result.objects
+        unused += result.notes
+        if result.digest is None:
             continue
-        photos.add(one.photo)
-        if one.objects:
-            with_objects.add(one.photo)
-        twin = first.setdefault(one.digest, one)
-        if twin.photo != one.photo:
-            found[Problem(one.path, f"is the same picture as {twin.path}", False)] = None
+        photos.add(result.photo)
+        if result.objects:
+            with_objects.add(result.photo)
+        twin = first.setdefault(result.digest, result)
+        if twin.photo != result.photo:
+            faults[Problem(result.path, f"is the same picture as {twin.path}", False)] = None
     if full is None:
-        found = {problem._replace(serious=True): None for problem in found}
+        faults = {problem._replace(serious=True): None for problem in faults}
     else:
-        for what, number, wanted in zip(Full._fields, (objects, len(photos)), full, strict=True):
-            if wanted is not None and number != wanted:
-                text = f"{number} {what}, but the complete set has {wanted}"
-                found[Problem(str(root), text)] = None
-    ordered = sorted([*found, *unused], key=lambda problem: (not problem.serious, problem.path))
+        for what, number, expected in zip(Full._fields, (objects, len(photos)), full, strict=True):
+            if expected is not None and number != expected:
+                text = f"{number} {what}, but the complete set has {expected}"
+                faults[Problem(str(root), text)] = None
+    ordered = sorted([*faults, *unused], key=lambda problem: (not problem.serious, problem.path))
     return Report(name, str(root), objects, len(photos), len(with_objects), ordered)

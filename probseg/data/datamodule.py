@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.loading import (
-    Cut,
+    TrainCrop,
     TrainingData,
     as_list,
     check_names,
     refuse_none,
     stack_cuts,
 )
-from probseg.data.mixing import MixedOrder
+from probseg.data.sampling import MixedOrder
 from probseg.data.transforms import TrainingCrop
 from probseg.types import Sample
 
@@ -43,7 +43,7 @@ class TrainBatch(NamedTuple):
     skipped: list[str]
 
 
-def _collate(cuts: list[Cut]) -> TrainBatch:
+def _collate(cuts: list[TrainCrop]) -> TrainBatch:
     return TrainBatch(*stack_cuts(cuts))
 
 
@@ -206,19 +206,10 @@ class FolderDataModule(InteractiveDataModule):
 def split_folder(
     root: Path | str, val_fraction: float = 0.15, split_seed: int = 0
 ) -> tuple[ImageMaskFolder, ImageMaskFolder]:
-    """Divide a folder by photographs: two objects of one photograph are on the same side.
+    """Return the objects of a folder to train on, and those to validate on.
 
-    Args:
-        root: The folder; see `ImageMaskFolder` for its layout.
-        val_fraction: Part of the photographs that is kept for validation, in (0, 1); at least one
-            is on each side.
-        split_seed: Decides which photographs these are, at least 0.
-
-    Returns:
-        The objects to train on and those to validate on.
-
-    Raises:
-        ValueError: If an argument is out of range, or fewer than two photographs have masks.
+    The photographs are divided, at least one for each side, so that objects of one photograph are
+    on the same side. `val_fraction` is in (0, 1); `split_seed` decides which photographs these are.
     """
     if not 0 < val_fraction < 1:
         msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"

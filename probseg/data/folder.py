@@ -6,15 +6,21 @@ import copy
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.layout import mask_files, picture_files, unread_folders
-from probseg.data.lists import names_to_leave_out, names_to_use, some
+from probseg.data.layout import (
+    mask_files,
+    names_to_leave_out,
+    names_to_use,
+    picture_files,
+    preview,
+    unread_folders,
+)
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
@@ -76,8 +82,8 @@ class ImageMaskFolder(InteractiveDataset):
         check_layout(self.root, name)
         place, within = self.root / images_folder(self.root), self.root / "masks"
         images = _some_files(picture_files(place, root=self.root), place, IMAGE_SUFFIXES)
-        drawn = _some_files(mask_files(within, self.root), within, LOSSLESS_SUFFIXES)
-        masks = pair_masks(images, drawn, self.root, place)
+        mask_paths = _some_files(mask_files(within, self.root), within, LOSSLESS_SUFFIXES)
+        masks = pair_masks(images, mask_paths, self.root, place)
         stems = sorted(images)
         if split is not None:
             known = ((stem, images[stem]) for stem in masks)
@@ -87,14 +93,22 @@ class ImageMaskFolder(InteractiveDataset):
             unwanted = names_to_leave_out(self.root / exclude, "exclude", images.items(), name)
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
-            _check_prefixes(self.root, prefixes, masks)
+            unused = [
+                prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in masks)
+            ]
+            if unused:
+                msg = (
+                    f"{self.root}: `prefixes` must be beginnings of names of images with a mask, "
+                    f"none begins with {', '.join(map(repr, unused))} (images: {preview(masks)})"
+                )
+                raise DataError(msg)
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
         bare = [images[stem].name for stem in stems if stem not in masks]
         stems = [stem for stem in stems if stem in masks]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
         files = (path for pair in pairs for path in pair)
-        found = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
-        large = [(*pair, number, area) for pair, number, area in found if area >= min_area]
+        rows = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
+        large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
         if not self.objects:
@@ -112,17 +126,16 @@ class ImageMaskFolder(InteractiveDataset):
         self._warn("images have no mask and are not used", bare)
         small = f"images have no object of at least {min_area} pixels and are not used"
         self._warn(small, bare_of_objects)
-        drawn_on = {mask for (_, mask), *_ in found}
+        drawn_on = {mask for (_, mask), *_ in rows}
         empty = [mask.name for _, mask in pairs if mask not in drawn_on]
         self._warn("masks have no object and are not used", empty)
 
     def _warn(self, what: str, names: Sequence[str]) -> None:
         """Log which images are left out, unless there are none."""
         if names:
-            _logger.warning("%s: %d %s: %s", self.root, len(names), what, some(names, NAMED))
+            _logger.warning("%s: %d %s: %s", self.root, len(names), what, preview(names, NAMED))
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:
@@ -161,15 +174,7 @@ class ImageMaskFolder(InteractiveDataset):
 
 
 def check_layout(root: Path, name: str = "folder") -> None:
-    """Raise unless a folder has `masks/`; its photographs may be in it or in `images/`.
-
-    Args:
-        root: The folder.
-        name: Name of the data set.
-
-    Raises:
-        DatasetNotFoundError: If it is missing, or has no `masks/`.
-    """
+    """Raise unless a folder has `masks/`; its photographs may be in it or in `images/`."""
     if (root / "masks").is_dir():
         return
     expected = "images/ and masks/ (or masks/ next to the photographs)"
@@ -218,20 +223,7 @@ def _some_files(files: dict[str, Path], place: Path, suffixes: Sequence[str]) ->
 def pair_masks(
     images: Mapping[str, Path], masks: Mapping[str, Path], root: Path, place: Path
 ) -> dict[str, list[Path]]:
-    """Find the masks of each image.
-
-    Args:
-        images: Files of the images by their stems.
-        masks: Files of the masks by their stems.
-        root: The folder, named in the errors.
-        place: The folder of the images.
-
-    Returns:
-        The masks of the images that have one, in the order of `masks`.
-
-    Raises:
-        DataError: If a mask has no image.
-    """
+    """Find the masks of each image."""
     rule = mask_names(place)
     pairs: dict[str, list[Path]] = defaultdict(list)
     orphans = []
@@ -244,12 +236,12 @@ def pair_masks(
     if masks and not pairs:
         msg = (
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
-            f"the stem of a file in images/ (images: {some(images)}; masks: {some(masks)}); "
+            f"the stem of a file in images/ (images: {preview(images)}; masks: {preview(masks)}); "
             f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     if orphans:
-        names = some(path.name for path in orphans)
+        names = preview(path.name for path in orphans)
         msg = (
             f"{root}: masks without an image: {len(orphans)}, among them {names}; "
             f"{_remedies(orphans, images, root, place)}"
@@ -259,14 +251,7 @@ def pair_masks(
 
 
 def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, place: Path) -> str:
-    """Return how to give masks their images, as the end of a sentence.
-
-    Args:
-        orphans: Masks without an image.
-        images: Files of the images by their stems.
-        root: The folder.
-        place: The folder of the images.
-    """
+    """Return how to give masks their images, as the end of a sentence."""
     parts = []
     for mask in orphans:
         near = (stem for stem in images if re.match(rf"{re.escape(stem)}[\W_]", mask.stem))
@@ -282,17 +267,5 @@ def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, p
         parts.append("add the images or remove the masks")
     unread = [path.name for path in unread_files(place)]
     if unread:
-        parts.append(f"convert {some(unread)} to JPEG or PNG: the format is not read")
+        parts.append(f"convert {preview(unread)} to JPEG or PNG: the format is not read")
     return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
-
-
-def _check_prefixes(root: Path, prefixes: Sequence[str], stems: Iterable[str]) -> None:
-    """Raise if no image with a mask begins with one of the prefixes."""
-    known = list(stems)
-    unused = [prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in known)]
-    if unused:
-        msg = (
-            f"{root}: `prefixes` must be beginnings of names of images with a mask, none begins "
-            f"with {', '.join(map(repr, unused))} (images: {some(known)})"
-        )
-        raise DataError(msg)

@@ -1,9 +1,12 @@
-"""Folders of data sets, and the files in them."""
+"""Folders of data sets, the files in them, and lists of their names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path, PureWindowsPath
+import logging
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 
 from probseg.errors import DataError
 from probseg.paths import LEADS_OUT, data_dir, leads_out
@@ -21,12 +24,7 @@ from probseg.texts import read_lines
 
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
-    """Return the given folder, else the first of some folders that exists in `data_dir`.
-
-    Args:
-        root: The argument of a data set.
-        names: The folder's usual names; the first one is returned where there is none of them.
-    """
+    """Return the given folder, else the first of some folders that exists in `data_dir`."""
     if root is not None:
         return Path(root)
     choices = [data_dir() / name for name in names]
@@ -36,46 +34,27 @@ def chosen_root(root: Path | str | None, *names: str) -> Path:
 def picture_files(
     place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> dict[str, Path]:
-    """Map the stems of the picture files in a folder to their paths.
+    """Map the stems of the picture files in a folder, which may be missing, to their paths.
 
-    Args:
-        place: The folder, which may be missing.
-        suffixes: Those of the files that count, in small letters.
-        root: The folder that links must stay in, see `leads_out`; by default `place`.
-
-    Returns:
-        The paths in the order of their names; empty if there are none.
-
-    Raises:
-        DataError: If two files have the same stem, one links out of `root`, or all photographs are
-            of a format that is not supported.
+    Two files of one stem are refused, and links out of `root` (by default the folder).
     """
-    found = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
-    for path in found:
+    paths = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
+    for path in paths:
         if leads_out(path, root or place):
             msg = f"{path}: {LEADS_OUT}"
             raise DataError(msg)
-    for path, first in of_one_stem(found).items():
+    for path, first in of_one_stem(paths).items():
         msg = f"{path}: {second_of_a_stem(first)}"
         raise DataError(msg)
-    if not found:
+    if not paths:
         refuse_only_unread(place)
-    return {path.stem: path for path in found}
+    return {path.stem: path for path in paths}
 
 
 def sort_pictures(
     place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
 ) -> tuple[dict[str, Path], dict[Path, str]]:
-    """Divide the pictures in a folder into those that are read and the others, by their names.
-
-    Args:
-        place: The folder, which may be missing.
-        suffixes: Those of the files that are read, in small letters.
-        root: See `picture_files`.
-
-    Returns:
-        The files that are read by their stems; and why each of the others is not.
-    """
+    """Return the pictures in a folder that are read, by their stems, and why others are not."""
     files, refused = [], {}
     for path in list_pictures(place, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
         if leads_out(path, root or place):
@@ -94,12 +73,6 @@ def unread_folders(*places: Path) -> dict[Path, str]:
     """Find folders with pictures inside of folders of photographs and masks, where none is read.
 
     Hidden folders do not count, nor does `masks/`, which photographs may lie next to.
-
-    Args:
-        places: Folders of which the pictures are read.
-
-    Returns:
-        Folders, and why their pictures are not used.
     """
     reasons = {}
     for folder in sorted(path for place in places for path in place.glob("[!.]*")):
@@ -114,12 +87,7 @@ def unread_folders(*places: Path) -> dict[Path, str]:
 
 
 def mask_files(place: Path, root: Path | None = None) -> dict[str, Path]:
-    """Map the stems of the masks in a folder to their paths.
-
-    Raises:
-        DataError: If a mask has the stem of another one, links out of `root`, or has a format that
-            changes its numbers or is not read.
-    """
+    """Map the stems of the masks in a folder to their paths."""
     files, refused = sort_pictures(place, LOSSLESS_SUFFIXES, root)
     for path, reason in refused.items():
         msg = f"{path}: {reason}"
@@ -128,14 +96,7 @@ def mask_files(place: Path, root: Path | None = None) -> dict[str, Path]:
 
 
 def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> None:
-    """Raise a `DataError` if files have no partner of the same name in another folder.
-
-    Args:
-        folder: Where the partners should be.
-        kind: What is missing there, in a word.
-        missing: Names without partner; nothing is raised where there are none.
-        others: Folder of the files that have no partner.
-    """
+    """Raise a `DataError` if files have no partner of the same name in another folder."""
     if missing:
         msg = (
             f"{folder}: no {kind} for {missing[:3]} ({len(missing)} in all); add files of the same "
@@ -152,11 +113,7 @@ def leads_outside(file: str) -> bool:
 
 
 def first_words(path: Path) -> list[str]:
-    """Read the first word of each line of a list of a published data set, blank lines left out.
-
-    Raises:
-        DataError: If the list cannot be read, or has a word twice.
-    """
+    """Read the first word of each line of a list of a published data set, blank lines left out."""
     lines: dict[str, int] = {}
     for number, line in read_lines(path, "unpack the archive again"):
         word = line.split()[0]
@@ -168,3 +125,142 @@ def first_words(path: Path) -> list[str]:
             raise DataError(msg)
         lines[word] = number
     return list(lines)
+
+
+_logger = logging.getLogger(__name__)
+
+LONGEST = 120
+"""Most characters of a name in a message."""
+
+Known = tuple[str, Path | None]
+"""A name, and the file of a photograph with this stem, or None."""
+
+
+class _Written(NamedTuple):
+    """A way to read a line: a name, or that of a file in some folders."""
+
+    line: int
+    folders: tuple[str, ...]
+
+
+def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
+    """Read the names that a list chooses, which are all known and different."""
+    matches, unknown = match_names(path, argument, known)
+    if unknown:
+        msg = (
+            f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
+        )
+        raise DataError(msg)
+    lines: dict[str, int] = {}
+    for line, name in matches.items():
+        if name in lines:
+            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; remove one of them"
+            raise DataError(msg)
+        lines[name] = line
+    if not lines:
+        msg = f"{path}: has no name, expected one on each line; check the `{argument}` list"
+        raise DataError(msg)
+    return list(lines)
+
+
+def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: str) -> set[str]:
+    """Read the names that a list leaves out; a warning in the log names those that are unknown."""
+    names = list(known)
+    matches, unknown = match_names(path, argument, names)
+    if not matches:
+        listed = f": {preview(unknown)}" if unknown else ""
+        example = f" ({of} has {names[0][0]!r})" if names else ""
+        msg = (
+            f"{path}: of its {len(unknown)} names none is that of an object or a photograph of "
+            f"{of}{listed}{example}; check the list, or set `{argument}` to null"
+        )
+        raise DataError(msg)
+    if unknown:
+        _logger.warning(
+            "%s: %d of its %d names are not in %s, and leave nothing out: %s",
+            *(path, len(unknown), len(matches) + len(unknown), of, preview(unknown)),
+        )
+    return set(matches.values())
+
+
+def match_names(
+    path: Path, argument: str, known: Iterable[Known]
+) -> tuple[dict[int, str], list[str]]:
+    r"""Find the known names that the lines of a list mean by their first column, up to a tab.
+
+    A line holds a name, or where it is the stem of a photograph also that of its file:
+    `cat`, `cat.jpg`, `images/cat.jpg`, `images\cat.jpg`, or the whole path. Folders must be those
+    of the file. Spaces and double quotes around a name, as spreadsheets and Windows write them, do
+    not count unless they are part of it, nor does the way in which accents are composed (macOS
+    and Linux differ).
+
+    Returns known names by the numbers of their lines, and what the other lines have.
+    """
+    lines = read_lines(path, f"check the `{argument}` argument")
+    texts = {number: line.split("\t")[0] for number, line in lines}
+    forms: dict[str, list[_Written]] = {}
+    for number, text in texts.items():
+        for form, folders in _forms(text):
+            forms.setdefault(_composed(form), []).append(_Written(number, folders))
+    matches: dict[int, str] = {}
+    for name, file in known:
+        for line, folders in forms.get(_composed(name), ()):
+            parents = () if file is None else file.parent.absolute().parts
+            if folders and parents[-len(folders) :] != folders:
+                continue
+            if matches.setdefault(line, name) != name:
+                msg = (
+                    f"{path}, line {line}: {texts[line]!r} can be {matches[line]!r} or {name!r}; "
+                    "give the name of the file, with its suffix"
+                )
+                raise DataError(msg)
+    ordered = {number: matches[number] for number in texts if number in matches}
+    return ordered, [text.strip() for number, text in texts.items() if number not in matches]
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read names of classes, a line each, in the order of their numbers from 0."""
+    classes: list[str] = []
+    for number, line in read_lines(path):
+        name, expected = line.strip(), len(classes) + 1
+        if number != expected or name in classes:
+            fault = f"{name!r} is there twice" if name in classes else f"line {expected} is blank"
+            msg = f"{path}: {fault}; each line must name the class of its number, and no other"
+            raise DataError(msg)
+        classes.append(name)
+    return classes
+
+
+def preview(names: Iterable[str], limit: int = 3) -> str:
+    """Return the first of some names in their order, as part of a sentence.
+
+    Names with characters that a terminal does not show, as the colours of `ls`, with spaces at
+    their ends or of more than `LONGEST` characters stand in quotes, with escapes and cut.
+    """
+    ordered = sorted(names)
+    shown = [
+        name
+        if name.isprintable() and name == name.strip() and len(name) <= LONGEST
+        else f"{name!r:.{LONGEST}}"
+        for name in ordered[:limit]
+    ]
+    return ", ".join([*shown, *(["..."] if ordered[limit:] else [])])
+
+
+def _forms(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the names that a line can mean, each with the folders before it."""
+    bare = text.strip()
+    quoted = len(bare) > 2 and bare[0] == bare[-1] == '"'
+    within = bare[1:-1].replace('""', '"') if quoted else bare
+    for name in dict.fromkeys((text, bare, within)):
+        yield name, ()
+        for path in (PurePosixPath(name), PureWindowsPath(name)):
+            folders = tuple(part.replace("\\", "/") for part in path.parts[:-1])
+            if path.suffix.lower() in IMAGE_SUFFIXES:
+                yield path.stem, folders
+            elif folders:
+                yield path.name, folders
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)

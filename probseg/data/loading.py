@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import lightning as L
@@ -19,17 +19,20 @@ from probseg.lightning_internals import position, recount_batches
 from probseg.seeds import mixed
 from probseg.texts import printable
 
-OUTLIVES = 120
+READER_GRACE = 120
 """Seconds that a process that reads outlives SIGTERM."""
 
 Pixels = tuple[np.ndarray, np.ndarray]
 """Result of an augmentation: image `(H, W, 3)` and labels or mask `(H, W)`, both uint8."""
 
+Augmentation = Callable[[Any, int], Pixels]
+"""Cuts image and labels of a training crop out of a sample, by a seed."""
+
 _Batch = TypeVar("_Batch")
 _Set = TypeVar("_Set")
 
 
-class Cut(NamedTuple):
+class TrainCrop(NamedTuple):
     """A training crop.
 
     Args:
@@ -47,18 +50,7 @@ class Cut(NamedTuple):
     skipped: tuple[str, ...] = ()
 
 
-class Augmentation(Protocol):
-    """Cuts a training crop out of a sample."""
-
-    def __call__(self, sample: Any, seed: int) -> Pixels:  # noqa: ANN401 # each takes its own
-        """Return an image and its labels, a function of the sample and the seed.
-
-        Raises:
-            DataError: If the sample cannot be used.
-        """
-
-
-class _Crops(Dataset[Cut]):
+class _Crops(Dataset[TrainCrop]):
     """Samples seen through the training augmentation."""
 
     def __init__(self, samples: Dataset[Any], crop: Augmentation) -> None:
@@ -68,7 +60,7 @@ class _Crops(Dataset[Cut]):
     def __len__(self) -> int:
         return len(self.samples)  # type: ignore[arg-type]
 
-    def __getitem__(self, draw: Draw | int) -> Cut:
+    def __getitem__(self, draw: Draw | int) -> TrainCrop:
         if isinstance(draw, int):  # with `overfit_batches`, Lightning counts up instead
             draw = Draw(draw, mixed(draw))
         skipped: list[str] = []
@@ -79,11 +71,11 @@ class _Crops(Dataset[Cut]):
             except DataError as error:
                 skipped.append(str(error))
             else:
-                return Cut(image, labels, draw.seed, sample.name, tuple(skipped))
+                return TrainCrop(image, labels, draw.seed, sample.name, tuple(skipped))
         raise DataError(_message(skipped, "cannot be used, one after the other"))
 
 
-class Skips:
+class SkipCounter:
     """Counts samples that cannot be read, and stops a training that has too many of them.
 
     Args:
@@ -95,14 +87,7 @@ class Skips:
         self.messages: dict[str, None] = {}
 
     def add(self, messages: Sequence[str]) -> None:
-        """Report new messages.
-
-        Args:
-            messages: Faults with the paths of the files; repeated messages count once.
-
-        Raises:
-            DataError: If there are more than the limit.
-        """
+        """Report new messages."""
         for message in messages:
             if message not in self.messages:
                 self.messages[message] = None
@@ -150,7 +135,7 @@ class TrainingData(L.LightningDataModule):
                 raise ValueError(msg)
         self.batch_size = batch_size
         self.num_workers = num_workers
-        self.skips = Skips(max_skipped)
+        self.skips = SkipCounter(max_skipped)
         self.seed = torch.initial_seed()
         self._global_batch_size: int | None = None  # of the training so far
 
@@ -177,23 +162,12 @@ class TrainingData(L.LightningDataModule):
         self,
         sets: Sequence[Dataset[Any]],
         crop: Augmentation,
-        collate: Callable[[list[Cut]], _Batch],
+        collate: Callable[[list[TrainCrop]], _Batch],
         *,
         of: str,
         order: Order | None = None,
     ) -> DataLoader[_Batch]:
-        """Load training crops in random order; the last incomplete batch is left out.
-
-        Args:
-            sets: Data sets, which are joined.
-            crop: The augmentation.
-            collate: Makes a batch of crops.
-            of: Kind of samples, a word for the error.
-            order: Which samples an epoch has; all of them once by default.
-
-        Raises:
-            DataError: If there is no data set, or fewer samples than a batch of all devices has.
-        """
+        """Load training crops in random order; the last incomplete batch is left out."""
         refuse_none(sets, "training", "train")
         crops = _Crops(ConcatDataset(sets), crop)
         order = Shuffled(len(crops)) if order is None else order
@@ -246,12 +220,7 @@ class _TrainingLoader(DataLoader[_Batch]):
 
 
 def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:
-    """Lower the interval of logging so that each epoch, however short, logs its loss.
-
-    Args:
-        trainer: Of the training; its `log_every_n_steps` changes in place.
-        batches: Of an epoch, if nothing limits it.
-    """
+    """Lower the interval of logging so that each epoch, however short, logs its loss."""
     limit = trainer.limit_train_batches
     batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
     steps = max(1, batches // trainer.accumulate_grad_batches)
@@ -268,17 +237,16 @@ def _prepare_worker(worker: int) -> None:
     """
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(OUTLIVES))
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(READER_GRACE))
 
 
 def stack_cuts(
-    cuts: Sequence[Cut],
+    cuts: Sequence[TrainCrop],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str], list[str]]:
     """Stack crops of one size.
 
-    Returns:
-        Images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`; seeds,
-        int64, shape `(B,)`; names; and what was skipped.
+    Images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`; seeds, int64,
+    shape `(B,)`; names; and what was skipped.
     """
     images = torch.from_numpy(np.stack([cut.image for cut in cuts]))
     labels = torch.from_numpy(np.stack([cut.labels for cut in cuts]))
@@ -289,13 +257,7 @@ def stack_cuts(
 
 
 def refuse_none(sets: Sequence[object], use: str, role: str) -> None:
-    """Raise a `DataError` if there is no data set for a use.
-
-    Args:
-        sets: The data sets.
-        use: "training" or "test".
-        role: The argument that has the data sets.
-    """
+    """Raise a `DataError` if there is no data set for a use."""
     if not sets:
         msg = f"no {use} data: set `data.{role}` to a data set"
         raise DataError(msg)
@@ -309,16 +271,7 @@ def as_list(sets: _Set | list[_Set] | None) -> list[_Set]:
 
 
 def check_names(role: str, names: Sequence[str], way_out: str) -> None:
-    """Refuse data sets of one name: results are kept by the names of data sets.
-
-    Args:
-        role: The argument that has the data sets.
-        names: Their names.
-        way_out: Remedy for two of one name.
-
-    Raises:
-        DataError: If two names are the same.
-    """
+    """Refuse data sets of one name: results are kept by the names of data sets."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         msg = (

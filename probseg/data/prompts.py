@@ -18,6 +18,9 @@ from probseg.types import Click
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
 """Columns of a CSV file of prompts."""
 
+SIGNS = {"1": True, "0": False, "true": True, "false": False, "+": True, "-": False}
+"""Values of the column `positive`."""
+
 PROMPTS = "check the `prompts` argument"
 
 UNNAMED = "object"
@@ -84,34 +87,28 @@ def read_prompts(path: Path) -> PromptFile:
     JSON: `{"cat.jpg": [{"box": [x0, y0, x1, y1], "clicks": [[x, y], [x, y, false]], "label":
     "cat"}]}`, an entry for each object, or a file in the format of COCO, whose `bbox` are the
     boxes. Objects without a label, or a category, are of the class `object`.
-
-    Args:
-        path: The file, with the suffix `.csv` or `.json`.
-
-    Raises:
-        DataError: If it cannot be read as that, or has no prompt.
     """
     readers: dict[str, Callable[[Path], PromptFile]] = {".csv": _read_csv, ".json": _read_json}
     if path.suffix.lower() not in readers:
         msg = f"`prompts` must be a .csv or .json file, got {path}"
         raise DataError(msg)
     try:
-        found = readers[path.suffix.lower()](path)
+        prompts = readers[path.suffix.lower()](path)
     except DataError:  # which names the file
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, csv.Error) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         msg = f"{path}: cannot be read as prompts ({reason}); see docs/predict.md"
         raise DataError(msg) from error
-    if not found.images:
+    if not prompts.images:
         msg = f"{path}: has no prompt; add a box or a click"
         raise DataError(msg)
-    for image in found.images:
+    for image in prompts.images:
         if leads_outside(image.file):
             msg = f"{path}: {image.file!r} must be a path inside the folder of photographs"
             raise DataError(msg)
         refuse_name(image.file)
-    return found
+    return prompts
 
 
 def _read_csv(path: Path) -> PromptFile:
@@ -132,7 +129,12 @@ def _read_csv(path: Path) -> PromptFile:
         for cells in table:
             line = table.line_num
             try:
-                row = _stripped(cells)
+                if None in cells:
+                    msg = (
+                        "has more cells than columns; names with commas must stand in double quotes"
+                    )
+                    raise ValueError(msg)
+                row = {name: (text or "").strip() for name, text in cells.items()}
                 if not any(row.values()):  # as spreadsheets write below a table
                     continue
                 if not row["image"]:
@@ -144,10 +146,14 @@ def _read_csv(path: Path) -> PromptFile:
                 if len(named) > 1:
                     msg = f"a second label for the same object, {sorted(named)}"
                     raise ValueError(msg)
-                mine = clicks.setdefault(key, [])
+                so_far = clicks.setdefault(key, [])
                 if row.get("x") or row.get("y"):
                     x, y = (_cell(row[name], name) for name in ("x", "y"))
-                    mine.append(Click(x, y, _sign(row.get("positive") or "1")))
+                    sign = (row.get("positive") or "1").lower()
+                    if sign not in SIGNS:
+                        msg = f"`positive` must be 1 or 0, got {row['positive']!r}"
+                        raise ValueError(msg)
+                    so_far.append(Click(x, y, SIGNS[sign]))
                 corners = {name: row.get(name) or "" for name in ("x0", "y0", "x1", "y1")}
                 if any(corners.values()):
                     if key in boxes:
@@ -159,22 +165,10 @@ def _read_csv(path: Path) -> PromptFile:
                 raise ValueError(msg) from error
     images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
-    for key, given in clicks.items():
-        one = _object(*key, categories.number(*labels[key]), given, boxes.get(key))
-        images.setdefault(key[0], []).append(one)
+    for key, points in clicks.items():
+        prompted = _object(*key, categories.number(*labels[key]), points, boxes.get(key))
+        images.setdefault(key[0], []).append(prompted)
     return _prompt_file(images, categories)
-
-
-def _stripped(cells: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the cells of a row without the spaces around them; those that are missing are empty.
-
-    Raises:
-        ValueError: If there are more cells than columns.
-    """
-    if None in cells:
-        msg = "has more cells than columns; names with commas must stand in double quotes"
-        raise ValueError(msg)
-    return {name: (text or "").strip() for name, text in cells.items()}
 
 
 def _read_json(path: Path) -> PromptFile:
@@ -224,13 +218,13 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
     images = _by_id(content["images"], "images")
     annotations = _by_id(content["annotations"], "annotations")
     objects: dict[int, list[PromptedObject]] = {key: [] for key in images}
-    wanted = {key: entry for key, entry in annotations.items() if not is_crowd(entry)}
-    crowds = len(annotations) - len(wanted)
-    if annotations and not wanted:
+    single = {key: entry for key, entry in annotations.items() if not is_crowd(entry)}
+    crowds = len(annotations) - len(single)
+    if annotations and not single:
         left_out = crowds_left_out(crowds, len(annotations))
         msg = f"{left_out}; set iscrowd to 0 if each is one object"
         raise ValueError(msg)
-    for key, entry in wanted.items():
+    for key, entry in single.items():
         image = whole(entry, "image_id")
         if image not in objects:
             msg = f"annotation {key} is of the image {image}, which is missing"
@@ -251,7 +245,7 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
             raise ValueError(msg) from error
         objects[image].append(PromptedObject(str(key), kind, (), box))
-    found = tuple(
+    prompted = tuple(
         PromptedImage(
             _file(text(entry, "file_name")),
             tuple(objects[key]),
@@ -264,26 +258,26 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
     empty = tuple(
         _file(text(entry, "file_name")) for key, entry in images.items() if not objects[key]
     )
-    return PromptFile(found, categories, empty, crowds)
+    return PromptFile(prompted, categories, empty, crowds)
 
 
 def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping[str, Any]]:
     """Map the entries of a list of COCO JSON by their ids."""
-    found: dict[int, Mapping[str, Any]] = {}
+    by_id: dict[int, Mapping[str, Any]] = {}
     for entry in entries:
         key = whole(entry, "id")
-        if key in found:
+        if key in by_id:
             msg = f"the id {key} in `{what}` is there more than once"
             raise ValueError(msg)
-        found[key] = entry
-    return found
+        by_id[key] = entry
+    return by_id
 
 
 def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Categories) -> PromptFile:
-    found = tuple(
+    prompted = tuple(
         PromptedImage(file, tuple(objects)) for file, objects in images.items() if objects
     )
-    return PromptFile(found, categories, tuple(file for file in images if not images[file]))
+    return PromptFile(prompted, categories, tuple(file for file in images if not images[file]))
 
 
 def _file(name: str) -> str:
@@ -313,14 +307,6 @@ def _click(values: Any) -> Click:  # noqa: ANN401 (whatever the file holds)
         msg = f"the third value of a click must be true or false, got {positive!r}"
         raise ValueError(msg)
     return Click(_number(values[0]), _number(values[1]), positive)
-
-
-def _sign(text: str) -> bool:
-    signs = {"1": True, "0": False, "true": True, "false": False, "+": True, "-": False}
-    if text.lower() not in signs:
-        msg = f"`positive` must be 1 or 0, got {text!r}"
-        raise ValueError(msg)
-    return signs[text.lower()]
 
 
 def _box(values: Any) -> tuple[float, float, float, float]:  # noqa: ANN401

@@ -8,6 +8,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -15,13 +16,31 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.cache import cached
-from probseg.data.threads import in_threads
 from probseg.errors import DataError
+from probseg.paths import Progress, silent
 from probseg.texts import printable
-from probseg.transfer import Progress, silent
+
+BATCH = 4096
+"""Items that are queued at once."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+def in_threads(
+    function: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    what: str,
+    progress: Progress = silent,
+) -> Iterator[_Result]:
+    """Apply a function that reads files to all items; the results are in their order."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(items), BATCH):
+            results = pool.map(function, items[start : start + BATCH])
+            for number, result in enumerate(results, start=start + 1):
+                progress(what, number, len(items))
+                yield result
+
 
 NAMED = 10
 """Most unusable files that one error names."""
@@ -34,15 +53,7 @@ class _Failure(NamedTuple):
 
 
 def digest_of(files: Iterable[Path], root: Path) -> str:
-    """Summarise names, sizes and times of change of files, as the key of what is kept of them.
-
-    Args:
-        files: The files; one that is missing counts as such, so that its absence is noticed too.
-        root: Folder from which the names are taken, so that a data set can be moved as a whole.
-
-    Returns:
-        32 hexadecimal digits, which depend on the order of the files.
-    """
+    """Summarise names, sizes and times of change of files, as the key of what is kept of them."""
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
         try:
@@ -61,17 +72,6 @@ def read_all(
     """Apply a function that reads files to all items, in threads, with progress on a terminal.
 
     What cannot be read is only raised when all have been read, so that one message names several.
-
-    Args:
-        function: Called in several threads at once.
-        items: Arguments of the function.
-        what: Shown on the terminal and named in the error if there are several.
-
-    Yields:
-        The results in the order of the items.
-
-    Raises:
-        DataError: At the end, if `function` raised it for any item; up to `NAMED` are named.
     """
 
     def tried(item: _Item) -> _Result | _Failure:
@@ -105,22 +105,10 @@ def index_objects(
     files: Iterable[Path],
     **options: float,
 ) -> list[tuple[_Item, int, int]]:
-    """List the objects of all label maps, reread only if a file has changed.
+    """List the objects of all label maps as (item, number, pixels), reread if a file has changed.
 
-    Args:
-        name: Kind of the maps; distinguishes indices.
-        root: Folder of the data, for the index.
-        count: Reads a map and returns the pixels of each object by its number, shape `(N,)`; 0
-            where there is no object. Called in several threads at once.
-        items: Arguments of `count`, one per map.
-        files: All files that `count` looks at.
-        options: Other values on which the numbers of pixels depend.
-
-    Returns:
-        Item, number and pixels of each object, in the order of the items and numbers.
-
-    Raises:
-        DataError: As `read_all`, and if the index cannot be written anywhere.
+    `count` reads the map of an item and returns the pixels of each object by its number, shape
+    `(N,)`. `files` are all that it looks at; on `options`, too, the numbers of pixels depend.
     """
 
     def build() -> dict[str, npt.NDArray[np.int64]]:

@@ -63,28 +63,14 @@ class _Entry(NamedTuple):
 
 
 def read_outlines() -> list[Photo]:
-    """Read the outline file.
-
-    Returns:
-        The photographs in the order of the data set.
-    """
+    """Read the photographs of the outline file, in the order of the data set."""
     text = resources.files("probseg.data").joinpath("sample_photos.json").read_text("utf-8")
     photos: list[Photo] = json.loads(text)["photos"]
     return photos
 
 
 def photo_path(photo: Photo) -> Path:
-    """Find a photograph inside the package that installs it, without importing the package.
-
-    Args:
-        photo: An entry of the outline file.
-
-    Returns:
-        The image file.
-
-    Raises:
-        DataError: If the package or the file is missing.
-    """
+    """Find a photograph inside the package that installs it, without importing the package."""
     package = photo["package"]
     project = {"skimage": "scikit-image"}.get(package, package)
     spec = find_spec(package)
@@ -106,15 +92,7 @@ def photo_path(photo: Photo) -> Path:
 
 
 def rasterise(outline: Outline, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Draw an object's polygons and holes.
-
-    Args:
-        outline: The object; `without` is not looked at.
-        size: Height and width of the photograph.
-
-    Returns:
-        uint8, shape `(H, W)`: 1 object, 0 background.
-    """
+    """Draw an object with its holes: uint8, shape `(H, W)`, 1 object, 0 background."""
     mask = np.zeros(size, np.uint8)
     for value, polygons in ((1, outline["polygons"]), (0, outline.get("holes", []))):
         for polygon in polygons:
@@ -148,21 +126,10 @@ class SamplePhotos(InteractiveDataset):
                 self._entries.append(_Entry(name, photo["name"], path, outline, in_front))
 
     def __len__(self) -> int:
-        """Return the number of objects over all photographs."""
         return len(self._entries)
 
     def __getitem__(self, index: int) -> Sample:
-        """Return one object of one photograph.
-
-        Args:
-            index: Number of the object; negative numbers count from the end.
-
-        Returns:
-            The sample, whose mask has the values 0 and 1 only.
-
-        Raises:
-            IndexError: If there is no such object.
-        """
+        """Return one object of one photograph, whose mask has the values 0 and 1 only."""
         if not -len(self) <= index < len(self):
             msg = f"`index` must be in 0 ... {len(self) - 1} for {self.name}, got {index}"
             raise IndexError(msg)

@@ -1,15 +1,20 @@
-"""The samples of a training, with their order and seeds."""
+"""The samples of a training: their order, their seeds, and mixtures of data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler
 
-from probseg.seeds import CROP, ORDER, mixed
+from probseg.data.base import InteractiveDataset
+from probseg.data.selection import object_weights
+from probseg.errors import DataError
+from probseg.seeds import CROP, ORDER, SET, mixed
 
 RETRIES = 10
 """Number of attempts to replace an unreadable sample."""
@@ -37,12 +42,7 @@ class Order(Protocol):
         """Return the number of samples of every epoch."""
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of an epoch's samples, shape `(len(self),)`.
-
-        Args:
-            seed: Of the run.
-            epoch: Number of the epoch, from 0.
-        """
+        """Return the numbers of an epoch's samples, shape `(len(self),)`."""
 
 
 class Shuffled:
@@ -56,7 +56,6 @@ class Shuffled:
         self.count = count
 
     def __len__(self) -> int:
-        """Return the number of samples of an epoch."""
         return self.count
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -112,5 +111,177 @@ class TrainingSampler(DistributedSampler[Draw]):
                 yield Draw(int(indices[position]), seed, instead)
 
     def __len__(self) -> int:
-        """Return the number of samples of a whole epoch for this process."""
         return len(self.order) // (self.batch_size * self.num_replicas) * self.batch_size
+
+
+Indices = npt.NDArray[np.int64]
+
+
+class MixedOrder:
+    """Objects of several data sets, with a fixed number of each per epoch; an `Order`.
+
+    The objects of a set without weights are used evenly: the numbers of uses of any two differ by
+    at most one, in each epoch and from the first epoch to the end of any. Where an epoch takes a
+    part of a set, the next one continues with unused objects.
+
+    Of a set with weights per object (see `Selected`) an epoch's objects are drawn with replacement,
+    in proportion to the weights, by systematic sampling (Madow and Madow 1944): of an object that
+    should have 2.3 samples in an epoch, it has 2 or 3, and 2.3 on average over the epochs.
+
+    An epoch is a function of the run's seed and its number alone.
+
+    Args:
+        sets: The data sets; indices count through them as if they were joined.
+        proportions: The share of each set in an epoch, positive; their sum does not matter. By
+            default the sets' numbers of objects. Shares are rounded by largest remainders.
+        samples_per_epoch: Samples of an epoch; by default the number of objects of all sets.
+
+    Raises:
+        DataError: If the number of proportions is not that of the sets, a proportion is not a
+            positive number, there is less than 1 sample per epoch, or a set is empty or would get
+            no sample.
+
+    Attributes:
+        counts: Samples of each set in an epoch.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[InteractiveDataset],
+        proportions: Sequence[float] | None = None,
+        samples_per_epoch: int | None = None,
+    ) -> None:
+        names = [of.name for of in sets]
+        self.sizes = [len(of) for of in sets]
+        if 0 in self.sizes:
+            msg = f"{names[self.sizes.index(0)]}: has no object; leave it out of `train`"
+            raise DataError(msg)
+        self.weights = [object_weights(of) for of in sets]
+        if proportions is not None:
+            _check_proportions(proportions, names)
+        if samples_per_epoch is not None and samples_per_epoch < 1:
+            msg = (
+                "`samples_per_epoch` must be at least 1, or null for the number of all objects, "
+                f"got {samples_per_epoch}"
+            )
+            raise DataError(msg)
+        self.samples = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
+        shares = self.sizes if proportions is None else proportions
+        self.counts = largest_remainders(self.samples, shares)
+        for name, count, share in zip(names, self.counts, shares, strict=True):
+            if count == 0:
+                msg = (
+                    f"{name}: its share {share} of {sum(shares)} is none of the {self.samples} "
+                    "samples of an epoch; raise `samples_per_epoch` or its proportion, or leave "
+                    "the data set out of `train`"
+                )
+                raise DataError(msg)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def indices(self, seed: int, epoch: int) -> Indices:
+        """Return the numbers of an epoch's objects in random order, shape `(len(self),)`.
+
+        Args:
+            seed: Of the run.
+            epoch: Number of the epoch, from 0.
+        """
+        parts = []
+        first = 0
+        for number, size in enumerate(self.sizes):
+            count, weights = self.counts[number], self.weights[number]
+            set_seed = mixed(SET, seed, number)
+            if weights is None:
+                part = evenly(size, count, set_seed, epoch)
+            else:
+                part = systematic(weights, count, mixed(set_seed, epoch))
+            parts.append(first + part)
+            first += size
+        return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(np.concatenate(parts))
+
+
+def _check_proportions(proportions: Sequence[float], names: Sequence[str]) -> None:
+    if len(proportions) != len(names):
+        msg = (
+            f"`proportions` must have one number for each data set of `train` ({len(names)}: "
+            f"{', '.join(names) or 'none'}), got {len(proportions)}: {list(proportions)}; null "
+            "takes all objects of all sets"
+        )
+        raise DataError(msg)
+    for name, share in zip(names, proportions, strict=True):
+        if not (share > 0 and math.isfinite(share)):
+            msg = (
+                f"`proportions` must be positive numbers, got {share} for {name}; leave a data set "
+                "that is not wanted out of `train`"
+            )
+            raise DataError(msg)
+
+
+def largest_remainders(total: int, shares: Sequence[float]) -> list[int]:
+    """Split a number in proportion to shares, rounding the largest remainders up."""
+    exact = [Fraction(share) for share in shares]  # floats would round 0.1 + 0.2
+    whole = sum(exact)
+    quotas = [total * share / whole for share in exact]
+    counts = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(quotas)), key=lambda i: counts[i] - quotas[i])
+    for i in by_remainder[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def evenly(size: int, count: int, seed: int, epoch: int) -> Indices:
+    """Draw objects so that the numbers of uses of any two differ by at most one.
+
+    This holds for each epoch, and for the sum of all epochs up to any.
+    """
+    times, rest = divmod(count, size)
+    if 2 * rest <= size:
+        once_more = _hand(size, rest, seed, epoch)
+    else:  # choosing who is left out keeps hands below half a pack, as `_pack` needs them
+        left_out = _hand(size, size - rest, seed, epoch)
+        once_more = np.delete(np.arange(size), left_out)
+    return np.concatenate([np.tile(np.arange(size), times), once_more])
+
+
+def _hand(size: int, hand: int, seed: int, number: int) -> Indices:
+    """Deal `hand` different cards from consecutive shuffled packs, each until it is empty."""
+    if hand == 0:
+        return np.arange(0)
+    pack, first = divmod(number * hand, size)
+    cards = _pack(size, hand, seed, pack)[first : first + hand]
+    if len(cards) < hand:
+        more = _pack(size, hand, seed, pack + 1)[: hand - len(cards)]
+        cards = np.concatenate([cards, more])
+    return cards
+
+
+def _pack(size: int, hand: int, seed: int, pack: int) -> Indices:
+    """Return a shuffled pack; its first cards complete the hand begun by the last pack.
+
+    To have no card twice, those that are in this hand already come later, but before the cards that
+    begin a hand at this pack's end: these have to be known without looking at the packs before.
+    """
+    begun, begins = pack * size % hand, (pack + 1) * size % hand
+    in_hand = _shuffled(size, seed, pack - 1)[size - begun :] if begun else np.arange(0)
+    cards, end = np.split(_shuffled(size, seed, pack), [size - begins])
+    late = np.isin(cards, in_hand)
+    return np.concatenate([cards[~late], cards[late], end])
+
+
+def _shuffled(size: int, seed: int, pack: int) -> Indices:
+    return np.random.default_rng(mixed(seed, pack)).permutation(size)
+
+
+def systematic(weights: npt.NDArray[np.float64], count: int, seed: int) -> Indices:
+    """Draw with replacement in proportion to weights, by systematic sampling.
+
+    The objects, in random order, divide a line in proportion to their weights, and at equal
+    distances along it, from a random beginning, an object is drawn (Madow and Madow 1944).
+    """
+    random = np.random.default_rng(seed)
+    order = random.permutation(np.flatnonzero(weights))
+    ends = np.cumsum(weights[order] / weights.max())
+    points = (np.arange(count) + random.random()) * (ends[-1] / count)
+    numbers: Indices = order[np.searchsorted(ends[:-1], points, side="right")]
+    return numbers

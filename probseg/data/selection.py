@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.lists import match_names, names_to_leave_out
+from probseg.data.layout import match_names, names_to_leave_out
 from probseg.errors import DataError
 from probseg.paths import find_data
 from probseg.texts import read_lines
@@ -70,14 +70,14 @@ class Selected(InteractiveDataset):
     ) -> None:
         self.dataset = dataset
         self.name = dataset.name
-        kept = _of_size(dataset, min_area, max_area)
+        chosen = _of_size(dataset, min_area, max_area)
         if exclude is not None:
-            kept &= ~_listed(dataset, find_data(exclude))
+            chosen &= ~_listed(dataset, find_data(exclude))
         if hold_out is not None:
-            kept &= ~_to_hold_out(dataset, hold_out)
+            chosen &= ~_to_hold_out(dataset, hold_out)
         if held_out is not None:
-            kept &= _held_out(dataset, "held_out", held_out)
-        self.chosen = np.flatnonzero(kept)
+            chosen &= _held_out(dataset, "held_out", held_out)
+        self.chosen = np.flatnonzero(chosen)
         if not len(self.chosen):
             msg = (
                 f"{self.name}: none of its {len(dataset)} objects is left, with min_area={min_area}"
@@ -89,10 +89,9 @@ class Selected(InteractiveDataset):
         if self.weights is not None:
             self.weights = self.weights[self.chosen]
         if weights is not None:
-            self.weights = _read_weights(find_data(weights), dataset, kept)[self.chosen]
+            self.weights = _read_weights(find_data(weights), dataset, chosen)[self.chosen]
 
     def __len__(self) -> int:
-        """Return the number of selected objects."""
         return len(self.chosen)
 
     def __getitem__(self, index: int) -> Sample:
@@ -119,9 +118,9 @@ def _of_size(
     dataset: InteractiveDataset, min_area: int | None, max_area: int | None
 ) -> npt.NDArray[np.bool_]:
     """Return True for objects whose area is within the limits, shape `(len(dataset),)`."""
-    kept = np.ones(len(dataset), dtype=bool)
+    fits = np.ones(len(dataset), dtype=bool)
     if min_area is None and max_area is None:
-        return kept
+        return fits
     areas = dataset.areas
     if areas is None:
         msg = (
@@ -131,10 +130,10 @@ def _of_size(
         )
         raise DataError(msg)
     if min_area is not None:
-        kept &= areas >= min_area
+        fits &= areas >= min_area
     if max_area is not None:
-        kept &= areas <= max_area
-    return kept
+        fits &= areas <= max_area
+    return fits
 
 
 def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
@@ -152,10 +151,6 @@ def is_held_out(photo: str, count: int) -> bool:
 
     Its name alone decides, by its SHA-256 modulo `count`: not the data set, its order or the
     part of it that is read.
-
-    Args:
-        photo: Name of the photograph: that of an object up to its last `#`.
-        count: At least 2.
     """
     digest = hashlib.sha256(photo.encode()).digest()
     return int.from_bytes(digest, "big") % count == 0
@@ -177,7 +172,7 @@ def _to_hold_out(dataset: InteractiveDataset, count: int) -> npt.NDArray[np.bool
 def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
     """Return True for objects whose photograph is held out."""
     if count < 2:
-        msg = f"`{argument}` must be at least 2, for one photograph in so many, got {count}"
+        msg = f"`{argument}` must be at least 2, which is one photograph in two, got {count}"
         raise ValueError(msg)
     names = (dataset.object_name(index) for index in range(len(dataset)))
     photos = [name.rpartition("#")[0] or name for name in names]
@@ -186,27 +181,27 @@ def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDA
 
 
 def _read_weights(
-    path: Path, dataset: InteractiveDataset, kept: npt.NDArray[np.bool_]
+    path: Path, dataset: InteractiveDataset, chosen: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
-    """Read the weights of all objects; those that are not kept may be missing, and get 0."""
+    """Read the weights of all objects; those that are not chosen may be missing, and get 0."""
     names = [dataset.object_name(index) for index in range(len(dataset))]
-    found, unknown = match_names(path, "weights", ((name, None) for name in names))
+    matches, unknown = match_names(path, "weights", ((name, None) for name in names))
     listed: dict[str, float] = {}
     for number, line in read_lines(path, "check the `weights` argument"):
         weight = _weight(line.partition("\t")[2], f"{path}, line {number}")
-        if number not in found:
+        if number not in matches:
             continue
-        name = found[number]
+        name = matches[number]
         if name in listed:
             msg = f"{path}, line {number}: {name!r} was listed before; give each object one weight"
             raise DataError(msg)
         listed[name] = weight
     weights = np.array([listed.get(name, 0.0) for name in names])
-    missing = [name for name, used in zip(names, kept, strict=True) if used and name not in listed]
+    missing = [name for name, use in zip(names, chosen, strict=True) if use and name not in listed]
     _refuse(path, missing, f"has no weight for objects of {dataset.name}", "add them, or 0")
     _refuse(path, unknown, f"has names that no object of {dataset.name} has", "remove them")
-    if not weights[kept].any():
-        msg = f"{path}: the weights of all {kept.sum()} objects are 0; raise those of some"
+    if not weights[chosen].any():
+        msg = f"{path}: the weights of all {chosen.sum()} objects are 0; raise those of some"
         raise DataError(msg)
     return weights
 

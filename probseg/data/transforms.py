@@ -3,15 +3,52 @@
 from __future__ import annotations
 
 import math
+import os
+import random
 
+import albumentations as A
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from probseg.clicks.boxes import mask_box, padded_crop
-from probseg.data.photometric import PhotometricAugmentation
 from probseg.errors import DataError
 from probseg.types import IGNORE, Sample
+
+# Without this, importing albumentations asks a server for its latest version.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+
+class PhotometricAugmentation:
+    """Random changes of colours, sharpness and noise.
+
+    Independently of each other: brightness and contrast in 60 % of the cases, hue, saturation and
+    value in 50 %, all colours become grey in 5 %, and 15 % are blurred, compressed or noisy.
+    """
+
+    def __init__(self) -> None:
+        self.transform = A.Compose(
+            [
+                A.RandomBrightnessContrast(0.25, 0.25, p=0.6),
+                A.HueSaturationValue(10, 25, 10, p=0.5),
+                A.ToGray(p=0.05),
+                A.OneOf(
+                    [A.GaussianBlur(), A.ImageCompression(quality_range=(50, 90)), A.GaussNoise()],
+                    p=0.15,
+                ),
+            ]
+        )
+
+    def __call__(
+        self, image: npt.NDArray[np.uint8], generator: np.random.Generator
+    ) -> npt.NDArray[np.uint8]:
+        """Return an augmented copy of a photograph: RGB, uint8, shape `(H, W, 3)`."""
+        # Not by `set_random_seed`: all transforms would draw the same numbers.
+        python_random = random.Random(int(generator.integers(2**63)))
+        self.transform.set_random_state(generator, python_random)
+        changed: npt.NDArray[np.uint8] = self.transform(image=image)["image"]
+        return changed
+
 
 ATTEMPTS = 4
 """Number of attempts to draw a crop that contains part of its object."""
@@ -67,29 +104,13 @@ class TrainingCrop:
         self.photometric = PhotometricAugmentation()
 
     def __call__(self, sample: Sample, seed: int) -> Pair:
-        """Cut out a crop and change its colours.
-
-        Args:
-            sample: The object.
-            seed: Of all randomness, at least 0.
-
-        Returns:
-            Image `(size, size, 3)` and mask `(size, size)`, both uint8.
-
-        Raises:
-            DataError: If the mask has no object pixel.
-        """
+        """Return a crop `(size, size, 3)` in other colours and its mask `(size, size)`, uint8."""
         generator = np.random.default_rng(seed)
         image, mask = self.cut(sample, generator)
         return self.photometric(image, generator), mask
 
     def cut(self, sample: Sample, generator: np.random.Generator) -> Pair:
-        """Cut out a crop in the colours of the photograph; see `__call__`.
-
-        Args:
-            sample: The object.
-            generator: Source of the scale and the place.
-        """
+        """Cut out a crop in the colours of the photograph; see `__call__`."""
         if not (sample.mask == 1).any():
             msg = f"{sample.name} of {sample.dataset}: the mask has no pixel of the object"
             raise DataError(msg)
@@ -151,14 +172,9 @@ def cut_window(
     generator: np.random.Generator,
     shown: tuple[int | None, int | None] = (None, None),
 ) -> Pair:
-    """Cut out a window at a random place, padded outside the image, and mirror one in two.
+    """Cut a window `(H, W)` out of an image and its labels at a random place; mirror one in two.
 
-    Args:
-        image: Shape `(H, W, 3)`.
-        labels: Shape `(H, W)`.
-        size: Height and width of the window.
-        generator: Source of the place.
-        shown: Row and column that the window must show; any by default.
+    It is padded outside of the image, and contains the row and column `shown`, if any.
     """
     sides = zip(labels.shape, size, shown, strict=True)
     top, left = (_first(length, window, place, generator) for length, window, place in sides)

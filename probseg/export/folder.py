@@ -24,7 +24,7 @@ from probseg.interact.kept import CLAMPED, JITTER, LENGTH, MARGIN, NEGLIGIBLE, R
 from probseg.interact.photograph import LEVELS, SHOWN
 from probseg.interact.zoom import CUT, RECOMMENDED_ZOOM, RIM, SMALLEST_SIDE, ZOOMS
 from probseg.models import Segmenter
-from probseg.transfer import digest
+from probseg.paths import digest
 from probseg.zoo.trained import weights_digest
 
 ABOUT = "export.json"

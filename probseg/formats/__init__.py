@@ -6,10 +6,13 @@
 | `run_lengths` | run lengths of COCO, compressed or not | every pixel |
 | `brush` | run lengths of Label Studio's brush | every pixel |
 | `polygons` | outlines; those of COCO lose holes | every pixel without tolerance |
-| `yolo` | YOLO-seg text | as much as the outlines |
 
 Masks are bool of shape `(H, W)`, or the pixels of a box (`regions`): what an object costs follows
 from its own size, not from that of the photograph. Coordinates of outlines are `(x, y)` on the
 borders of pixels: the pixel in column `c` and row `r` covers `c <= x < c + 1` and
 `r <= y < r + 1`.
 """
+
+MASKS, OVERLAYS, COCO = "masks", "overlays", "coco"
+FORMATS = (MASKS, COCO, OVERLAYS)
+"""Results of a prediction: a PNG per object (or class map), one COCO JSON, pictures."""

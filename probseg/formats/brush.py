@@ -23,14 +23,7 @@ LENGTH_BITS = (3, 4, 8, 16)
 
 
 def encode(mask: Mask | Region) -> list[int]:
-    """Encode a mask as Label Studio writes it: each pixel of the object is 255 in all channels.
-
-    Args:
-        mask: bool, shape `(H, W)`, or a region.
-
-    Returns:
-        Bytes, the value of the key `rle`.
-    """
+    """Encode a mask as Label Studio writes it: each pixel of the object is 255 in all channels."""
     region = as_region(mask)
     pixels = region.size[0] * region.size[1]
     borders = np.stack(spans(region, by_rows=True), axis=1).ravel()
@@ -48,24 +41,16 @@ def encode(mask: Mask | Region) -> list[int]:
     widths = np.array(LENGTH_BITS)[choice]
     head = [(CHANNELS * pixels, 32), (VALUE_BITS - 1, 5)]
     head += [(bits - 1, 4) for bits in LENGTH_BITS]
-    one = np.ones_like(sizes)
-    fields = np.stack([one, choice, sizes - 1, values], axis=1).ravel()
-    bits = np.stack([one, 2 * one, widths, VALUE_BITS * one], axis=1).ravel()
+    ones = np.ones_like(sizes)
+    fields = np.stack([ones, choice, sizes - 1, values], axis=1).ravel()
+    bits = np.stack([ones, 2 * ones, widths, VALUE_BITS * ones], axis=1).ravel()
     numbers = np.concatenate([[number for number, _ in head], fields])
     counts = np.concatenate([[count for _, count in head], bits])
     return np.packbits(_bits(numbers, counts)).tolist()
 
 
 def decode(rle: Sequence[int], size: tuple[int, int]) -> Region:
-    """Decode a mask.
-
-    Args:
-        rle: Bytes, the value of the key `rle`.
-        size: `(H, W)`: `original_height` and `original_width` of the annotation.
-
-    Raises:
-        ValueError: If the bytes are cut off, or do not hold an RGBA picture of this size.
-    """
+    """Decode the bytes of the key `rle` as a mask of a `size` `(H, W)`."""
     try:
         stream = _Stream(bytes(rle))
         count = stream.read(32)
@@ -83,7 +68,7 @@ def decode(rle: Sequence[int], size: tuple[int, int]) -> Region:
 
 
 def _opaque(stream: _Stream, count: int) -> tuple[Numbers, Numbers]:
-    """Return where pixels begin and end whose alpha is above 0, of so many values."""
+    """Return where pixels begin and end whose alpha is above 0, of `count` values."""
     value_bits = stream.read(5) + 1
     widths = [stream.read(4) + 1 for _ in range(4)]
     begins: list[Numbers] = []
@@ -112,11 +97,11 @@ def _opaque(stream: _Stream, count: int) -> tuple[Numbers, Numbers]:
 
 
 def _bits(numbers: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Write numbers with so many bits each, highest first."""
+    """Write numbers with a number of bits each, highest first."""
     ends = np.cumsum(counts)
     shifts = np.repeat(ends, counts) - 1 - np.arange(ends[-1])
-    found: npt.NDArray[np.bool_] = (np.repeat(numbers, counts) >> shifts & 1).astype(bool)
-    return found
+    bits_set: npt.NDArray[np.bool_] = (np.repeat(numbers, counts) >> shifts & 1).astype(bool)
+    return bits_set
 
 
 class _Stream:
@@ -127,11 +112,7 @@ class _Stream:
         self._position = 0
 
     def read(self, count: int) -> int:
-        """Read a number of so many bits.
-
-        Raises:
-            EOFError: If there are fewer.
-        """
+        """Read an integer of `bits` bits."""
         end = self._position + count
         if end > 8 * len(self._content):
             raise EOFError
@@ -140,11 +121,7 @@ class _Stream:
         return int.from_bytes(part, "big") >> (-end % 8) & ((1 << count) - 1)
 
     def read_many(self, count: int, bits: int) -> npt.NDArray[np.int64]:
-        """Read so many numbers of so many bits each.
-
-        Raises:
-            EOFError: If there are fewer.
-        """
+        """Read `count` integers of `bits` bits."""
         start, end = self._position, self._position + count * bits
         if end > 8 * len(self._content):
             raise EOFError

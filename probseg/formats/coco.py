@@ -18,22 +18,12 @@ Entry = dict[str, Any]
 
 
 def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
-    """Return a whole number of an entry; some programs write it as 240.0.
-
-    Args:
-        entry: The entry.
-        key: Of the number.
-        least: What it must be at least; None for any.
-
-    Raises:
-        KeyError: If the entry has no such key.
-        ValueError: If it is no whole number, or too small.
-    """
+    """Return a whole number of an entry; some programs write it as 240.0."""
     value = entry[key]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value != value // 1 or (least is not None and value < least):
-        wanted = "a whole number" if least is None else f"a whole number of at least {least}"
-        msg = f"its {key!r} must be {wanted}, got {value!r}"
+        expected = "a whole number" if least is None else f"a whole number of at least {least}"
+        msg = f"its {key!r} must be {expected}, got {value!r}"
         raise ValueError(msg)
     return int(value)
 
@@ -41,28 +31,14 @@ def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
 def size_of(
     entry: Mapping[str, Any], keys: tuple[str, str] = ("height", "width")
 ) -> tuple[int, int]:
-    """Return `(H, W)` of an entry.
-
-    Args:
-        entry: The entry.
-        keys: Of height and width.
-
-    Raises:
-        KeyError: If it lacks one.
-        ValueError: If one is no whole number of at least 1, or the image is too large.
-    """
+    """Return `(H, W)` of an entry."""
     height, width = (whole(entry, key, least=1) for key in keys)
     check_size((height, width))
     return height, width
 
 
 def text(entry: Mapping[str, Any], key: str) -> str:
-    """Return a name in an entry of a file.
-
-    Raises:
-        KeyError: If it is missing.
-        ValueError: If it is no text, or empty; the message lacks the path.
-    """
+    """Return a name in an entry of a file."""
     value = entry[key]
     if not isinstance(value, str) or not value:
         msg = f"its {key!r} must be a text, got {value!r}"
@@ -71,21 +47,13 @@ def text(entry: Mapping[str, Any], key: str) -> str:
 
 
 def is_crowd(entry: Mapping[str, Any]) -> bool:
-    """Return whether the outline of an annotation is around several objects.
-
-    Raises:
-        ValueError: If `iscrowd` is neither a number nor a truth value.
-    """
+    """Return whether the outline of an annotation is around several objects."""
     value = entry.get("iscrowd")
     return bool(value) if value is None or isinstance(value, bool) else whole(entry, "iscrowd") > 0
 
 
 def score_of(entry: Mapping[str, Any]) -> float | None:
-    """Return the score of a prediction; None where it has none.
-
-    Raises:
-        ValueError: If it is no finite number.
-    """
+    """Return the score of a prediction; None where it has none."""
     value = entry.get("score")
     if value is None:
         return None
@@ -96,12 +64,7 @@ def score_of(entry: Mapping[str, Any]) -> float | None:
 
 
 def crowds_left_out(crowds: int, annotations: int) -> str:
-    """Say that crowds are no objects, as part of a sentence.
-
-    Args:
-        crowds: Number of crowds.
-        annotations: Number of annotations, crowds among them.
-    """
+    """Say that crowds are no objects, as part of a sentence."""
     return (
         f"{crowds} of {annotations} annotations are crowds (iscrowd = 1, as CVAT exports masks) "
         "and are left out"
@@ -109,14 +72,7 @@ def crowds_left_out(crowds: int, annotations: int) -> str:
 
 
 def measures(rle: Mapping[str, Any]) -> Entry:
-    """Return the keys of an annotation that follow from its mask.
-
-    Args:
-        rle: Compressed run lengths; see `probseg.formats.run_lengths.encode`.
-
-    Returns:
-        `area` in pixels, `bbox` as `[x, y, width, height]`, and `iscrowd` 0.
-    """
+    """Return `area`, `bbox` (`[x, y, width, height]`) and `iscrowd` 0 of compressed run lengths."""
     area, bbox = int(coco_mask.area(rle)), coco_mask.toBbox(rle).tolist()
     return {"area": area, "bbox": bbox, "iscrowd": 0}
 
@@ -127,16 +83,7 @@ def write(
     annotations: Iterable[Entry],
     categories: Sequence[Entry],
 ) -> None:
-    """Write the file; it appears whole.
-
-    Args:
-        path: The file to be.
-        images: With `id`, `file_name`, `height` and `width`.
-        annotations: Written one by one, before the rest, so that a generator of them may complete
-            the other lists. With `id`, `image_id`, `category_id`, `segmentation` and the keys of
-            `measures`; others are written too.
-        categories: With `id` and `name`.
-    """
+    """Write the file; it appears whole."""
     info = {"description": f"annotated with probseg {probseg.__version__}"}
     with replacing(path) as draft, draft.open("w", encoding="utf-8") as file:
         file.write(f'{{"info": {json.dumps(info)}, "annotations": ')

@@ -30,15 +30,9 @@ def distinct_colours(count: int) -> Pixels:
 
 
 def overlay(image: Pixels, layer: Pixels, where: npt.NDArray[np.bool_]) -> Pixels:
-    """Lay a half-transparent picture over an image.
+    """Lay a half-transparent picture over an image where a bool mask `(H, W)` is true.
 
-    Args:
-        image: RGB, uint8, shape `(H, W, 3)`.
-        layer: RGB, uint8, shape `(H, W, 3)` or `(3,)`.
-        where: Pixels that the layer covers, bool, shape `(H, W)`.
-
-    Returns:
-        RGB, uint8, shape `(H, W, 3)`.
+    Image and layer are RGB, uint8, shape `(H, W, 3)`; the layer may be one colour, shape `(3,)`.
     """
     mixed = (image.astype(np.uint16) + layer) // 2
     return np.where(where[..., None], mixed, image).astype(np.uint8)

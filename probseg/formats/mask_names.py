@@ -56,9 +56,6 @@ class MaskNames:
         Each belongs to the photograph. Numbers that would give the name of another photograph are
         left out, and photographs whose names differ in case or Unicode form only share the numbers
         out, so that no two masks are one file, on a file system that ignores case either.
-
-        Args:
-            photograph: One of the photographs.
         """
         twins = self._folded[_fold(photograph)]
         for number in count(1 + twins.index(photograph), len(twins)):
@@ -72,24 +69,13 @@ class MaskNames:
 
 
 def mask_names(folder: Path | None, others: Collection[str] = ()) -> MaskNames:
-    """Return the rule for the photographs of a folder, the unreadable ones too, and others.
-
-    Args:
-        folder: Photographs; it may be missing.
-        others: Names of photographs without suffix, inside the folder or one like it. Of the
-            sub-folders that they name, all photographs count.
-    """
+    """Return the rule for the photographs of a folder, the unreadable ones too, and others."""
     files = [] if folder is None else photograph_files(folder, others)
     return MaskNames([*others, *map(stem_of, files)])
 
 
 def photograph_files(folder: Path, others: Collection[str] = ()) -> list[str]:
-    """List the photographs of a folder, the unreadable ones too, as paths inside it with `/`.
-
-    Args:
-        folder: It may be missing.
-        others: Paths inside the folder; the sub-folders that they are in are listed, too.
-    """
+    """List the photographs of a folder, the unreadable ones too, as paths inside it with `/`."""
     places = {PurePosixPath(".")} | {PurePosixPath(name).parent for name in others}
     return sorted(
         (place / path.name).as_posix()
@@ -104,14 +90,7 @@ def stem_of(file: str) -> str:
 
 
 def refuse_name(file: str) -> None:
-    """Raise for a photograph whose masks could not be written, or would be listed by no reader.
-
-    Args:
-        file: Its path, with `/`.
-
-    Raises:
-        DataError: If a part of it begins with a dot, or its name is too long.
-    """
+    """Raise for a photograph whose masks could not be written, or would be listed by no reader."""
     path = PurePosixPath(file)
     if any(part.startswith(".") for part in path.parts):
         msg = f"{file}: names that begin with a dot are hidden files, which are not read; rename it"

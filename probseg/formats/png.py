@@ -20,14 +20,10 @@ Labels = npt.NDArray[np.uint8]
 
 
 def encode(labels: Labels) -> bytes:
-    """Encode labels as a mask file.
+    """Encode labels, uint8, shape `(H, W)`, as a mask file: black and white with a white object.
 
-    Args:
-        labels: uint8, shape `(H, W)`: 0 background, 1 object, 255 ignored.
-
-    Returns:
-        The file: black and white with a white object; with ignored pixels a palette PNG of the
-        labels, so that no reader takes 255 for the object.
+    With ignored pixels it is a palette PNG of the labels, so that no reader takes 255 for the
+    object.
     """
     if (labels == IGNORE).any():
         return _packed(_coloured(labels))
@@ -36,11 +32,7 @@ def encode(labels: Labels) -> bytes:
 
 
 def decode(content: bytes) -> Labels:
-    """Decode a file written by `encode`: uint8, shape `(H, W)`, with 0, 1 and 255.
-
-    Raises:
-        DataError: If it is no grey or palette PNG.
-    """
+    """Decode a file written by `encode`: uint8, shape `(H, W)`, with 0, 1 and 255."""
     with opened(io.BytesIO(content), "the file") as picture:
         if picture.format != "PNG" or picture.mode not in ("L", "P"):
             got = f"{picture.format} of mode {picture.mode}"
@@ -56,15 +48,12 @@ def write_binary(path: Path, mask: npt.NDArray[np.bool_]) -> None:
 
 
 def write_index(path: Path, labels: Labels, colours: Labels | None = None) -> None:
-    """Write numbers as a palette PNG; the file appears whole.
+    """Write numbers, uint8, shape `(H, W)`, as a palette PNG; the file appears whole.
+
+    `colours` are RGB from number 0 on, uint8, shape `(C, 3)`; by default 0 is black and neighbours
+    have different hues.
 
     The palette is for viewers; programs read the numbers.
-
-    Args:
-        path: The file to be.
-        labels: uint8, shape `(H, W)`.
-        colours: RGB of the numbers from 0 on, uint8, shape `(C, 3)` with `C <= 256`; by default
-            0 is black and neighbouring numbers have different hues.
     """
     _write(path, _packed(_coloured(labels, colours)))
 

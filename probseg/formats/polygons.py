@@ -43,21 +43,13 @@ class Polygon(NamedTuple):
 
 
 def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:
-    """Trace the outlines of a mask.
+    """Trace the outlines of a mask, bool, shape `(H, W)`, or a region: a polygon for each part.
+
+    `tolerance` is the largest distance in pixels of a simplified outline from the exact one
+    (Douglas and Peucker 1973); parts and holes that shrink to a line are left out. 0 is exact:
+    `fill` gives every mask back.
 
     Parts that touch at a corner are separate polygons.
-
-    Args:
-        mask: bool, shape `(H, W)`, or a region.
-        tolerance: Largest distance in pixels of a simplified outline from the exact one (Douglas
-            and Peucker 1973); parts and holes that shrink to a line are left out. 0 is exact:
-            `fill` gives every mask back.
-
-    Returns:
-        One polygon for each part; none for an empty mask.
-
-    Raises:
-        ValueError: If `tolerance` is negative or no number.
     """
     if not 0 <= tolerance < math.inf:
         msg = f"`tolerance` must be finite and at least 0 pixels, got {tolerance}"
@@ -92,10 +84,6 @@ def draw(polygons: Sequence[Polygon], size: tuple[int, int]) -> Region:
     """Draw polygons: a pixel is object if its centre is inside of one, and in none of its holes.
 
     Inside are points that an odd number of the polygon's lines separates from the left border.
-
-    Args:
-        polygons: In pixels; their union is the object.
-        size: `(H, W)`; what is outside is left out.
     """
     rings = [[polygon.outer, *polygon.holes] for polygon in polygons]
     flat = [ring for group in rings for ring in group]
@@ -129,15 +117,7 @@ def to_coco(polygons: Sequence[Polygon]) -> list[list[float]]:
 
 
 def from_coco(outlines: Sequence[Sequence[float] | Points], size: tuple[int, int]) -> Region:
-    """Draw the polygons of COCO as pycocotools does.
-
-    Args:
-        outlines: `[x, y, x, y, ...]` each, at least three corners; their union is the object.
-        size: `(H, W)`.
-
-    Raises:
-        ValueError: If an outline has fewer than three corners or half a corner, or is too long.
-    """
+    """Draw the union of polygons `[x, y, x, y, ...]` in `(H, W)` pixels as pycocotools does."""
     return region_of(coco_runs(outlines, size), size) if outlines else draw([], size)
 
 
@@ -169,9 +149,6 @@ def _rings(mask: Mask) -> list[Points]:
     Each side of a pixel on the border is in one line, once: a step is followed by the one that
     turns right, or else leads straight on, or else turns left, which is a permutation of the
     steps, and its cycles are the lines. Parts that touch at a corner stay apart.
-
-    Returns:
-        Corners of each line; the first is the upper left corner of a pixel of the object.
     """
     height, width = mask.shape
     inside = np.pad(mask, 1)
@@ -199,7 +176,7 @@ def _rings(mask: Mask) -> list[Points]:
     is_corner = np.zeros(len(steps), dtype=np.bool_)
     is_corner[places] = direction != direction[places]
     corners = np.stack([column, row], axis=1).astype(np.float64)
-    after, seen, found = places.tolist(), bytearray(len(steps)), []
+    after, seen, rings = places.tolist(), bytearray(len(steps)), []
     for start in np.flatnonzero(is_corner & (direction == 0)).tolist():
         ring = []
         step = start
@@ -208,8 +185,8 @@ def _rings(mask: Mask) -> list[Points]:
             ring.append(step)
             step = after[step]
         if ring:
-            found.append(corners[ring][is_corner[ring]])
-    return found
+            rings.append(corners[ring][is_corner[ring]])
+    return rings
 
 
 def _simplified(ring: Points, tolerance: float) -> Points:

@@ -84,37 +84,29 @@ def union(regions: Sequence[Region]) -> Region:
     """Return what is in any of some objects, at least one, of one image."""
     if len(regions) == 1:
         return regions[0]
-    ends = [(one.y + one.inside.shape[0], one.x + one.inside.shape[1]) for one in regions]
-    y, x = min(one.y for one in regions), min(one.x for one in regions)
+    ends = [(part.y + part.inside.shape[0], part.x + part.inside.shape[1]) for part in regions]
+    y, x = min(part.y for part in regions), min(part.x for part in regions)
     bottom, right = np.max(ends, axis=0).tolist()
     inside = np.zeros((bottom - y, right - x), dtype=np.bool_)
-    for one, (end_y, end_x) in zip(regions, ends, strict=True):
-        inside[one.y - y : end_y - y, one.x - x : end_x - x] |= one.inside
+    for part, (end_y, end_x) in zip(regions, ends, strict=True):
+        inside[part.y - y : end_y - y, part.x - x : end_x - x] |= part.inside
     return Region(inside, x, y, regions[0].size)
 
 
-def overlap(one: Region, other: Region) -> float:
+def overlap(first: Region, second: Region) -> float:
     """Return the intersection over union of two objects of one image; 1 if both are empty."""
-    y, x = max(one.y, other.y), max(one.x, other.x)
+    y, x = max(first.y, second.y), max(first.x, second.x)
     parts = [
-        region.inside[max(0, y - region.y) :, max(0, x - region.x) :] for region in (one, other)
+        region.inside[max(0, y - region.y) :, max(0, x - region.x) :] for region in (first, second)
     ]
     height, width = (min(sides) for sides in zip(*(part.shape for part in parts), strict=True))
     shared = int(np.count_nonzero(parts[0][:height, :width] & parts[1][:height, :width]))
-    union = one.area + other.area - shared
+    union = first.area + second.area - shared
     return shared / union if union else 1.0
 
 
 def spans(region: Region, by_rows: bool) -> tuple[Numbers, Numbers]:
-    """Return where the object begins and ends along the pixels of the image.
-
-    Args:
-        region: The object.
-        by_rows: Whether pixels are counted along the rows, or else along the columns.
-
-    Returns:
-        Positions of the first pixels of its runs, and of the first pixels after them.
-    """
+    """Return where runs of the object begin, and end, in the pixels counted by rows or columns."""
     inside, line, offset = region.inside, region.y, region.x
     length = region.size[1]
     if not by_rows:
@@ -148,14 +140,9 @@ def from_spans(begins: Numbers, ends: Numbers, size: tuple[int, int], by_rows: b
 def from_lines(
     lines: Numbers, lefts: Numbers, rights: Numbers, size: tuple[int, int], by_rows: bool = True
 ) -> Region:
-    """Draw the union of pieces of lines.
+    """Draw the union of pieces of lines of an image of `size` `(H, W)`.
 
-    Args:
-        lines: Row (or column) of each piece.
-        lefts: Its first pixel in the line.
-        rights: The first pixel after it, which is further right.
-        size: `(H, W)` of the image.
-        by_rows: Whether lines are rows.
+    Each piece has the number of its row (or column), its first pixel and the first one after it.
     """
     if not len(lines):
         return Region(np.zeros((0, 0), dtype=np.bool_), 0, 0, size)

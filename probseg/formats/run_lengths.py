@@ -14,20 +14,11 @@ from probseg.formats.regions import Mask, Region, as_region, check_size, from_sp
 
 
 def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
-    """Read compressed run lengths, as pycocotools writes them.
+    """Read compressed run lengths of pycocotools: int64, shape `(R,)`, background first.
 
     Each number has groups of five bits, lowest first, in characters from "0" on whose sixth bit
     says that another one follows; from the fourth on, numbers are differences to the last but one.
     pycocotools itself accepts any text and leaves pixels without a run undefined.
-
-    Args:
-        text: The characters.
-
-    Returns:
-        int64, shape `(R,)`; the first run is background.
-
-    Raises:
-        ValueError: If the text is cut off or has other characters.
     """
     codes = np.frombuffer(text, dtype=np.uint8).astype(np.int64) - 48
     if codes.size == 0:
@@ -60,18 +51,7 @@ def check_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> None:
 
 
 def draw_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Draw a mask.
-
-    Args:
-        runs: Lengths of background and object by turns, int64, shape `(R,)`.
-        size: `(H, W)`.
-
-    Returns:
-        uint8, shape `(H, W)`: 1 on the object, 0 elsewhere.
-
-    Raises:
-        ValueError: If the runs do not fill the mask.
-    """
+    """Draw run lengths, background first, as a mask: uint8, shape `(H, W)`, 1 on the object."""
     check_runs(runs, size)
     values = (np.arange(len(runs)) % 2).astype(np.uint8)
     return np.ascontiguousarray(np.repeat(values, runs).reshape(size[::-1]).T)
@@ -89,15 +69,7 @@ def runs_of(mask: Mask | Region) -> npt.NDArray[np.int64]:
 
 
 def region_of(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> Region:
-    """Draw run lengths in the box of their object.
-
-    Args:
-        runs: As those of `draw_runs`.
-        size: `(H, W)`.
-
-    Raises:
-        ValueError: If the runs do not fill the mask.
-    """
+    """Draw run lengths in the box of their object."""
     check_runs(runs, size)
     borders = np.cumsum(runs)
     ends = borders[1::2]
@@ -105,14 +77,9 @@ def region_of(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> Region:
 
 
 def encode(mask: Mask | Region, compressed: bool = True) -> dict[str, Any]:
-    """Return a mask as the `segmentation` of an annotation of COCO, ready for JSON.
+    """Return a mask or region as the `segmentation` of an annotation of COCO, ready for JSON.
 
-    Args:
-        mask: bool, shape `(H, W)`, or a region.
-        compressed: Whether `counts` is text, as pycocotools writes it, or a list of numbers.
-
-    Returns:
-        `{"size": [H, W], "counts": ...}`.
+    It is `{"size": [H, W], "counts": ...}`; compressed counts are text, as pycocotools writes it.
     """
     region = as_region(mask)
     size = list(region.size)
@@ -124,26 +91,12 @@ def encode(mask: Mask | Region, compressed: bool = True) -> dict[str, Any]:
 
 
 def stated_size(rle: Mapping[str, Any]) -> tuple[int, int]:
-    """Return `(H, W)` of the run lengths of an annotation of COCO.
-
-    Raises:
-        ValueError: As `probseg.formats.coco.size_of`.
-    """
+    """Return `(H, W)` of the run lengths of an annotation of COCO."""
     return size_of(dict(zip(("height", "width"), rle["size"], strict=True)))
 
 
 def decode(rle: Mapping[str, Any]) -> Mask:
-    """Draw the run lengths of an annotation of COCO, compressed or not.
-
-    Args:
-        rle: `{"size": [H, W], "counts": ...}`; counts are text, bytes or a list of numbers.
-
-    Returns:
-        bool, shape `(H, W)`.
-
-    Raises:
-        ValueError: If the runs are damaged, or do not fill the mask.
-    """
+    """Draw the run lengths of an annotation of COCO, compressed or not: bool, shape `(H, W)`."""
     size = stated_size(rle)
     counts = rle["counts"]
     if isinstance(counts, str):

@@ -13,11 +13,11 @@ from PIL import Image
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
-from probseg.data.threads import in_threads
+from probseg.data.reading import in_threads
 from probseg.errors import DatasetNotFoundError
 from probseg.images import GREY_WEIGHTS, opened, rgb_pixels
+from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, refuse_only_unread
-from probseg.transfer import Progress, silent
 
 SIDE = 24
 """Height and width of the thumbnails."""

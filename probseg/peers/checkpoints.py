@@ -13,8 +13,7 @@ from torch import Tensor
 from probseg.errors import ModelNotFoundError, WeightsError
 from probseg.models import Segmenter, build
 from probseg.models.build import Description
-from probseg.paths import write_text
-from probseg.transfer import digest
+from probseg.paths import digest, write_text
 from probseg.types import Prompts
 from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CARD, WEIGHTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probseg.errors import DownloadError, UsageError
-from probseg.transfer import offline
+from probseg.paths import offline
 from probseg.zoo.hub import PREFIX
 from probseg.zoo.index import CARD, CHECKSUMS
 from probseg.zoo.lookup import verify

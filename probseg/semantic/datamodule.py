@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data.loading import (
-    Cut,
+    TrainCrop,
     TrainingData,
     as_list,
     check_names,
@@ -165,7 +165,7 @@ class SemanticDataModule(TrainingData):
         )
 
 
-def _collate(cuts: list[Cut]) -> SemanticBatch:
+def _collate(cuts: list[TrainCrop]) -> SemanticBatch:
     return SemanticBatch(*stack_cuts(cuts))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probseg.errors import DownloadError
-from probseg.transfer import offline
+from probseg.paths import offline
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS
 
 PREFIX = "hf-hub:"

@@ -26,8 +26,7 @@ from probseg.errors import (
 from probseg.models.budget import Budget
 from probseg.models.build import Description, build
 from probseg.models.network import Network
-from probseg.paths import replacing, write_text
-from probseg.transfer import digest
+from probseg.paths import digest, replacing, write_text
 from probseg.weight_files import read_safetensors
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, File
 

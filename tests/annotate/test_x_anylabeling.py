@@ -18,8 +18,7 @@ from probseg.annotate.tools.prompted import PromptedModel
 from probseg.annotate.tools.x_anylabeling import MODEL_ID, Backend, create_app
 from probseg.convert import Request, convert
 from probseg.convert.labelme import outlines, writer
-from probseg.convert.ledger import Ledger
-from probseg.convert.parts import AnnotatedImage, LabelledRegion
+from probseg.convert.parts import AnnotatedImage, LabelledRegion, Ledger
 from probseg.formats.polygons import Polygon, fill
 from probseg.formats.regions import as_region, overlap
 from support.fakes import draw_scene

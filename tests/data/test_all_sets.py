@@ -75,7 +75,7 @@ LAYOUTS = {
     ),
     "COCO": Layout(
         listed=("images/2.jpg", ["2.jpg", "no such file", "1 missing", "all.json", "`images`"]),
-        index=("sets.annotation_files._Reader", "all.json"),
+        index=("sets.annotations._Reader", "all.json"),
     ),
     "COCOInstances": Layout(
         parts=["annotations", "val2017"],
@@ -124,7 +124,7 @@ LAYOUTS = {
         strays=["masks/notes.txt"],
     ),
     "ImagePairs": Layout(
-        index=("image_pairs.read_grey", "images/photo1.jpg"),
+        index=("pairs.read_grey", "images/photo1.jpg"),
         mask=("masks/photo1.png", "images/photo1.jpg", save),
         pair=("images", "masks", "photo1"),
         twins=["images/photo1.png"],
@@ -133,7 +133,7 @@ LAYOUTS = {
         parts=["lvis_v1_val.json", "train2017", "val2017"],
         words=["lvis_v1_val.json.zip", "train2017.zip"],
         listed=("val2017/000000002001.jpg", ["2001.jpg", "1 missing", "unpack val2017.zip"]),
-        index=("sets.annotation_files._Reader", "lvis_v1_val.json"),
+        index=("sets.annotations._Reader", "lvis_v1_val.json"),
     ),
     "OpenImages": Layout(
         parts=[
@@ -176,7 +176,7 @@ def test_samples(name, tmp_path):
     root, open_set = drawn(name, tmp_path / "set")
     data = open_set()
     assert type(data) is DATASETS[name]
-    assert type(data).name_with({}) == data.name
+    assert type(data).display_name({}) == data.name
     samples = [data[i] for i in range(len(data))]
     expected = SETS[name].objects
     names = [name for _, name, _, _ in expected]

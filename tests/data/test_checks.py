@@ -8,8 +8,7 @@ import pytest
 from probseg.data import DAVIS585, COCOMVal, GrabCut
 from probseg.data.checks import check_dataset, check_folder
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.published import PUBLISHED, find_published, get_published
-from probseg.data.source import Full
+from probseg.data.published import PUBLISHED, Full, find_published, get_published
 from probseg.errors import DatasetNotFoundError, UnknownNameError
 from support.fakes import (
     draw_scene,

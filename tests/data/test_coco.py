@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
-import probseg.data.sets.annotation_files as annotation_files
 from probseg.data import COCO, LVIS, COCOInstances
-from probseg.data.sets.annotation_index import AnnotationIndex
+from probseg.data.sets import annotations
+from probseg.data.sets.annotations import AnnotationIndex
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from support.drawn_sets import runs_of, write_coco
 from support.fakes import draw_scene, polygons_of, save, write_lvis
@@ -165,7 +165,7 @@ def corners():
 @given(outline=st.lists(corners(), min_size=1, max_size=3), pending=st.integers(1, 30))
 def test_polygons_are_drawn_as_from_the_file(drawn, monkeypatch, outline, pending):
     # Two decimals are kept in 32 bits, others in 64: neither may move a pixel.
-    monkeypatch.setattr(annotation_files, "PENDING", pending)
+    monkeypatch.setattr(annotations, "PENDING", pending)
     drawn.first(segmentation=outline, area=1000)
     expected = coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(outline, 48, 64)))
     data = drawn.open()
@@ -209,7 +209,9 @@ def test_run_lengths(lvis, kind):
 
 def test_areas_that_are_not_stated(drawn):
     mask = draw_scene(objects=2, seed=1)[1] == 1
-    for outline in (polygons_of(mask), {"size": [48, 64], "counts": runs_of(mask)}):
+    outlines = polygons_of(mask)
+    turned = [np.reshape(outline, (-1, 2))[::-1].ravel().tolist() for outline in outlines]
+    for outline in (outlines, turned, {"size": [48, 64], "counts": runs_of(mask)}):
         for area in (None, 0):
             drawn.first(segmentation=outline, area=area)
             assert drawn.open().areas[0] == mask.sum()
@@ -338,14 +340,14 @@ def test_one_index_serves_all_selections_and_copies(drawn, monkeypatch):
         np.testing.assert_array_equal(other[3].mask, data[3].mask)
         assert other.index.coordinates.path == data.index.coordinates.path
     assert len(pickle.dumps(data.index)) < 10_000
-    monkeypatch.setattr(annotation_files, "_Reader", None)
+    monkeypatch.setattr(annotations, "_Reader", None)
     assert len(drawn.open(min_area=1, categories=["bat"], part="train", crowd=True)) > 0
 
 
 def test_an_index_of_other_columns_is_rebuilt(drawn, monkeypatch):
     drawn.open()
     columns = namedtuple("columns", [*AnnotationIndex._fields, "more"], defaults=[np.zeros(1)])
-    monkeypatch.setattr(annotation_files, "AnnotationIndex", columns)
+    monkeypatch.setattr(annotations, "AnnotationIndex", columns)
     for _ in range(2):
-        index = annotation_files.read_index("COCO", drawn.path, COCO.place)
+        index = annotations.read_index("COCO", drawn.path, COCO.place)
         assert index.more.path.name == "more.npy"

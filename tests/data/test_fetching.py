@@ -24,11 +24,10 @@ from scipy.io import savemat
 
 from probseg.data import BSDS500, DAVIS585, GrabCut
 from probseg.data.archives import unpack
-from probseg.data.fetching import fetch
-from probseg.data.published import PUBLISHED
-from probseg.data.source import MEGABYTE
+from probseg.data.fetch import fetch
+from probseg.data.published import MEGABYTE, PUBLISHED
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
-from probseg.transfer import digest
+from probseg.paths import digest
 from support.fakes import (
     draw_scene,
     save,

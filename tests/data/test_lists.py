@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.data import ImageMaskFolder, Selected
-from probseg.data.layout import first_words
-from probseg.data.lists import match_names, names_to_leave_out, names_to_use, read_classes
+from probseg.data.layout import (
+    first_words,
+    match_names,
+    names_to_leave_out,
+    names_to_use,
+    read_classes,
+)
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
 from support.drawn_sets import SETS

@@ -153,3 +153,14 @@ def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, t
 def test_what_is_no_prompt_is_refused_by_its_place(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     refused(DataError, lambda: read_prompts(tmp_path / name), tmp_path / name, words)
+
+
+def test_signs_of_clicks_in_tables(tmp_path):
+    signs = {"1": True, "": True, "TRUE": True, "+": True, "0": False, "False": False, "-": False}
+    path = tmp_path / "clicks.csv"
+    rows = [f"a.jpg,{number},4,{sign}" for number, sign in enumerate(signs)]
+    path.write_text("\n".join(["image,x,y,positive", *rows, ""]))
+    (image,) = read_prompts(path).images
+    assert [click.positive for click in image.objects[0].clicks] == list(signs.values())
+    path.write_text("image,x,y,positive\na.jpg,3,4,yes\n")
+    refused(DataError, lambda: read_prompts(path), path, "line 2", "`positive`", "'yes'")

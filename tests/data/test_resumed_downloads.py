@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probseg.data.downloads import download
+from probseg.data.fetch import download
 from probseg.errors import ChecksumError, DownloadError
 from support.sites import serving
 

@@ -17,7 +17,7 @@ from probseg.export.parity import TorchRunner, measure
 from probseg.export.targets import TARGETS
 from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.models import build
-from probseg.transfer import digest
+from probseg.paths import digest
 from probseg.zoo.store import save
 from support.fakes import draw_scene
 from support.micro import FUSION, described

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from probseg.data.base import PublishedDataset
-from probseg.data.lists import names_to_leave_out
+from probseg.data.layout import names_to_leave_out
 from probseg.data.published import SOURCES
 from probseg.data.reading import index_objects
+from probseg.data.sets.mat_files import broken_as_data_error, load_mat
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
@@ -62,9 +65,9 @@ class BSDS500(PublishedDataset):
                 self.source.way_out(self.name),
             )
         unwanted = self._excluded(exclude)
-        wanted = [image for image in images if image.stem not in unwanted]
-        pairs = [(image, path) for image in wanted for path in self._maps(split, image)]
-        found = index_objects(
+        used = [image for image in images if image.stem not in unwanted]
+        pairs = [(image, path) for image in used for path in self._maps(split, image)]
+        rows = index_objects(
             f"bsds500-{split}",
             self.root,
             lambda pair: _count(pair[1], min_fraction, max_fraction),
@@ -73,8 +76,8 @@ class BSDS500(PublishedDataset):
             min_fraction=min_fraction,
             max_fraction=max_fraction,
         )
-        self.objects = [(*pair, number) for pair, number, _ in found]  # image, label map, region
-        self._areas = np.array([area for *_, area in found], np.int64)
+        self.objects = [(*pair, number) for pair, number, _ in rows]  # image, label map, region
+        self._areas = np.array([area for *_, area in rows], np.int64)
         if not self.objects:
             msg = f"{self.root}: no region is left in split {split!r} after selection"
             raise DataError(msg)
@@ -105,7 +108,6 @@ class BSDS500(PublishedDataset):
         return names_to_leave_out(path, "exclude", known, self.name)
 
     def __len__(self) -> int:
-        """Return the number of regions."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:
@@ -136,3 +138,63 @@ def _count(path: Path, min_fraction: float, max_fraction: float) -> npt.NDArray[
     areas[(share < min_fraction) | (share > max_fraction)] = 0
     areas[0] = 0
     return areas
+
+
+IN_GRABCUT = (
+    21077, 24077, 37073, 65019, 69020, 86016, 106024, 124084, 153077, 153093, 181079, 189080,
+    208001, 209070, 227092, 271008, 304074, 326038, 376043, 388016,
+)  # fmt: skip
+"""Photographs of BSDS500 that are in GrabCut, which calls 124084 by mistake 124080."""
+
+IN_BERKELEY = (
+    3096, 8023, 12003, 21077, 23080, 24077, 25098, 35008, 35010, 35058, 37073, 38082, 38092,
+    41033, 42012, 42049, 42078, 43070, 43074, 56028, 58060, 62096, 65019, 65074, 65132, 66053,
+    69020, 69040, 78004, 85048, 86016, 89072, 90076, 92059, 97033, 101085, 101087, 102061,
+    106024, 108005, 108070, 108082, 109053, 118035, 123074, 124084, 126007, 130026, 134035,
+    135037, 138078, 151087, 153077, 157055, 160068, 163014, 163062, 167062, 170057, 175043,
+    181079, 187029, 188063, 189011, 189080, 196015, 196073, 198023, 208001, 209070, 216053,
+    216066, 227092, 229036, 239007, 253027, 253036, 253055, 268002, 271031, 271035, 285079,
+    286092, 291000, 293029, 296059, 299091, 300091, 302008, 304034, 304074, 310007, 372047,
+    376020, 376043, 388016,
+)  # fmt: skip
+"""Photographs of BSDS500 that are in Berkeley."""
+
+
+def convert(folder: Path) -> None:
+    """Replace `groundTruth/` by `labels/` and write the list of test photographs.
+
+    The maps of `groundTruth/<split>/<id>.mat` become `labels/<split>/<id>_a<k>.png` with the
+    same region numbers, one file per annotator k; `splits/exclude_from_training.tsv` names the
+    photographs that GrabCut and Berkeley share with BSDS500.
+
+    Args:
+        folder: The folder `BSDS500/data` of the archive.
+
+    Raises:
+        DataError: If a file of maps cannot be read, or there are none.
+    """
+    files = sorted((folder / "groundTruth").glob("*/*.mat"))
+    if not files:
+        msg = f"{folder / 'groundTruth'}: no .mat files of BSDS500; fetch the archive again"
+        raise DataError(msg)
+    for path in files:
+        place = folder / "labels" / path.parent.name
+        place.mkdir(parents=True, exist_ok=True)
+        with broken_as_data_error(path, "maps of BSDS500"):
+            maps = [
+                entry["Segmentation"][0, 0] for entry in load_mat(path, "groundTruth").ravel()
+            ]  # each (H, W)
+        for k, regions in enumerate(maps):
+            if regions.max() > 255:
+                msg = f"{path}: {regions.max()} regions, but the maps of BSDS500 have at most 255"
+                raise DataError(msg)
+            Image.fromarray(regions.astype(np.uint8)).save(place / f"{path.stem}_a{k}.png")
+    shutil.rmtree(folder / "groundTruth")
+    rows = ["bsds_id\tin_grabcut\tin_berkeley"]
+    rows += [
+        f"{photo}\t{int(photo in IN_GRABCUT)}\t{int(photo in IN_BERKELEY)}"
+        for photo in sorted({*IN_GRABCUT, *IN_BERKELEY})
+    ]
+    (folder / "splits").mkdir(exist_ok=True)
+    text = "\n".join(rows) + "\n"
+    (folder / "splits" / "exclude_from_training.tsv").write_text(text, encoding="utf-8")

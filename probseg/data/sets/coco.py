@@ -1,15 +1,230 @@
-"""COCO (Lin et al. 2014): instances of 80 categories, and annotations of your own in its format."""
+"""Objects of annotation files: COCO (Lin et al. 2014), LVIS (Gupta et al. 2019), and your own."""
 
 from __future__ import annotations
 
+import logging
+import zlib
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.layout import chosen_root
-from probseg.data.sets.annotated import AnnotatedObjects, Part, Wanted
-from probseg.data.sets.annotation_files import Entry
-from probseg.errors import DatasetNotFoundError
+from probseg.data.published import SOURCES
+from probseg.data.sets.annotations import NO_OUTLINE, TOO_SHORT, Entry, read_index
+from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.formats.coco import crowds_left_out
+from probseg.images import check_same_size, read_image
 from probseg.paths import find_data
+from probseg.types import Sample
+
+_logger = logging.getLogger(__name__)
+
+Part = Literal["all", "train", "val"]
+
+VAL_FRACTION = 0.1
+"""Share of the images that the part `"val"` has."""
+
+
+class Choice(NamedTuple):
+    """Selection of the annotations of a data set.
+
+    Args:
+        min_area: Pixels that their `area` must have.
+        max_fraction: Share of the image that it may have at most; None for any.
+        crowd: Whether outlines around several objects are chosen, too.
+        categories: Names of their categories; None for all.
+        part: Of the images, `"train"` or `"val"`.
+    """
+
+    min_area: float
+    max_fraction: float | None = None
+    crowd: bool = False
+    categories: Sequence[str] | None = None
+    part: Part = "all"
+
+    def description(self) -> str:
+        """The arguments that differ from their defaults."""
+        usual = self._field_defaults
+        asked = {key: value for key, value in self._asdict().items() if usual.get(key) != value}
+        return ", ".join(f"{key}={value!r}" for key, value in asked.items())
+
+
+class AnnotatedObjects(InteractiveDataset):
+    """Base of the data sets whose objects are annotations of one JSON file.
+
+    A mask is that of one annotation; others that overlap it play no part. The file is read once and
+    kept as an index in `.probseg/` next to it (or in `$PROBSEG_CACHE`), which all processes map
+    into their memory.
+
+    Args:
+        annotations: The file.
+        images: Folder of the images.
+        choice: The annotations that are objects.
+
+    Raises:
+        DatasetNotFoundError: If the annotations or a folder of images are not there.
+        DataError: If the annotations cannot be read, an image is missing, or nothing is left.
+        UnknownNameError: If the file has no such category.
+    """
+
+    kind: str
+    """Name of the annotation format."""
+
+    path_key: str
+    """Key of an image entry that holds the path of the image."""
+
+    def __init__(self, annotations: Path, images: Path, choice: Choice) -> None:
+        self.annotations = annotations
+        self.image_root = images
+        if not annotations.is_file():
+            raise self.not_found(annotations.name)
+        self.index = read_index(self.kind, annotations, self.place)
+        self.objects = self._chosen(choice)
+        crowds = 0 if choice.crowd else int(self.index.crowds.sum())
+        left_out = [crowds_left_out(crowds, len(self.index.ids))] if crowds else []
+        kept = self.index.left_out()
+        bare = sum(kept.get(why, 0) for why in (NO_OUTLINE, TOO_SHORT))
+        if bare:
+            left_out.append(
+                f"{bare} annotations have no outline of three or more corners and are left out"
+            )
+        if len(self.objects) == 0:
+            reasons = []
+            if crowds < len(self.index.ids) or not left_out:
+                reasons.append(
+                    f"none of its {len(self.index.ids)} annotations with an outline is left with "
+                    f"{choice.description()}; choose fewer restrictions"
+                )
+            reasons += left_out
+            if crowds:
+                reasons.append("where `crowd` is an option, `crowd: true` takes crowds")
+            msg = f"{annotations}: {'; '.join(reasons)}"
+            raise DataError(msg)
+        for what in left_out:
+            _logger.warning("%s: %s", annotations, what)
+        self._check_images()
+
+    @classmethod
+    @abstractmethod
+    def place(cls, image: Entry) -> str | None:
+        """Return the path of an image inside the folder of images; None if it has none."""
+
+    @abstractmethod
+    def not_found(self, missing: str) -> DatasetNotFoundError:
+        """Return the error for a missing file or folder."""
+
+    @abstractmethod
+    def way_to_images(self, folder: str) -> str:
+        """Return the end of the error for missing images of a folder."""
+
+    def photo(self, file: str) -> str:
+        """Identify a photograph by its path inside the folder of images."""
+        return PurePosixPath(file).stem
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read the image of one annotation and draw its mask."""
+        number = int(self.objects[index])
+        owner = int(self.index.owners[number])
+        file = self.index.file(owner)
+        path = self.image_root / file
+        pixels = read_image(path)
+        height, width = self.index.image_sizes[owner].tolist()
+        check_same_size(pixels.shape, (height, width), path, self.annotations)
+        of = f"{self.annotations}: annotation {self.index.ids[number]} of {path}"
+        try:
+            mask = self.index.mask(number, (height, width))
+        except ValueError as error:
+            msg = f"{of} cannot be drawn ({error}); download or export the file again"
+            raise DataError(msg) from error
+        if not mask.any():
+            msg = f"{of} has no pixel inside the image; raise `min_area`"
+            raise DataError(msg)
+        return Sample(pixels, mask, self.object_name(index), self.name, self.photo(file))
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each object as the annotations state them, shape `(len(self),)`."""
+        return np.rint(self.index.areas[self.objects]).astype(np.int64)
+
+    def object_name(self, index: int) -> str:
+        """Return the name of an object: its photograph and its id."""
+        number = self.objects[index]
+        photo = self.photo(self.index.file(self.index.owners[number]))
+        return f"{photo}#{self.index.ids[number]}"
+
+    def _chosen(self, choice: Choice) -> npt.NDArray[np.int64]:
+        """List the annotations of a choice."""
+        index = self.index
+        chosen = index.areas >= choice.min_area
+        if not choice.crowd:
+            chosen &= ~index.crowds
+        if choice.categories is not None:
+            chosen &= np.isin(index.kinds, self._numbers(choice.categories))
+        if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():
+            msg = (
+                f"{self.annotations}: has annotations of images that it does not list with a "
+                f"{self.path_key}: {unknown[:3]} ({len(unknown)} in all); download or export the "
+                "file again"
+            )
+            raise DataError(msg)
+        if choice.max_fraction is not None:
+            pixels = index.image_sizes.prod(axis=1)[index.owners[chosen]]
+            chosen[chosen] = index.areas[chosen] <= choice.max_fraction * pixels
+        if choice.part != "all":
+            chosen &= np.isin(index.owners, self._held_out()) == (choice.part == "val")
+        return np.flatnonzero(chosen)
+
+    def _numbers(self, categories: Sequence[str]) -> list[int]:
+        """Look up categories; two of one name are one."""
+        names = self.index.categories()
+        for name in categories:
+            if name not in names:
+                raise UnknownNameError(kind="category", name=name, known=names)
+        return [number for number, name in enumerate(names) if name in categories]
+
+    def _held_out(self) -> npt.NDArray[np.int64]:
+        """List the images of the part `"val"`, which no other selection changes.
+
+        Checksums of their names decide, so that the part hardly changes when images are added.
+        """
+        owners = self.index.owners
+        images = np.unique(owners[owners >= 0]).tolist()
+        if len(images) < 2:
+            msg = (
+                f"{self.annotations}: training and validation need at least 2 images, got "
+                f"{len(images)}; use the `part` all"
+            )
+            raise DataError(msg)
+        files = {image: self.index.file(image).encode() for image in images}
+        images.sort(key=lambda image: (zlib.crc32(files[image]), files[image]))
+        return np.array(images[: max(1, round(VAL_FRACTION * len(images)))])
+
+    def _check_images(self) -> None:
+        """Raise an error unless all images of the objects are there."""
+        needed: dict[str, list[str]] = defaultdict(list)
+        for image in np.unique(self.index.owners[self.objects]).tolist():
+            folder, _, file = self.index.file(image).rpartition("/")
+            needed[folder].append(file)
+        for folder, files in sorted(needed.items()):
+            place = self.image_root / folder
+            if not place.is_dir():
+                raise self.not_found(folder or f"the folder {place}")
+            missing = sorted(set(files).difference(path.name for path in place.iterdir()))
+            if missing:
+                msg = (
+                    f"{place / missing[0]}: no such file, but {self.annotations.name} needs it "
+                    f"({len(missing)} missing in all); {self.way_to_images(folder)}"
+                )
+                raise DataError(msg)
 
 
 class COCO(AnnotatedObjects):
@@ -56,8 +271,8 @@ class COCO(AnnotatedObjects):
         name: str = "coco_json",
     ) -> None:
         self.name = name
-        wanted = Wanted(min_area, max_fraction, crowd, categories, part)
-        super().__init__(find_data(annotations), find_data(images), wanted)
+        choice = Choice(min_area, max_fraction, crowd, categories, part)
+        super().__init__(find_data(annotations), find_data(images), choice)
 
     @classmethod
     def place(cls, image: Entry) -> str:
@@ -129,3 +344,56 @@ class COCOInstances(COCO):
     def way_to_images(self, folder: str) -> str:
         """Name the archive of the images."""
         return f"unpack {self.folder}.zip again"
+
+
+class LVIS(AnnotatedObjects, PublishedDataset):
+    """Objects of LVIS v1: 1.27 million of 1203 categories on 100 thousand photographs for training.
+
+    Layout: `lvis_v1_<split>.json`, `train2017/` and `val2017/`. Both splits have images in
+    both folders: the end of an image's `coco_url` says where it is. Crowds are left out. See
+    `AnnotatedObjects` for the masks, and for the index that is made of the JSON the first time: for
+    the training split this takes about a minute.
+
+    Args:
+        split: `"train"` or `"val"`.
+        root: The folder; by default `LVIS` or `lvis` inside `$PROBSEG_DATA` or `./data`.
+        min_area: Annotations with a smaller `area`, in pixels, are left out.
+
+    Raises:
+        DatasetNotFoundError: If the annotations or a folder of images are not there.
+        DataError: If the annotations cannot be read, an image is missing, or nothing is left.
+    """
+
+    name = "LVIS"
+    kind = "LVIS v1"
+    path_key = "coco_url"
+    source = SOURCES["LVIS"]
+    licence = source.licence
+
+    def __init__(
+        self,
+        split: Literal["train", "val"] = "train",
+        root: Path | str | None = None,
+        min_area: int = 400,
+    ) -> None:
+        self.root = self.source.folder(root)
+        annotations = self.root / f"lvis_v1_{split}.json"
+        super().__init__(annotations, self.root, Choice(min_area))
+
+    @classmethod
+    def place(cls, image: Entry) -> str | None:
+        """Return the last folder and the file of an image's address."""
+        return "/".join(image["coco_url"].split("/")[-2:]) if "coco_url" in image else None
+
+    def not_found(self, missing: str) -> DatasetNotFoundError:
+        """Return the error for a missing file or folder."""
+        return DatasetNotFoundError(
+            self.name,
+            self.root,
+            f"{missing} (in all lvis_v1_<split>.json, train2017/ and val2017/)",
+            self.source.way_out(self.name),
+        )
+
+    def way_to_images(self, folder: str) -> str:
+        """Name the archive of a folder."""
+        return f"unpack {folder}.zip again"

@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.cache import Arrays, cached
+from probseg.data.cache import cached
 from probseg.data.layout import chosen_root, refuse_missing
 from probseg.data.reading import plain_name, read_all
 from probseg.data.sets.safe_pickle import load_data
@@ -80,16 +80,15 @@ class COCOLVIS(InteractiveDataset):
         options = {"split": split, "columns": " ".join(_Object._fields)}
         self.index = cached("cocolvis", [annotations, masks], options, build, self.root)
         _check_images(self.root, (name.decode() for name in self.index["photos"]))
-        wanted = self.index["area"] >= max(min_area, 1)
+        chosen = self.index["area"] >= max(min_area, 1)
         if not stuff:
-            wanted &= ~self.index["stuff"]
-        self.rows = np.flatnonzero(wanted)  # of the index, for each object
+            chosen &= ~self.index["stuff"]
+        self.rows = np.flatnonzero(chosen)  # of the index, for each object
         if not len(self.rows):
             msg = f"{annotations}: no object of at least {min_area} pixels (`min_area`)"
             raise DataError(msg)
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.rows)
 
     def _photo(self, index: int) -> str:
@@ -143,7 +142,9 @@ def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
     _check_images(root, (photo.name for photo in photos))  # before the minutes that the rest takes
     columns = {name: array("q") for name in ("photo", *_Object._fields)}
     starts = array("q", [0])
-    place = _place(root)
+    chosen = os.environ.get("PROBSEG_CACHE")
+    place = Path(chosen) if chosen else root  # where the layers end, if that is writable
+    place = place if os.access(place, os.W_OK) else Path(tempfile.gettempdir())
     with ExitStack() as stack:
         with _writing(place):
             file = stack.enter_context(tempfile.TemporaryFile(dir=place))
@@ -158,22 +159,22 @@ def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
             with _writing(place):
                 file.writelines(layers)
                 file.flush()
-        return _arrays(photos, columns, starts, file)
+        kinds = {"number": np.uint8, "stuff": np.bool_}
+        return {
+            "photos": np.array([photo.name.encode() for photo in photos], dtype="S"),
+            "starts": np.array(starts),
+            # the content of the layers stays in the file
+            "content": np.memmap(file, np.uint8, mode="r") if starts[-1] else np.empty(0, np.uint8),
+            **{name: np.array(c).astype(kinds.get(name, np.int32)) for name, c in columns.items()},
+        }
 
 
 def _check_images(root: Path, names: Iterable[str]) -> None:
     """Raise a `DataError` if photographs are missing."""
     images = root / "images"
-    found = {entry.name for entry in images.iterdir()}
+    files = {entry.name for entry in images.iterdir()}
     needed = (f"{name}.jpg" for name in names)
-    refuse_missing(images, "image", [name for name in needed if name not in found], "masks")
-
-
-def _place(root: Path) -> Path:
-    """Folder for the layers: their final place, if that is writable."""
-    chosen = os.environ.get("PROBSEG_CACHE")
-    place = Path(chosen) if chosen else root
-    return place if os.access(place, os.W_OK) else Path(tempfile.gettempdir())
+    refuse_missing(images, "image", [name for name in needed if name not in files], "masks")
 
 
 @contextmanager
@@ -187,23 +188,6 @@ def _writing(place: Path) -> Iterator[None]:
             f"({error.strerror or error}); free some space, or set PROBSEG_CACHE to another folder"
         )
         raise DataError(msg) from error
-
-
-def _arrays(
-    photos: list[_Photo],
-    columns: Mapping[str, array[int]],
-    starts: array[int],
-    file: BinaryIO,
-) -> Arrays:
-    """Bring everything into arrays; the content of the layers stays in the file."""
-    kinds = {"number": np.uint8, "stuff": np.bool_}
-    content = np.memmap(file, np.uint8, mode="r") if starts[-1] else np.empty(0, np.uint8)
-    return {
-        "photos": np.array([photo.name.encode() for photo in photos], dtype="S"),
-        "starts": np.array(starts),
-        "content": content,
-        **{name: np.array(c).astype(kinds.get(name, np.int32)) for name, c in columns.items()},
-    }
 
 
 def _read_annotations(path: Path) -> list[_Photo]:

@@ -73,16 +73,15 @@ class DAVIS585(PublishedDataset):
                 "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)",
                 self.source.way_out(self.name),
             )
-        self.name = self.name_with({"initial": initial})
+        self.name = self.display_name({"initial": initial})
 
     @classmethod
-    def name_with(cls, arguments: Mapping[str, Any]) -> str:
+    def display_name(cls, arguments: Mapping[str, Any]) -> str:
         """Return the name of the data set, with that of its initial masks."""
         initial = arguments.get("initial")
         return cls.name if initial is None else f"{cls.name}_{initial}"
 
     def __len__(self) -> int:
-        """Return the number of objects, 585 in the complete set."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:
@@ -109,10 +108,10 @@ def _objects(video: Path, initial: str | None) -> list[_Object]:
     parts = {stem: stem.rpartition("_") for stem in files}  # object1_00009, without _ a frame
     masks = [stem for stem in files if parts[stem][0] and not stem.startswith("init_")]
     masks.sort(key=lambda stem: (parts[stem][2], len(stem), stem))  # object2 before object10
-    wanted = {parts[stem][2] for stem in masks}
+    needed = {parts[stem][2] for stem in masks}
     if initial is not None:
-        wanted |= {f"init_{initial}_{stem}" for stem in masks}
-    if missing := sorted(wanted - set(files)):
+        needed |= {f"init_{initial}_{stem}" for stem in masks}
+    if missing := sorted(needed - set(files)):
         msg = (
             f"{video}: no files {missing[:3]} ({len(missing)} in all), which its masks need; "
             "unpack the archive again"

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.image_pairs import ImagePairs
 from probseg.data.layout import chosen_root
+from probseg.data.pairs import ImagePairs
 from probseg.errors import DatasetNotFoundError, UnknownNameError
 from probseg.types import Sample
 
@@ -106,7 +106,6 @@ class HQSeg44K(InteractiveDataset):
         return name, index - int(self.ends[place]) + len(self.parts[name])
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return int(self.ends[-1])
 
     def __getitem__(self, index: int) -> Sample:

@@ -32,17 +32,7 @@ LAST_OF_CELLS = 3
 
 
 def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variable is)
-    """Return a variable of a MATLAB file of version 4 or 5.
-
-    Args:
-        path: The file.
-        name: The variable.
-
-    Raises:
-        DataError: If the file unpacks to more than `MAX_BYTES` or `MAX_MATRICES`.
-        Exception: Whatever `scipy.io.loadmat` raises if the file is damaged or of another kind, and
-            a KeyError if it has no such variable.
-    """
+    """Return a variable of a MATLAB file of version 4 or 5."""
     try:
         counts = [_count(content, place, order) for content, place, order in _elements(path)]
         if len(counts) > MAX_MATRICES or max(counts, default=0) > MAX_MATRICES:
@@ -55,26 +45,13 @@ def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variab
 
 
 def load_known_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variable is)
-    """Return a variable of a file that `load_mat` has read before, without unpacking it twice.
-
-    Args:
-        path: The file.
-        name: The variable.
-
-    Raises:
-        Exception: As `load_mat`.
-    """
+    """Return a variable of a file that `load_mat` has read before, without unpacking it twice."""
     return loadmat(path, variable_names=[name])[name]
 
 
 @contextmanager
 def broken_as_data_error(path: Path, expected: str) -> Iterator[None]:
-    """Raise whatever broken files raise as a `DataError`.
-
-    Args:
-        path: The file that is read inside the context.
-        expected: What it should be.
-    """
+    """Raise whatever broken files raise as a `DataError`."""
     try:
         yield
     except (DataError, MemoryError):  # the second says nothing about the file
@@ -85,11 +62,7 @@ def broken_as_data_error(path: Path, expected: str) -> Iterator[None]:
 
 
 def _elements(path: Path) -> Iterator[tuple[bytes, int, str]]:
-    """Yield bytes, where an element begins in them, and their order.
-
-    Raises:
-        ValueError: If compressed elements unpack to more than `MAX_BYTES`.
-    """
+    """Yield bytes, where an element begins in them, and their order."""
     content = path.read_bytes()
     order = {b"IM": "<", b"MI": ">"}.get(content[HEADER - 2 : HEADER])
     left, place = MAX_BYTES, HEADER

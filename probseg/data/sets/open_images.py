@@ -94,7 +94,6 @@ class OpenImages(InteractiveDataset):
             raise DataError(msg)
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Sample:

@@ -80,7 +80,6 @@ class PascalVOC(PublishedDataset):
         return self.root / "SegmentationObject" / f"{name}.png"
 
     def __len__(self) -> int:
-        """Return the number of instances."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:

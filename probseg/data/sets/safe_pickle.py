@@ -23,17 +23,6 @@ def load_data(path: Path) -> object:
     and scalars of booleans, integers and floating point numbers. A pickle is a program that may
     name any function to be called; here each of the few names of such data stands for a function of
     this module that checks its arguments, and any other name is refused.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The pickled object; arrays are of a subclass of `numpy.ndarray`.
-
-    Raises:
-        DataError: If the file is missing or damaged, holds anything else, or makes more bytes than
-            it has.
-        MemoryError: If there is too little memory for the content.
     """
     if not path.is_file():
         msg = f"{path}: no such file; unpack the archive again"

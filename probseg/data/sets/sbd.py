@@ -60,8 +60,8 @@ class SBD(PublishedDataset):
                 msg = f"{image}: no such file, but {split}.txt lists it; unpack the archive again"
                 raise DataError(msg)
         maps = [self.root / "inst" / f"{name}.mat" for name in names]
-        found = index_objects(f"sbd-{split}", self.root, _count, maps, maps)
-        large = [(path.stem, number, area) for path, number, area in found if area >= min_area]
+        rows = index_objects(f"sbd-{split}", self.root, _count, maps, maps)
+        large = [(path.stem, number, area) for path, number, area in rows if area >= min_area]
         self.objects = [(name, number) for name, number, _ in large]  # image, instance
         self._areas = np.array([area for _, _, area in large], np.int64)
         if not self.objects:
@@ -81,7 +81,6 @@ class SBD(PublishedDataset):
         return first_words(path)
 
     def __len__(self) -> int:
-        """Return the number of instances."""
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:

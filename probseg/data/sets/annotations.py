@@ -1,13 +1,14 @@
-"""Annotation files in COCO format, read once and stored as an index."""
+"""Annotation files in COCO format, read once and stored as a few flat arrays."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ijson
 import numpy as np
@@ -15,14 +16,136 @@ import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
 from probseg.data.cache import cached
-from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
-from probseg.data.sets.annotation_index import AnnotationIndex, exact
 from probseg.errors import DataError
 from probseg.formats.coco import is_crowd, score_of, size_of, whole
-from probseg.formats.polygons import signed_area
-from probseg.formats.regions import FARTHEST
-from probseg.formats.run_lengths import check_runs, parse_runs, stated_size
+from probseg.formats.polygons import coco_runs, from_coco, signed_area
+from probseg.formats.regions import FARTHEST, Region
+from probseg.formats.run_lengths import check_runs, draw_runs, parse_runs, region_of, stated_size
+from probseg.texts import ShallowJSON, open_as_utf8
+
+
+def entries(path: Path, of: str) -> Iterator[Any]:
+    """Yield the entries of a list in a file."""
+    with open_as_utf8(path) as file:
+        yield from ijson.items(ShallowJSON(file), f"{of}.item".lstrip("."), use_float=True)
+
+
+class AnnotationIndex(NamedTuple):
+    """The annotations that have an outline, and all images; N, M, C of objects, images, categories.
+
+    Lists of lists lie end to end, and an array of starts says where each begins, and the last ends.
+
+    Args:
+        ids: int64, shape `(N,)`.
+        image_ids: int64, shape `(N,)`: image of each object, as the file has it.
+        owners: int32, shape `(N,)`: its place in the list of images, -1 if it is not there.
+        kinds: int32, shape `(N,)`: place of its category in the list of categories, or -1.
+        areas: Pixels, float64, shape `(N,)`.
+        crowds: bool, shape `(N,)`.
+        scores: Of predictions, float64, shape `(N,)`; NaN where there is none.
+        coordinates: x, y, x, y, ... of all polygons. float32 if they have two decimals at most, see
+            `exact`, or else float64.
+        polygons: Starts of the polygons in `coordinates`, int64.
+        objects: Starts of the objects in `polygons`, int64, shape `(N + 1,)`.
+        run_objects: The objects that have run lengths and no polygon, int64, shape `(R,)`.
+        run_sizes: Heights and widths of their masks, int64, shape `(R, 2)`.
+        run_starts: Starts of their compressed run lengths in `run_text`, int64, `(R + 1,)`.
+        run_text: uint8.
+        image_sizes: Heights and widths, int64, shape `(M, 2)`.
+        image_starts: Starts of the images' paths in `image_text`, int64, shape `(M + 1,)`.
+        image_text: UTF-8, uint8.
+        category_starts: Starts of the categories' names in `category_text`, `(C + 1,)`.
+        category_text: UTF-8, uint8.
+        left_counts: Numbers of things that the index does not keep, int64, shape `(L,)`.
+        left_starts: Starts of their descriptions in `left_text`, int64, shape `(L + 1,)`.
+        left_text: UTF-8, uint8.
+    """
+
+    ids: npt.NDArray[np.int64]
+    image_ids: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.int32]
+    areas: npt.NDArray[np.float64]
+    crowds: npt.NDArray[np.bool_]
+    scores: npt.NDArray[np.float64]
+    coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64]
+    polygons: npt.NDArray[np.int64]
+    objects: npt.NDArray[np.int64]
+    run_objects: npt.NDArray[np.int64]
+    run_sizes: npt.NDArray[np.int64]
+    run_starts: npt.NDArray[np.int64]
+    run_text: npt.NDArray[np.uint8]
+    image_sizes: npt.NDArray[np.int64]
+    image_starts: npt.NDArray[np.int64]
+    image_text: npt.NDArray[np.uint8]
+    category_starts: npt.NDArray[np.int64]
+    category_text: npt.NDArray[np.uint8]
+    left_counts: npt.NDArray[np.int64]
+    left_starts: npt.NDArray[np.int64]
+    left_text: npt.NDArray[np.uint8]
+
+    def file(self, image: int) -> str:
+        """Return the path of an image inside the folder of the images."""
+        return _unpacked(self.image_starts, self.image_text, image)
+
+    def categories(self) -> list[str]:
+        """List the names of the categories."""
+        count = len(self.category_starts) - 1
+        return [_unpacked(self.category_starts, self.category_text, i) for i in range(count)]
+
+    def left_out(self) -> dict[str, int]:
+        """Return how many things of the file the index does not keep, by what they are."""
+        counts = self.left_counts.tolist()
+        return {
+            _unpacked(self.left_starts, self.left_text, i): counts[i] for i in range(len(counts))
+        }
+
+    def mask(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Draw an object of an image of `size`: uint8, shape `(H, W)`, 1 on the object."""
+        if polygons := self._outlines(index):
+            return draw_runs(coco_runs(polygons, size), size)
+        return draw_runs(self._runs(index, size), size)
+
+    def region(self, index: int, size: tuple[int, int]) -> Region:
+        """Draw an object as `mask` does, but in its box."""
+        if polygons := self._outlines(index):
+            return from_coco(polygons, size)
+        return region_of(self._runs(index, size), size)
+
+    def _outlines(self, index: int) -> list[npt.NDArray[np.float64]]:
+        """Return the polygons of an object; none if it has run lengths."""
+        corners = self.polygons[self.objects[index] : self.objects[index + 1] + 1]
+        return [exact(self.coordinates[start:end]) for start, end in pairwise(corners)]
+
+    def _runs(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.int64]:
+        """Return the run lengths of an object without polygons."""
+        place = int(np.searchsorted(self.run_objects, index))
+        height, width = self.run_sizes[place].tolist()
+        if (height, width) != size:
+            msg = (
+                f"its run lengths are for {width} x {height} pixels, its image has "
+                f"{size[1]} x {size[0]}"
+            )
+            raise ValueError(msg)
+        start, end = self.run_starts[place : place + 2]
+        return parse_runs(self.run_text[start:end].tobytes())
+
+
+def exact(
+    coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Restore the two decimals of coordinates stored in 32 bits.
+
+    Without that, pixels on the edge of a polygon would come out otherwise.
+    """
+    numbers = coordinates.astype(np.float64)
+    return numbers.round(2) if coordinates.dtype == np.float32 else numbers
+
+
+def _unpacked(starts: npt.NDArray[np.int64], text: npt.NDArray[np.uint8], index: int) -> str:
+    return text[starts[index] : starts[index + 1]].tobytes().decode()
+
 
 Entry = Mapping[str, Any]
 Place = Callable[[Entry], str | None]
@@ -49,18 +172,8 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
 
     Annotations whose outline encloses nothing are left out, and counted as everything is that the
     index does not keep; see `AnnotationIndex.left_out`. Where `area` is missing or zero,
-    that of the outline is computed.
-
-    Args:
-        kind: Name of the format; `place` is a function of it.
-        path: A JSON object with the lists `images`, `annotations` and perhaps `categories`,
-            whose entries are as in COCO.
-        place: Returns the path of an entry of `images` inside the folder of the images, or None
-            to leave it out.
-
-    Raises:
-        DataError: If the file cannot be read as that, if a path leads out of the folder, or if the
-            index cannot be kept anywhere.
+    that of the outline is computed. `place` returns the path of an entry of `images` inside the
+    folder of the images, or None to leave it out.
     """
 
     def build() -> Mapping[str, npt.NDArray[Any]]:
@@ -153,10 +266,13 @@ class _Reader:
             if odd := sum(len(polygon) % 2 for polygon in polygons):
                 self.left["halves of corners at the ends of outlines"] += odd
                 polygons = [polygon[: len(polygon) // 2 * 2] for polygon in polygons]
-            if not all(map(_near, polygons)):
+            if not all(min(xs) >= -FARTHEST and max(xs) <= FARTHEST for xs in polygons):
                 msg = f"a coordinate is not a number from {-FARTHEST} to {FARTHEST}"
                 raise ValueError(msg)
-            area = area or sum(map(_enclosed, polygons))
+            area = area or sum(
+                abs(signed_area(np.array(polygon, dtype=np.float64).reshape(-1, 2)))
+                for polygon in polygons
+            )
             for polygon in polygons:
                 self.coordinates.extend(polygon)
                 self.polygons.append(len(self.coordinates))
@@ -208,11 +324,7 @@ class _Reader:
         self.names.append(entry["name"].encode())
 
     def index(self) -> AnnotationIndex:
-        """Return everything that was taken.
-
-        Raises:
-            ValueError: If an id is there twice.
-        """
+        """Return everything that was taken."""
         ids, images, categories = map(np.asarray, (self.ids, self.images, self.categories))
         for key, numbers in (("annotations", ids), ("images", images), ("categories", categories)):
             unique, counts = np.unique(numbers, return_counts=True)
@@ -278,11 +390,6 @@ class _Coordinates:
         return np.asarray(self.kept)
 
 
-def _near(polygon: list[float]) -> bool:
-    """True if all coordinates of a polygon are plausible; JSON has no NaN."""
-    return min(polygon) >= -FARTHEST and max(polygon) <= FARTHEST
-
-
 def _is_flat(outline: object) -> bool:
     """True for a list of lists of numbers; of the numbers, the first is looked at."""
     return isinstance(outline, list) and all(
@@ -291,20 +398,14 @@ def _is_flat(outline: object) -> bool:
     )
 
 
-def _enclosed(polygon: list[float]) -> float:
-    """Return the area of a polygon."""
-    corners = np.array(polygon, dtype=np.float64).reshape(-1, 2)
-    return abs(signed_area(corners))
-
-
 def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Return the positions of numbers in a list, -1 where it lacks them."""
     if len(places) == 0:
         return np.full(len(numbers), -1, dtype=np.int32)
     order = np.argsort(places)
     nearest = np.searchsorted(places, numbers, sorter=order)
-    found = order[np.minimum(nearest, len(places) - 1)]
-    return np.where(places[found] == numbers, found, -1).astype(np.int32)
+    positions = order[np.minimum(nearest, len(places) - 1)]
+    return np.where(places[positions] == numbers, positions, -1).astype(np.int32)
 
 
 def _packed(texts: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

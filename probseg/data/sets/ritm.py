@@ -1,7 +1,8 @@
-"""GrabCut (Rother, Kolmogorov and Blake 2004): 50 photographs with one object each."""
+"""GrabCut, Berkeley, DAVIS and COCO_MVal as they were published with RITM (Sofiiuk et al. 2021)."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,7 +14,7 @@ from probseg.data.pairs import ImageMaskPairs
 from probseg.data.published import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.images import check_same_size
-from probseg.masks import read_labels
+from probseg.masks import read_colours, read_grey, read_labels
 from probseg.types import IGNORE, Sample
 
 Scribbles = Literal["set1", "set2"]
@@ -100,16 +101,9 @@ class GrabCut(ImageMaskPairs):
 
 
 def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a map of strokes.
+    """Read a map of strokes: 255 on the object, 128 on the background, 0 elsewhere.
 
-    Args:
-        path: A mask file: 255 on the object, 128 on the background, 0 where there is no stroke.
-
-    Returns:
-        uint8, shape `(H, W)`: 1 on the object, 0 on the background, 255 where there is none.
-
-    Raises:
-        DataError: If the file cannot be read, holds other values, or has no stroke.
+    Returns uint8, shape `(H, W)`: 1 object, 0 background, 255 where there is no stroke.
     """
     labels = read_labels(path)
     values = np.unique(labels)
@@ -128,3 +122,120 @@ def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
 def _in_words(values: npt.NDArray[np.uint8]) -> str:
     """List the first few values."""
     return f"{values[:5].tolist()}{', ...' if len(values) > 5 else ''}"
+
+
+class Berkeley(ImageMaskPairs):
+    """The Berkeley test set: `images/<id>.jpg` and `masks/<id>.png`, 100 objects.
+
+    Further objects of a photograph have masks `<id>a.png`, `<id>b.png` or `<id>#2.png`; they
+    use the image of their own name, or else `<id>.jpg`. In the masks, which may be colour files,
+    grey values above 128 are the object, 128 is ignored and the rest is background.
+
+    Args:
+        root: The folder with `images` and `masks`; by default `Berkeley` or `berkeley`
+            inside `$PROBSEG_DATA` or `./data`.
+
+    Raises:
+        DatasetNotFoundError: If the folders are not there.
+        DataError: If images and masks do not pair up or two files have the same stem.
+    """
+
+    name = "Berkeley"
+    image_folder = "images"
+    mask_folder = "masks"
+    source = SOURCES["Berkeley"]
+    licence = source.licence
+
+    @staticmethod
+    def photo(stem: str) -> str:
+        """Identify the photograph of a mask: the mask's name without the number of the object."""
+        return re.sub(r"(#\d+|(?<=\d)[a-z])$", "", stem)
+
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
+        """Read a mask by its grey values."""
+        grey = read_grey(path)  # one of the archive's masks has a few stray values
+        mask = (grey > 128).astype(np.uint8)
+        mask[grey == 128] = IGNORE
+        return mask
+
+
+class DAVIS(ImageMaskPairs):
+    """The 345 standard test frames of DAVIS: `img/000.jpg` and `gt/000.png`.
+
+    The masks hold the colours of a palette, most of them of value 128: whatever is not black is the
+    object, which is all objects of the frame together. The archive does not say which frames come
+    from one video, so each counts as a photograph of its own, though frames of one video are alike:
+    intervals and standard errors on this data set are too small.
+
+    Args:
+        root: The folder with `img` and `gt`; by default `DAVIS`, `davis` or `DAVIS345`
+            inside `$PROBSEG_DATA` or `./data`.
+
+    Raises:
+        DatasetNotFoundError: If the folders are not there.
+        DataError: If images and masks do not pair up or two files have the same stem.
+    """
+
+    name = "DAVIS"
+    image_folder = "img"
+    mask_folder = "gt"
+    source = SOURCES["DAVIS"]
+    licence = source.licence
+
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
+        """Read a mask by its colours."""
+        brightest = read_colours(path).max(axis=2)
+        mask: npt.NDArray[np.uint8] = (brightest > 0).astype(np.uint8)
+        if not mask.any():
+            msg = (
+                f"{path}: expected an object in any colour on black, got black alone; unpack the "
+                "archive again"
+            )
+            raise DataError(msg)
+        return mask
+
+
+class COCOMVal(ImageMaskPairs):
+    """Ten objects of each category of COCO: `img/<name>.jpg` and `gt/<name>.png`.
+
+    A name ends in the twelve digits of the photograph in COCO, which stands there once for each of
+    its objects. In the masks, grey values above 128 are the object.
+
+    Args:
+        root: The folder with `img` and `gt`; by default `COCO_MVal` or `coco_mval` inside
+            `$PROBSEG_DATA` or `./data`.
+
+    Raises:
+        DatasetNotFoundError: If the folders are not there.
+        DataError: If images and masks do not pair up, two files have the same stem, or a name does
+            not end in twelve digits.
+    """
+
+    name = "COCO_MVal"
+    image_folder = "img"
+    mask_folder = "gt"
+    source = SOURCES["COCO_MVal"]
+    licence = source.licence
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        super().__init__(root)
+        for image, _ in self.pairs:
+            digits = self.photo(image.stem)
+            if len(digits) < 12 or not (digits.isascii() and digits.isdigit()):
+                msg = (
+                    f"{image}: expected a name that ends in the twelve digits of a photograph of "
+                    "COCO; for images of your own use ImageMaskFolder"
+                )
+                raise DataError(msg)
+
+    @staticmethod
+    def photo(stem: str) -> str:
+        """Identify the photograph of a mask by its number in COCO."""
+        return stem[-12:]
+
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
+        """Read a mask by its grey values."""
+        return (read_grey(path) > 128).astype(np.uint8)

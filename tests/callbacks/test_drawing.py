@@ -31,8 +31,11 @@ FIRST = (
     "probseg.semantic.evaluation._maps",
 )
 """Where drawing begins."""
-LAST = ("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", "probseg.reports.html.render",
-        "torch.utils.tensorboard.SummaryWriter.add_image")  # fmt: skip
+LAST = (
+    "matplotlib.backends.backend_agg.FigureCanvasAgg.print_png",
+    "probseg.reports.report.render",
+    "torch.utils.tensorboard.SummaryWriter.add_image",
+)
 """Where pictures become files."""
 
 

@@ -50,10 +50,10 @@ KINDS: dict[str, dict[str, str]] = {
     },
     "zoo_verb": {
         "import": "probseg.peers.verb.add_import",
-        "publish": "probseg.release.publish_verb.add_verb",
+        "publish": "probseg.release.verbs.add_publish",
         "push": "probseg.release.verbs.add_push",
         "table": "probseg.release.verbs.add_table",
-        "verify": "probseg.release.verify_verb.add_verb",
+        "verify": "probseg.release.verbs.add_verify",
     },
     "class": {
         "Baseline": "probseg.lab.baseline_task.Baseline",

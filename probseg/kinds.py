@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, str]] = {
         "bench": "probseg.lab.bench_verb.run",
         "export": "probseg.export.verb.run",
         "serve": "probseg.annotate.tools.verb.run",
-        "tune": "probseg.lab.tune_verb.run",
+        "tune": "probseg.lab.tuning.run",
     },
     "data_verb": {
         "convert": "probseg.convert.verb.add_verb",
@@ -46,7 +46,7 @@ KINDS: dict[str, dict[str, str]] = {
         "write": "probseg.convert.annotations.write",
     },
     "data_comparison": {
-        "against": "probseg.lab.leakage_check.compare",
+        "against": "probseg.lab.leakage.compare",
     },
     "zoo_verb": {
         "import": "probseg.peers.verb.add_import",
@@ -56,11 +56,11 @@ KINDS: dict[str, dict[str, str]] = {
         "verify": "probseg.release.verbs.add_verify",
     },
     "class": {
-        "Baseline": "probseg.lab.baseline_task.Baseline",
-        "BoxFilled": "probseg.lab.baselines.box_filled.BoxFilled",
-        "ColourMixture": "probseg.lab.baselines.colour_mixture.ColourMixture",
-        "OpenCVGrabCut": "probseg.lab.baselines.opencv_grabcut.OpenCVGrabCut",
-        "RandomWalker": "probseg.lab.baselines.random_walker.RandomWalker",
+        "Baseline": "probseg.lab.baselines.Baseline",
+        "BoxFilled": "probseg.lab.baselines.BoxFilled",
+        "ColourMixture": "probseg.lab.baselines.ColourMixture",
+        "OpenCVGrabCut": "probseg.lab.baselines.OpenCVGrabCut",
+        "RandomWalker": "probseg.lab.baselines.RandomWalker",
         "SemanticSegmentation": "probseg.semantic.task.SemanticSegmentation",
         "SemanticVisualLog": "probseg.semantic.visual.SemanticVisualLog",
     },

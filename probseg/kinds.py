@@ -62,7 +62,7 @@ KINDS: dict[str, dict[str, str]] = {
         "OpenCVGrabCut": "probseg.lab.baselines.OpenCVGrabCut",
         "RandomWalker": "probseg.lab.baselines.RandomWalker",
         "SemanticSegmentation": "probseg.semantic.task.SemanticSegmentation",
-        "SemanticVisualLog": "probseg.semantic.visual.SemanticVisualLog",
+        "SemanticVisualLog": "probseg.semantic.pictures.SemanticVisualLog",
     },
     "part": {
         "BareMaps": "probseg.peers.sam.BareMaps",
@@ -82,15 +82,15 @@ KINDS: dict[str, dict[str, str]] = {
         "SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule",
     },
     "reevaluation": {
-        "semantic": "probseg.semantic.reevaluation.evaluate",
+        "semantic": "probseg.semantic.prediction.evaluate",
     },
     "semantic_dataset": {
-        "COCOObjects": "probseg.semantic.coco_stuff.COCOObjects",
-        "COCOStuff10k": "probseg.semantic.coco_stuff.COCOStuff10k",
-        "COCOStuff164k": "probseg.semantic.coco_stuff.COCOStuff164k",
-        "CamVid": "probseg.semantic.camvid.CamVid",
-        "PascalContext": "probseg.semantic.pascal_context.PascalContext",
-        "VOCSegmentation": "probseg.semantic.voc.VOCSegmentation",
+        "COCOObjects": "probseg.semantic.sets.COCOObjects",
+        "COCOStuff10k": "probseg.semantic.sets.COCOStuff10k",
+        "COCOStuff164k": "probseg.semantic.sets.COCOStuff164k",
+        "CamVid": "probseg.semantic.sets.CamVid",
+        "PascalContext": "probseg.semantic.sets.PascalContext",
+        "VOCSegmentation": "probseg.semantic.sets.VOCSegmentation",
     },
 }
 """Paths of all that the wings offer: kind, then name.

@@ -27,7 +27,7 @@ FIRST = (
     "matplotlib.figure.Figure.subplots",
     "probseg.reports.gallery._small",
     "probseg.callbacks.visual._draw",
-    "probseg.semantic.visual.coloured",
+    "probseg.semantic.pictures.coloured",
     "probseg.semantic.evaluation._maps",
 )
 """Where drawing begins."""

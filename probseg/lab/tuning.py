@@ -32,7 +32,7 @@ from probseg.errors import DataError, UsageError
 from probseg.evaluation import get_protocol
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.simulation import run_objects
-from probseg.evaluation.arrays import scores_of
+from probseg.evaluation.summary import scores_of
 from probseg.metrics import Interval, clustered_bootstrap, noc, standard_error
 from probseg.models import Segmenter
 from probseg.paths import write_text

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from scipy import stats
 
 from probseg.errors import DataError, UnknownNameError
-from probseg.evaluation.arrays import Scores
 from probseg.evaluation.scores import SCORES
-from probseg.evaluation.summary import PERCENTS
+from probseg.evaluation.summary import PERCENTS, Scores
 from probseg.metrics import REPORTED_CLICKS, area_under_curve, clustered_bootstrap, noc
 from probseg.metrics.statistics import DECIMALS, holm, mcnemar, signed_rank
 from probseg.reports.comparison_inputs import Paired, Result, pair, protocol_differences

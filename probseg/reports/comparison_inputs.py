@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.errors import DataError
-from probseg.evaluation.arrays import Scores, arrange
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import (
     BEGINNINGS,
@@ -22,7 +21,7 @@ from probseg.evaluation.protocols import (
     beginning,
 )
 from probseg.evaluation.records import read_objects, unique
-from probseg.evaluation.summary import percents_up_to
+from probseg.evaluation.summary import Scores, arrange, percents_up_to
 from probseg.paths import no_folder
 from probseg.texts import read_json
 

@@ -21,11 +21,10 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from probseg.drawing import drawing
-from probseg.evaluation.arrays import Scores, scores_of
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord, unique, write_objects
-from probseg.evaluation.summary import Summary, percents_up_to, summaries_of
+from probseg.evaluation.summary import Scores, Summary, percents_up_to, scores_of, summaries_of
 from probseg.images import opened
 from probseg.metrics import area_under_curve, noc
 from probseg.paths import write_text

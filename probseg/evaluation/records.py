@@ -179,8 +179,8 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         raise DataError(msg)
     try:
         for row in rows:
-            names = (from_cell(row[name]) for name in ("dataset", "object", "photo", "pixels"))
-            steps[*names, int(row["trial"])].append(_read_click(row))
+            dataset, name, photo, pixels = (from_cell(row[column]) for column in RUN[:4])
+            steps[dataset, name, photo, pixels, int(row["trial"])].append(_read_click(row))
     except (TypeError, AttributeError, ValueError, csv.Error) as error:
         msg = f"{path}: line {rows.line_num} cannot be read ({error})"
         raise DataError(msg) from error

@@ -126,9 +126,9 @@ def _interactive(
         if field.name not in FREE and getattr(protocol, field.name) != getattr(standard, field.name)
     ]
     changes += [
-        f"{field.name}={adaptation[field.name]:g}"
+        f"{field.name}={value:g}"
         for field in fields(Adaptation)
-        if (adaptation or {}).get(field.name) is not None
+        if (value := (adaptation or {}).get(field.name)) is not None
     ]
     return Evaluation(
         key="+".join([f"{name}/{protocol.name}", *changes]),

@@ -149,7 +149,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "curves": [
             {
                 # JSON has no NaN
-                name: np.where(np.isnan(value), None, value).tolist()
+                name: np.where(np.isnan(value), np.array(None), value).tolist()
                 if isinstance(value, np.ndarray)
                 else value
                 for name, value in asdict(curves).items()

@@ -19,7 +19,7 @@ from measure import RESULTS, Row, append_row, interleave, provenance
 from torch import Tensor
 
 from probseg.lab.gauges import timed_with_peak
-from probseg.semantic.emau import EMAU
+from probseg.semantic.heads import EMAU
 
 SIDE, CHANNELS = 128, 512
 

@@ -59,7 +59,7 @@ NOT_RUN = {
     "serve label-studio": "serves: test_label_studio.py and test_label_studio_server.py ask it",
     "serve x-anylabeling": "serves: test_x_anylabeling.py asks it",
     "export": "checks graphs for a minute: tests/export",
-    "bench": "measures for minutes: test_bench.py",
+    "bench": "measures for minutes: test_benchmark.py",
     "tune": "evaluates many settings: test_tune_verb.py",
     "data convert .*--storage": "needs files of Label Studio: test_label_studio_server.py",
     "data fetch": "downloads: test_data_verbs.py",

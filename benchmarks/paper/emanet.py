@@ -33,10 +33,10 @@ from probseg.paths import replacing, write_text
 from probseg.reports.figures import LINES
 from probseg.seeds import BATCH, mixed
 from probseg.semantic import CamVid, SemanticDataModule, SemanticSegmenter, semantic_variant
-from probseg.semantic.confusion import Confusion
 from probseg.semantic.datamodule import SemanticBatch
 from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.network import enlarged
+from probseg.semantic.scores import Confusion
 from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks.schedule import PolynomialDecay
 

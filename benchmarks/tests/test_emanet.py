@@ -11,8 +11,7 @@ from benchmarks.paper import emanet
 from benchmarks.paper.__main__ import main
 from benchmarks.paper.emanet import Block, blocks, compare, contributions, read_plan
 from probseg.semantic import CamVid
-from probseg.semantic.confusion import Confusion
-from probseg.semantic.scores import semantic_scores
+from probseg.semantic.scores import Confusion, semantic_scores
 from support.drawn_semantic import write_camvid
 
 SMALL = {

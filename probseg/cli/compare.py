@@ -10,9 +10,8 @@ from probseg.cli.arguments import Parser, check_writable
 from probseg.errors import UsageError
 from probseg.evaluation import PERCENTS
 from probseg.metrics import REPORTED_CLICKS
-from probseg.reports.comparison import compare
-from probseg.reports.comparison_folders import model_names, pairings
-from probseg.reports.comparison_inputs import read_result
+from probseg.reports.comparison import COMPARED, compare
+from probseg.reports.comparison_inputs import model_names, pairings, read_result
 from probseg.reports.comparison_report import (
     LEGEND,
     comparison_tables,
@@ -20,7 +19,6 @@ from probseg.reports.comparison_report import (
     verdicts,
     write_comparison,
 )
-from probseg.reports.comparison_scores import COMPARED
 from probseg.terminal import Grid, console, print_paths, print_table
 
 EXAMPLES = f"""\

@@ -1,6 +1,5 @@
 """Evaluation: simulated annotators under a protocol, the record of each click, and the scores."""
 
-from probseg.evaluation.arrays import Scores, scores_of
 from probseg.evaluation.journal import Journal, find_unfinished, retire
 from probseg.evaluation.protocols import PROTOCOLS, DrawnCrop, Protocol, draw_crop, get_protocol
 from probseg.evaluation.records import (
@@ -19,9 +18,11 @@ from probseg.evaluation.scores import SCORES, Score
 from probseg.evaluation.simulation import run_object, run_objects
 from probseg.evaluation.summary import (
     PERCENTS,
+    Scores,
     Summary,
     Timing,
     percents_up_to,
+    scores_of,
     summarise,
     summarise_records,
 )

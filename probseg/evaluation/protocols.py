@@ -21,17 +21,11 @@ Beginning = Literal["click", "box", "scribbles", "initial_mask"]
 
 
 class _Begins(NamedTuple):
-    """Consequences of a beginning.
+    """Consequences of a beginning: what there is before the first corrective click."""
 
-    Args:
-        answers: Whether the model answers before the first corrective click.
-        has_result: Whether there is a result before the first corrective click.
-        clicks: Name of the clicks that follow, for reports.
-    """
-
-    answers: bool
+    answers: bool  # of the model
     has_result: bool
-    clicks: str
+    clicks: str  # name of the clicks that follow, for reports
 
 
 BEGINNINGS: dict[Beginning, _Begins] = {
@@ -47,11 +41,7 @@ OPTIONS_OF_BEGINNINGS = ("box", "scribbles", "initial_mask")
 
 
 def beginning(options: Mapping[str, Any]) -> Beginning:
-    """Return what runs begin with under the options of a protocol.
-
-    Args:
-        options: By name, `OPTIONS_OF_BEGINNINGS` among them.
-    """
+    """Return what runs begin with under options of a protocol, `OPTIONS_OF_BEGINNINGS` at least."""
     if options["box"]:
         return "box"
     if options["scribbles"]:
@@ -121,7 +111,7 @@ class Protocol:
             raise UnknownNameError(kind="click rule", name=self.click_rule, known=CLICK_RULES)
         if self.zoom is not None and self.zoom not in ZOOMS:
             raise UnknownNameError(kind="zoom", name=self.zoom, known=ZOOMS)
-        kept = 1 - 2 * self.corner_noise  # the part of the side that is left in the worst case
+        least = 1 - 2 * self.corner_noise  # the part of the side that is left in the worst case
         target = 1.0 if self.target_iou is None else self.target_iou
         needed = 0 if self.answers_at_once else 1
         checks = {
@@ -135,8 +125,8 @@ class Protocol:
             "corner_noise": (0 <= self.corner_noise < 0.5, "a fraction in [0, 0.5)"),
             "min_padding": (self.min_padding >= 0, "pixels, at least 0"),
             "crop_padding": (
-                self.crop_padding * kept >= self.corner_noise,
-                f"at least corner_noise / (1 - 2 corner_noise) = {self.corner_noise} / {kept}, "
+                self.crop_padding * least >= self.corner_noise,
+                f"at least corner_noise / (1 - 2 corner_noise) = {self.corner_noise} / {least}, "
                 "so that the object stays inside the crop",
             ),
             "zoom": (self.zoom is None or not self.box, "None with a box, which has its own crop"),
@@ -266,9 +256,6 @@ def all_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a protocol as a result records them, and those that are newer.
 
     The default of a new option is what was done before it.
-
-    Args:
-        recorded: Options by name.
     """
     defaults = {field.name: field.default for field in fields(Protocol)}
     later = {name: default for name, default in defaults.items() if default is not MISSING}
@@ -303,12 +290,7 @@ def trial_generator(
 ) -> np.random.Generator:
     """Return the random numbers of one run, independent of other runs and of the process.
 
-    Args:
-        seed: Seed of the evaluation.
-        dataset: Name of the data set.
-        name: Name of the object.
-        trial: Number of the run.
-        purpose: Purpose of the numbers, if a run draws for more than its box.
+    They have a purpose if a run draws for more than its box.
     """
     key = json.dumps([seed, dataset, name, trial, *purpose]).encode()
     return np.random.default_rng(int.from_bytes(hashlib.sha256(key).digest()))

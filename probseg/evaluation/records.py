@@ -9,7 +9,7 @@ import csv
 import hashlib
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -135,17 +135,14 @@ def checksum(sample: Sample) -> str:
 
 def write_objects(file: TextIO, records: Iterable[ObjectRecord], *, header: bool = True) -> None:
     """Write records as lines of `objects.csv`; numbers lose no digit."""
-    write_rows(file, [COLUMNS] if header else [], "\n")
-    write_rows(file, _rows(records), "\n")
-
-
-def _rows(records: Iterable[ObjectRecord]) -> Iterator[tuple[object, ...]]:
+    rows: list[Sequence[object]] = [COLUMNS] if header else []
     for record in records:
         run = (record.dataset, record.name, record.photo, record.pixels, record.trial)
         for step in record.steps:
             sign = None if step.positive is None else 1 if step.positive else -1
             scores = (step.scores.get(name) for name in SCORES)
-            yield (*run, step.k, step.x, step.y, sign, *scores, step.seconds)
+            rows.append((*run, step.k, step.x, step.y, sign, *scores, step.seconds))
+    write_rows(file, rows, "\n")
 
 
 def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRecord]:
@@ -162,8 +159,10 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
     """
     path = Path(path)
     content = path.read_bytes()
-    if unfinished:
-        content = _whole_lines(content)
+    if unfinished:  # whole lines only: half a line could pass for a shorter number
+        content = content[: content.rfind(b"\n") + 1]
+        while content.count(b'"') % 2:  # inside a name of several lines
+            content = content[: content.rfind(b"\n", 0, -1) + 1]
         if not content:
             return []
     steps: dict[tuple[str, str, str, str, int], list[ClickRecord]] = defaultdict(list)
@@ -180,8 +179,8 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         raise DataError(msg)
     try:
         for row in rows:
-            names = (from_cell(row[name]) for name in ("dataset", "object", "photo", "pixels"))
-            steps[*names, int(row["trial"])].append(_read_click(row))
+            dataset, name, photo, pixels = (from_cell(row[column]) for column in RUN[:4])
+            steps[dataset, name, photo, pixels, int(row["trial"])].append(_read_click(row))
     except (TypeError, AttributeError, ValueError, csv.Error) as error:
         msg = f"{path}: line {rows.line_num} cannot be read ({error})"
         raise DataError(msg) from error
@@ -221,14 +220,6 @@ def most_telling(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[str
         for ranked in map(sorted, by_dataset.values())
         for _, key in (*ranked[:few], *ranked[-few:])
     }
-
-
-def _whole_lines(content: bytes) -> bytes:
-    """Return the whole lines of an unfinished file: half a line could pass for a shorter number."""
-    content = content[: content.rfind(b"\n") + 1]
-    while content.count(b'"') % 2:  # inside a name of several lines
-        content = content[: content.rfind(b"\n", 0, -1) + 1]
-    return content
 
 
 def _read_click(row: dict[str, str]) -> ClickRecord:

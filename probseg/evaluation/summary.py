@@ -1,4 +1,4 @@
-"""All scores of a data set, from the scores of every click."""
+"""The scores of every click as arrays, and all scores of a data set from them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from probseg.evaluation.arrays import Floats, Scores, scores_of
 from probseg.evaluation.protocols import Protocol
-from probseg.evaluation.records import ObjectRecord
+from probseg.evaluation.records import ObjectRecord, unique
 from probseg.evaluation.scores import SCORES
 from probseg.metrics.interaction import (
     area_under_curve,
+    checked_ious,
     failures,
     median_noc,
     miou_at,
@@ -26,18 +27,129 @@ from probseg.metrics.interaction import (
 )
 from probseg.metrics.statistics import Interval, clustered_bootstrap
 
+Floats = npt.NDArray[np.float64]
+
 PERCENTS = (80, 85, 90, 95)
 """IoU thresholds of numbers of clicks, in percent."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Times in seconds.
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of all runs of one data set, after each number of clicks.
+
+    All arrays are float64, of shape `(objects, trials, K + 1)`, and NaN where there is nothing:
+    before the first answer of the model, before the first click, after the last one (`seconds`).
 
     Args:
-        median: Half of the calls took no longer.
-        p95: 95 % of the calls took no longer.
+        values: An array for each of `probseg.evaluation.scores.SCORES`, by name, in the range of
+            the score; `iou` has no NaN.
+        seconds: Time of the model's call, at least 0.
+        photos: Name of each object's photograph, which several objects may share.
+        first: Number of clicks of the first result: 0 where the annotator begins with a box,
+            strokes or a mask, 1 where the first click is what starts the prediction.
+
+    Raises:
+        ValueError: If a shape or a value is not as above.
     """
+
+    values: Mapping[str, Floats]
+    seconds: Floats
+    photos: tuple[str, ...]
+    first: int
+
+    def __post_init__(self) -> None:
+        checked_ious(self.ious)
+        for name, values in {**self.values, "seconds": self.seconds}.items():
+            if values.shape != self.ious.shape:
+                message = (
+                    f"`{name}` must have the shape of iou, {self.ious.shape}, got {values.shape}"
+                )
+                raise ValueError(message)
+            score = SCORES.get(name)  # seconds are no score
+            lowest, highest = (score.lowest, score.highest) if score else (0, np.inf)
+            fits = (values >= lowest) & (values <= highest) | np.isnan(values)
+            if not fits.all():
+                message = (
+                    f"`{name}` must hold values in [{lowest}, {highest}], got {values[~fits][0]}"
+                )
+                raise ValueError(message)
+        if len(self.photos) != len(self.ious):
+            message = (
+                f"`photos` must hold one name per object, {len(self.ious)} in all, "
+                f"got {len(self.photos)}"
+            )
+            raise ValueError(message)
+        last = self.ious.shape[2] - 1
+        if not 0 <= self.first <= last:
+            message = f"`first` must be a number of clicks in 0 ... {last}, got {self.first}"
+            raise ValueError(message)
+
+    @property
+    def ious(self) -> Floats:
+        """IoU over the whole image."""
+        return self.values["iou"]
+
+    @property
+    def answered(self) -> npt.NDArray[np.bool_]:
+        """Whether the model was called (has seconds), shape `(objects, trials, K + 1)`."""
+        return np.isfinite(self.seconds)
+
+
+def scores_of(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, Scores]:
+    """Arrange the scores of runs in arrays; repeated runs count once.
+
+    Args:
+        records: All runs, in any order.
+        protocol: How they were made.
+
+    Returns:
+        By data set. Objects are sorted by name, trials by number.
+
+    Raises:
+        ValueError: If there is no record, or an object lacks a trial that others have.
+    """
+    return arrange(records, protocol.first_answer)
+
+
+def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
+    """Do the same as `scores_of` for runs of which only the click of the first result is known."""
+    if not records:
+        message = "`records` must hold at least one, got none; is the data set empty?"
+        raise ValueError(message)
+    objects: dict[str, dict[str, list[ObjectRecord]]] = {}
+    for record in unique(records):
+        objects.setdefault(record.dataset, {}).setdefault(record.name, []).append(record)
+    return {dataset: _arrays(dataset, by_name, first) for dataset, by_name in objects.items()}
+
+
+def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]], first: int) -> Scores:
+    trials = sorted({run.trial for runs in objects.values() for run in runs})
+    for name, runs in objects.items():
+        ran = [run.trial for run in runs]
+        if ran != trials:
+            message = (
+                f"`records` must hold trials {trials} of every object of {dataset}, got {ran} of "
+                f"{name}"
+            )
+            raise ValueError(message)
+
+    steps = [[run.steps for run in runs] for runs in objects.values()]
+    seconds = [[[step.seconds for step in run] for run in runs] for runs in steps]
+    values = {
+        name: [[[step.scores[name] for step in run] for run in runs] for runs in steps]
+        for name in SCORES
+    }
+    return Scores(
+        values={name: np.array(numbers, dtype=np.float64) for name, numbers in values.items()},
+        seconds=np.array(seconds, dtype=np.float64),  # turns None into NaN
+        photos=tuple(runs[0].photo for runs in objects.values()),
+        first=first,
+    )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that half and 95 % of the calls did not exceed."""
 
     median: float
     p95: float
@@ -157,7 +269,10 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
     corrections[:, :, : scores.first + 1] = False  # the first result has nothing before it
     harm = regressions(ious, corrections)
     others = [name for name in scores.values if name != "iou"]
-    first_seconds, next_seconds = _timings(scores)
+    answered = scores.answered
+    later = np.logical_or.accumulate(answered, axis=2)  # there was an answer by then ...
+    later = np.roll(later, 1, axis=2)  # ... or before
+    later[:, :, 0] = False
     return Summary(
         n_objects=n_objects,
         n_photos=n_photos,
@@ -168,7 +283,9 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
         se_trials=standard_error_trials(ious).tolist() if n_trials > 1 else None,
         ci_low=ci_low,
         ci_high=ci_high,
-        scores={name: _mean_of_known(scores.values[name]) for name in others},
+        scores={
+            name: [_mean(scores.values[name][:, :, k]) for k in range(entries)] for name in others
+        },
         of_clicks={name: _mean(scores.values[name]) for name in others if SCORES[name].of_click},
         auc=float(auc.mean()),
         auc_se=errors[entries],
@@ -182,8 +299,8 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
         survival={percent: survival(ious, percent / 100).tolist() for percent in percents},
         regressions=harm.share,
         regression_size=harm.size,
-        first_seconds=first_seconds,
-        next_seconds=next_seconds,
+        first_seconds=_timing(scores.seconds[answered & ~later]),
+        next_seconds=_timing(scores.seconds[answered & later]),
     )
 
 
@@ -201,34 +318,15 @@ def summarise_records(records: Sequence[ObjectRecord], protocol: Protocol) -> di
 
 
 def summaries_of(scores: Mapping[str, Scores], protocol: Protocol) -> dict[str, Summary]:
-    """Summarise the scores of each data set.
-
-    Args:
-        scores: By data set, see `scores_of`.
-        protocol: How they were made. IoUs above its target, at which runs end, are left out.
-    """
+    """Summarise the scores of each data set; IoUs above that at which runs end are left out."""
     percents = percents_up_to(protocol.target_iou)
     return {name: summarise(of_set, percents) for name, of_set in scores.items()}
-
-
-def _mean_of_known(values: Floats) -> list[float | None]:
-    """Return the mean over the runs that have a value, for each number of clicks."""
-    return [_mean(values[:, :, k]) for k in range(values.shape[2])]
 
 
 def _mean(values: Floats) -> float | None:
     """Return the mean of the values that are not NaN; None without any."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else None
-
-
-def _timings(scores: Scores) -> tuple[Timing | None, Timing | None]:
-    """Return the times of the runs' first answers and of all later ones."""
-    answered = scores.answered
-    later = np.logical_or.accumulate(answered, axis=2)  # there was an answer by then ...
-    later = np.roll(later, 1, axis=2)  # ... or before
-    later[:, :, 0] = False
-    return _timing(scores.seconds[answered & ~later]), _timing(scores.seconds[answered & later])
 
 
 def _timing(seconds: Floats) -> Timing | None:

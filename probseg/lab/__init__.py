@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from probseg.kinds import imported_when_asked
 
 if TYPE_CHECKING:
-    from probseg.lab.baseline_task import Baseline
+    from probseg.lab.baselines import Baseline
 
 __all__ = ["Baseline"]
 
 # Lightning takes seconds to load, which benchmarks need not wait for.
-__getattr__ = imported_when_asked(__name__, {"Baseline": "probseg.lab.baseline_task.Baseline"})
+__getattr__ = imported_when_asked(__name__, {"Baseline": "probseg.lab.baselines.Baseline"})

@@ -6,13 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from probseg.cli.arguments import DEVICES, Parser, count, device, new_file, positive
+from probseg.cli.arguments import Parser, new_file
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.versions import environment
 from probseg.lab.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
@@ -37,21 +37,7 @@ NOTES = "what the numbers mean:\n" + "\n".join(
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `probseg bench`.
-
-    Args:
-        arguments: Command-line arguments after `bench`.
-
-    Raises:
-        UsageError: If an option cannot be used.
-        UnknownNameError: If there is no such model.
-        SystemExit: With status 1 if a model could not be measured.
-    """
-    options = _parser().parse_args(list(arguments))
-    options.action(options)
-
-
-def _parser() -> argparse.ArgumentParser:
+    """Run `probseg bench`; exit with status 1 if a model could not be measured."""
     parser = Parser(
         prog="probseg bench",
         description="Measure the cost of models, each in a separate process.",
@@ -65,87 +51,22 @@ def _parser() -> argparse.ArgumentParser:
         "click, memory and training throughput of models.",
         epilog=f"{EXAMPLES}\n{NOTES}\n",
     )
-    verb.set_defaults(action=_model)
-    _add_options(verb)
-    return parser
-
-
-def _add_options(verb: argparse.ArgumentParser) -> None:
-    default = Settings()
     add = verb.add_argument
     add("name", nargs="+", help="preset, architecture.tag of the zoo, folder/, or a pattern")
-    add(
-        "--size",
-        type=_size,
-        default=default.size,
-        help="side of the image in pixels, or HxW (default: 512)",
-    )
-    add(
-        "--device",
-        type=device,
-        default=None,
-        help=f"{DEVICES} (default: the accelerator of this machine, or cpu)",
-    )
-    add("--threads", type=positive, metavar="N", help="CPU threads (default: PyTorch's choice)")
-    add(
-        "--repeats",
-        type=positive,
-        default=default.repeats,
-        help="images clicked on (default: %(default)s)",
-    )
-    add(
-        "--warmup", type=count, default=default.warmup, help="warm-up images (default: %(default)s)"
-    )
-    add("--no-train", dest="train", action="store_false", help="do not measure training")
-    add(
-        "--train-size",
-        type=positive,
-        default=default.train_size,
-        help="side of the training images in pixels (default: %(default)s)",
-    )
-    add(
-        "--train-batch",
-        type=positive,
-        default=default.train_batch,
-        help="training images in a step (default: %(default)s)",
-    )
-    add("--precision", choices=["32", "bf16"], default=default.precision, help="bf16: autocast")
-    add("--compile", action="store_true", help="compile the parts of the network")
-    add(
-        "--prompts",
-        choices=["stem", "head"],
-        help="where prompts enter (default: the model's choice)",
-    )
-    add(
-        "--key-iterations",
-        type=count,
-        metavar="N",
-        help="EM iterations of the keys (default: the model's)",
-    )
-    add(
-        "--value-iterations",
-        type=count,
-        metavar="N",
-        help="EM iterations of values (default: the model's)",
-    )
-    add(
-        "--working-size",
-        choices=["image", "own"],
-        default=default.working_size,
-        help="all models work at the size of the image, or each at its own (default: %(default)s)",
-    )
+    for field in fields(Settings):
+        flag = "no-train" if field.name == "train" else field.name.replace("_", "-")
+        add(f"--{flag}", dest=field.name, **{"default": field.default, **field.metadata})
     add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
+    _bench(parser.parse_args(list(arguments)))
 
 
-def _model(options: argparse.Namespace) -> None:
-    given = dict(vars(options))
-    json_file: Path | None = given.pop("json")
-    names = _expand(given.pop("name"))
-    del given["action"]
-    if given["device"] is None:
+def _bench(options: argparse.Namespace) -> None:
+    json_file: Path | None = options.json
+    names = _expand(options.name)
+    if options.device is None:
         seen = torch.accelerator.is_available()
-        given["device"] = str(torch.accelerator.current_accelerator()) if seen else "cpu"
-    settings = Settings(**given)
+        options.device = str(torch.accelerator.current_accelerator()) if seen else "cpu"
+    settings = Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)})
     records: list[Record] = []
     for number, name in enumerate(names, start=1):
         tell(f"measuring {name} ({number} of {len(names)})\n", sys.stderr)
@@ -162,25 +83,23 @@ def _model(options: argparse.Namespace) -> None:
 
 def _expand(names: Sequence[str]) -> list[str]:
     """Return the names with patterns replaced by what they match, each once."""
-    found: list[str] = []
+    every: list[str] = []
     for name in names:
         if any(sign in name for sign in "*?["):
             matching = list_models(name, pretrained="." in name, task="interactive")
             if not matching:
                 raise UnknownNameError(kind="model", name=name, known=list_presets())
-            found += matching
+            every += matching
         else:
-            _check(name)
-            found.append(name)
-    return list(dict.fromkeys(found))
-
-
-def _check(name: str) -> None:
-    """Raise unless there is such a model, for clicks."""
-    _, description = describe(name, pretrained="." in name or is_path(name))
-    if task_of(description) != "interactive":
-        msg = f"`name` must be a model for clicks, got {name!r}, which is for semantic segmentation"
-        raise UsageError(msg)
+            _, description = describe(name, pretrained="." in name or is_path(name))
+            if task_of(description) != "interactive":
+                msg = (
+                    f"`name` must be a model for clicks, got {name!r}, which is for semantic "
+                    "segmentation"
+                )
+                raise UsageError(msg)
+            every.append(name)
+    return list(dict.fromkeys(every))
 
 
 def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> None:
@@ -242,11 +161,3 @@ def _row(record: Record, settings: Settings) -> list[str]:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _size(text: str) -> tuple[int, int]:
-    sides = text.lower().split("x")
-    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        msg = f"must be a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(sides[0]), int(sides[-1])

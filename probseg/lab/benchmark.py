@@ -6,16 +6,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 
 import probseg
 from probseg.attention import Adaptation
+from probseg.cli.arguments import DEVICES, count, device, positive
 from probseg.interact.predictor import Predictor
 from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.lab.gauges import MULTIPLY_ADDS, count_multiply_adds, timed, timed_with_peak
@@ -54,42 +56,66 @@ _TRAINING_STEPS = 5
 _AUXILIARY_WEIGHT = 0.4
 
 
+def _size(text: str) -> tuple[int, int]:
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        msg = f"must be a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(sides[0]), int(sides[-1])
+
+
+def _option(value: Any, help: str, **more: Any) -> Any:  # noqa: ANN401 (as argparse's)
+    """Return a field of `Settings` that is an option of the verb, too."""
+    return field(default=value, metadata={"help": help, **more})
+
+
+_BY_DEFAULT = "(default: %(default)s)"
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the measurements.
+    """Settings of the measurements, and options of `probseg bench model`.
 
-    Args:
-        size: `(H, W)` of the image in pixels.
-        device: "cpu", "cuda", "cuda:N" or "mps".
-        threads: Number of CPU threads; None is PyTorch's choice.
-        repeats: Number of images clicked on for the times.
-        warmup: Number of images before them.
-        train: Whether training is measured.
-        train_size: Side of the training images in pixels.
-        train_batch: Number of training images in a step.
-        precision: "32", or "bf16" for autocast.
-        compile: Whether the network's parts are compiled.
-        prompts: Where prompts enter, see `Segmenter`; None leaves that to the model.
-        key_iterations: See `Segmenter.adapt`.
-        value_iterations: See `Segmenter.adapt`.
-        working_size: "image": every network works at the image's size, so that their costs compare.
-            "own": each reduces the image to its own `working_size`, as in use.
+    Those of the network are None where they are its own. "image" as `working_size`: every network
+    works at the image's size, so that their costs compare. "own": each reduces the image, as in
+    use.
     """
 
-    size: tuple[int, int] = (512, 512)
-    device: str = "cpu"
-    threads: int | None = None
-    repeats: int = 20
-    warmup: int = 3
-    train: bool = True
-    train_size: int = 256
-    train_batch: int = 8
-    precision: Literal["32", "bf16"] = "32"
-    compile: bool = False
-    prompts: Literal["stem", "head"] | None = None
-    key_iterations: int | None = None
-    value_iterations: int | None = None
-    working_size: Literal["image", "own"] = "image"
+    size: tuple[int, int] = _option(
+        (512, 512), "side of the image in pixels, or HxW (default: 512)", type=_size
+    )
+    device: str = _option(
+        "cpu",
+        f"{DEVICES} (default: the accelerator of this machine, or cpu)",
+        type=device,
+        default=None,
+    )
+    threads: int | None = _option(
+        None, "CPU threads (default: PyTorch's choice)", type=positive, metavar="N"
+    )
+    repeats: int = _option(20, f"images clicked on {_BY_DEFAULT}", type=positive)
+    warmup: int = _option(3, f"warm-up images {_BY_DEFAULT}", type=count)
+    train: bool = _option(True, "do not measure training", action="store_false")
+    train_size: int = _option(
+        256, f"side of the training images in pixels {_BY_DEFAULT}", type=positive
+    )
+    train_batch: int = _option(8, f"training images in a step {_BY_DEFAULT}", type=positive)
+    precision: Literal["32", "bf16"] = _option("32", "bf16: autocast", choices=["32", "bf16"])
+    compile: bool = _option(False, "compile the parts of the network", action="store_true")
+    prompts: Literal["stem", "head"] | None = _option(
+        None, "where prompts enter (default: the model's choice)", choices=["stem", "head"]
+    )
+    key_iterations: int | None = _option(
+        None, "EM iterations of the keys (default: the model's)", type=count, metavar="N"
+    )
+    value_iterations: int | None = _option(
+        None, "EM iterations of values (default: the model's)", type=count, metavar="N"
+    )
+    working_size: Literal["image", "own"] = _option(
+        "image",
+        f"all models work at the size of the image, or each at its own {_BY_DEFAULT}",
+        choices=["image", "own"],
+    )
 
     def autocast(self) -> torch.autocast:
         """Return the context that the network computes in."""
@@ -99,39 +125,20 @@ class Settings:
 
 @dataclass
 class Record:
-    """Measurements of a network; None if not measured, see `CONVENTIONS`.
-
-    Args:
-        model: Its name.
-        prompts: Where its prompts enter.
-        working_size: Longest side in pixels that it works at; None is that of the image.
-        trained: Whether it has the zoo's weights.
-        parameters_m: Number of parameters in millions.
-        first_multiply_adds_g: Multiply-adds of the first click in thousand millions.
-        next_multiply_adds_g: Multiply-adds of another click in thousand millions.
-        first_ms: Median time of the first click in milliseconds.
-        first_ms_p95: Its 95th percentile.
-        next_ms: Median time of another click in milliseconds.
-        next_ms_p95: Its 95th percentile.
-        zoomed_ms: Median time of a click that the zoom moves for; None where it never did.
-        undo_ms: Median time of taking a click back.
-        peak_mib: Memory of the first click at most, in MiB.
-        train_images_per_second: Throughput of training.
-        error: Why something is missing.
-    """
+    """Measurements of a network; None if not measured, see `CONVENTIONS`."""
 
     model: str
     prompts: str | None = None
-    working_size: int | None = None
-    trained: bool | None = None
+    working_size: int | None = None  # longest side in pixels; None is that of the image
+    trained: bool | None = None  # whether it has the zoo's weights
     parameters_m: float | None = None
-    first_multiply_adds_g: float | None = None
+    first_multiply_adds_g: float | None = None  # thousand millions
     next_multiply_adds_g: float | None = None
     first_ms: float | None = None
     first_ms_p95: float | None = None
     next_ms: float | None = None
     next_ms_p95: float | None = None
-    zoomed_ms: float | None = None
+    zoomed_ms: float | None = None  # None where the zoom never moved
     undo_ms: float | None = None
     peak_mib: float | None = None
     train_images_per_second: float | None = None
@@ -160,12 +167,7 @@ def measure_elsewhere(name: str, settings: Settings) -> Record:
 
 
 def measure(name: str, settings: Settings) -> Record:
-    """Measure a network in this process; a failure is the `error` of the record.
-
-    Args:
-        name: Preset, zoo model `architecture.tag`, or path of a model folder.
-        settings: See `Settings`.
-    """
+    """Measure a network in this process; a failure is the `error` of the record."""
     record = Record(name)
     try:
         _fill(record, settings)
@@ -188,8 +190,10 @@ def _fill(record: Record, settings: Settings) -> None:
     clicks = _Clicks(model, settings)
     record.first_multiply_adds_g = count_multiply_adds(clicks.first) / 1e9
     record.next_multiply_adds_g = count_multiply_adds(clicks.another) / 1e9
-    if settings.compile:
-        _compile(model)
+    if settings.compile:  # in place; between the parts are lists of clicks, of changing lengths
+        for part in (model.backbone, model.decoder, model.fusion, model.head):
+            if part is not None:
+                part.compile()
     _time_clicks(record, model, settings)
     # A new one holds nothing of the last image, which would else be freed within the measurement.
     clicks = _Clicks(model, settings)
@@ -213,21 +217,12 @@ def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     model = build(without_downloads({**description, "init_args": arguments}), Segmenter)
     if folder is not None:
         load_into(model, folder / WEIGHTS)
-    model.adapt(
-        Adaptation(
-            key_iterations=settings.key_iterations, value_iterations=settings.value_iterations
-        )
-    )
+    iterations = {"key_iterations": settings.key_iterations}
+    iterations["value_iterations"] = settings.value_iterations
+    model.adapt(Adaptation(**iterations))
     if settings.working_size == "image":
         model.working_size = None
     return model, folder is not None
-
-
-def _compile(model: Segmenter) -> None:
-    """Compile the parts in place; between them are lists of clicks, whose lengths change."""
-    for part in (model.backbone, model.decoder, model.fusion, model.head):
-        if part is not None:
-            part.compile()
 
 
 class _Clicks:
@@ -264,11 +259,7 @@ class _Clicks:
             self._predictor.predict([self._off])
 
     def session(self) -> Iterator[tuple[str, float]]:
-        """Click several times and take a click back.
-
-        Yields:
-            "first", "next", "zoomed" or "undo", and seconds.
-        """
+        """Click, take a click back; yield "first", "next", "zoomed" or "undo", and seconds."""
         device = self._settings.device
         yield "first", timed(self.first, device)
         for click in self._later:
@@ -283,18 +274,18 @@ def _time_clicks(record: Record, model: Segmenter, settings: Settings) -> None:
     clicks = _Clicks(model, settings, zoom=RECOMMENDED_ZOOM)
     for _ in range(settings.warmup):
         list(clicks.session())
-    found = defaultdict(list)
+    times = defaultdict(list)
     for _ in range(settings.repeats):
         for kind, seconds in clicks.session():
-            found[kind].append(1000 * seconds)
-    if not found["next"]:  # the zoom follows an untrained network everywhere
+            times[kind].append(1000 * seconds)
+    if not times["next"]:  # the zoom follows an untrained network everywhere
         clicks = _Clicks(model, settings)
         for _ in range(settings.repeats):
-            found["next"] += [1000 * s for kind, s in clicks.session() if kind == "next"]
-    for kind, times in found.items():
-        setattr(record, f"{kind}_ms", float(np.median(times)))
+            times["next"] += [1000 * s for kind, s in clicks.session() if kind == "next"]
+    for kind, milliseconds in times.items():
+        setattr(record, f"{kind}_ms", float(np.median(milliseconds)))
         if kind in ("first", "next"):
-            setattr(record, f"{kind}_ms_p95", float(np.percentile(times, 95)))
+            setattr(record, f"{kind}_ms_p95", float(np.percentile(milliseconds, 95)))
 
 
 def _train(model: Segmenter, settings: Settings) -> float:
@@ -334,11 +325,8 @@ def _training_batch(settings: Settings) -> tuple[Tensor, Tensor, Prompts]:
     return images.to(settings.device), masks.to(settings.device), prompts
 
 
-def _main(request: str) -> None:
-    given = json.loads(request)
-    settings = Settings(**{**given["settings"], "size": tuple(given["settings"]["size"])})
-    print(json.dumps(asdict(measure(given["name"], settings))))
-
-
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    request = json.loads(sys.argv[1])
+    options = request["settings"]
+    options["size"] = tuple(options["size"])
+    print(json.dumps(asdict(measure(request["name"], Settings(**options)))))

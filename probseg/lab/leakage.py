@@ -1,4 +1,7 @@
-"""Photographs shared by a training set and a test set, by names and by content."""
+"""Photographs that a training set and a test set share, by names and by content.
+
+`compare` is the option `--against` of `probseg data check`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from rich import box
+from rich.table import Column, Table
 
+from probseg.cli.findings import print_findings, print_line, write_findings
+from probseg.cli.places import Place
+from probseg.cli.progress import bars
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
 from probseg.data.reading import in_threads
@@ -43,13 +51,7 @@ _Rows = npt.NDArray[np.float32]
 
 
 class Photos(NamedTuple):
-    """The photographs of a data set.
-
-    Args:
-        name: Name of the data set.
-        paths: Their files.
-        dataset: Class of the data set; None for any other folder.
-    """
+    """The photographs of a data set, or of any other folder."""
 
     name: str
     paths: list[Path]
@@ -57,62 +59,74 @@ class Photos(NamedTuple):
 
 
 class Leak(NamedTuple):
-    """A photograph that two data sets share.
-
-    Args:
-        train: Its file in the one.
-        test: Its file in the other.
-        found: `"name"`, `"content"`, `"name, content"`, and `"content, mirrored"` or
-            `"name, content, mirrored"`.
-        correlation: Of the thumbnails, at most 1.
-    """
+    """A photograph that two data sets share, as a file in each."""
 
     train: str
     test: str
-    found: str
-    correlation: float
+    found: str  # by "name", "content", "name, content", "content, mirrored" or all three
+    correlation: float  # of the thumbnails, at most 1
+
+
+def compare(train: Place, test: Place, json_file: Path | None) -> None:
+    """Print the photographs that two data sets share; exit with status 1 if there are any."""
+    ours, theirs = _photos(train), _photos(test)
+    with bars() as progress:
+        leaks = find_leaks(ours, theirs, progress)
+    write_findings(json_file, {"shared": [leak._asdict() for leak in leaks]})
+    if leaks:
+        table = Table(
+            Column(ours.name, overflow="fold"),
+            Column(theirs.name, overflow="fold"),
+            Column("found by"),
+            Column("correlation", justify="right"),
+            title="Photographs in both",
+            box=box.SIMPLE,
+        )
+        print_findings(table, [(*leak[:3], f"{leak.correlation:.3f}") for leak in leaks])
+    trained, tested = {leak.train for leak in leaks}, {leak.test for leak in leaks}
+    print_line(
+        f"{len(trained)} of the {len(ours.paths)} photographs of {ours.name} are among the "
+        f"{len(theirs.paths)} of {theirs.name}, where they are {len(tested)}"
+    )
+    if leaks:
+        raise SystemExit(1)
+
+
+def _photos(place: Place) -> Photos:
+    if place.dataset is None:
+        return photos_of_folder(place.root)
+    return photos_of_dataset(place.dataset, place.root, place.split)
 
 
 def photos_of_dataset(
     dataset: type[PublishedDataset], root: Path, split: str | None = None
 ) -> Photos:
-    """List the photographs of a published data set.
+    """List the photographs of a published data set in a folder, of all splits by default.
 
-    Args:
-        dataset: Class of the data set.
-        root: Its folder.
-        split: Its split; all that are looked at by default. LVIS keeps photographs of both of its
-            splits in one folder, and all of them are listed for either split.
-
-    Raises:
-        DatasetNotFoundError: If there are none.
+    LVIS keeps photographs of both of its splits in one folder, and all of them are listed for
+    either split.
     """
     source = dataset.source
     inner = root / source.inner
     root = inner if inner.is_dir() else root
-    found: list[Path] = []
+    photos: list[Path] = []
     for part in (split,) if split is not None else source.splits or ("",):
         paths = _pictures(root, source.photos.format(split=part))
         if source.listed is not None:
             listing = root / source.listed.format(split=part)
             stems = set(first_words(listing)) if listing.is_file() else set()
             paths = [path for path in paths if path.stem in stems]
-        found += paths
-    if not found:
+        photos += paths
+    if not photos:
         expected = f"photographs {source.photos.format(split=split or '*')}"
         if source.listed is not None:
             expected += f" and their list {source.listed.format(split=split or '<split>')}"
         raise DatasetNotFoundError(dataset.name, root, expected, source.way_out(dataset.name))
-    return Photos(dataset.name, sorted(set(found)), dataset)
+    return Photos(dataset.name, sorted(set(photos)), dataset)
 
 
 def photos_of_folder(root: Path) -> Photos:
-    """List the photographs of a folder: those below its `images/`, or else all pictures in it.
-
-    Raises:
-        DatasetNotFoundError: If there are none.
-        DataError: If all are of a format that is not supported.
-    """
+    """List the photographs of a folder: those below its `images/`, or else all pictures in it."""
     place = root / "images" if (root / "images").is_dir() else root
     paths = _pictures(place, "**/*")
     if not paths:
@@ -132,24 +146,23 @@ def find_leaks(train: Photos, test: Photos, progress: Progress = silent) -> list
     Names count where both data sets are made from one collection (BSDS, VOC, COCO) and keep its
     names; in folders of somebody's own they count if the thumbnails are similar as well. Contents
     are compared by the correlation of thumbnails of 24 x 24 pixels, also mirrored, so that copies
-    of another size or compression are found. Crops are not, unless they kept the name.
-
-    Args:
-        train: The photographs that are trained on.
-        test: The photographs that are tested on.
-        progress: Called with the number of photographs read.
-
-    Returns:
-        The pairs in the order of the training photographs.
-
-    Raises:
-        DataError: If a photograph cannot be read.
+    of another size or compression are found. Crops are not, unless they kept the name. The pairs
+    are in the order of the training photographs.
     """
     ours, theirs = (
         np.stack(list(in_threads(thumbnail, photos.paths, photos.name, progress)))
         for photos in (train, test)
     )
-    namesakes = _namesakes(train, test)
+    owners: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for j, path in enumerate(test.paths):
+        for key in _names(path, test.dataset):
+            owners[key].append(j)
+    namesakes = {
+        (i, j)
+        for i, path in enumerate(train.paths)
+        for key in _names(path, train.dataset)
+        for j in owners.get(key, ())
+    }
     certain = train.dataset is not None and test.dataset is not None
     leaks = []
     for start in range(0, len(ours), BLOCK):
@@ -164,23 +177,16 @@ def find_leaks(train: Photos, test: Photos, progress: Progress = silent) -> list
             correlation = min(1.0, float(best[i - start, j]))  # without rounding
             if (i, j) not in alike and not certain and correlation < SIMILAR:
                 continue
-            found = ["name"] * ((i, j) in named) + ["content"] * ((i, j) in alike)
+            signs = ["name"] * ((i, j) in named) + ["content"] * ((i, j) in alike)
             if (i, j) in alike and straight[i - start, j] <= ALIKE:
-                found.append("mirrored")
-            leak = Leak(str(train.paths[i]), str(test.paths[j]), ", ".join(found), correlation)
-            leaks.append(leak)
+                signs.append("mirrored")
+            files = str(train.paths[i]), str(test.paths[j])
+            leaks.append(Leak(*files, ", ".join(signs), correlation))
     return leaks
 
 
 def thumbnail(path: Path) -> Thumbnails:
-    """Read a photograph as a thumbnail.
-
-    Returns:
-        RGB, uint8, shape `(24, 24, 3)`: means over the cells of a grid.
-
-    Raises:
-        DataError: If the file cannot be read.
-    """
+    """Read a photograph as a thumbnail `(24, 24, 3)`: means over the cells of a grid."""
     with opened(path, path) as picture:
         picture.draft("RGB", (4 * SIDE, 4 * SIDE))  # JPEG files: decoded coarsely, but quickly
         pixels = Image.fromarray(rgb_pixels(picture, str(path)))
@@ -188,17 +194,10 @@ def thumbnail(path: Path) -> Thumbnails:
 
 
 def correlations(ours: Thumbnails, theirs: Thumbnails) -> _Rows:
-    """Correlate all pairs of thumbnails.
+    """Correlate all pairs of thumbnails `(N, 24, 24, 3)` and `(M, 24, 24, 3)`: `(N, M)`.
 
     Colours count, unless just one of two thumbnails is grey. A thumbnail of a single colour has the
     correlation 0 with all.
-
-    Args:
-        ours: uint8, shape `(N, 24, 24, 3)`.
-        theirs: uint8, shape `(M, 24, 24, 3)`.
-
-    Returns:
-        float32, shape `(N, M)`, from -1 to 1.
     """
     in_colour = _standard(ours) @ _standard(theirs).T
     weights = np.array(GREY_WEIGHTS, dtype=np.float32)
@@ -230,20 +229,6 @@ def _pictures(root: Path, pattern: str) -> list[Path]:
         for path in root.glob(pattern)
         if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
     )
-
-
-def _namesakes(train: Photos, test: Photos) -> set[tuple[int, int]]:
-    """Pairs of positions of files named after the same photograph."""
-    owners: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for j, path in enumerate(test.paths):
-        for key in _names(path, test.dataset):
-            owners[key].append(j)
-    return {
-        (i, j)
-        for i, path in enumerate(train.paths)
-        for key in _names(path, train.dataset)
-        for j in owners.get(key, ())
-    }
 
 
 def _names(path: Path, dataset: type[PublishedDataset] | None) -> set[tuple[str, str]]:

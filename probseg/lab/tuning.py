@@ -1,4 +1,4 @@
-"""Selection of the adaptation of a trained network (Gabbur et al., 2021, appendix C.4).
+"""The verb tune: selects the adaptation of a trained network (Gabbur et al., 2021, appendix C.4).
 
 The paper searches the precision of the value prior among 0.1, 1, 10 and 100 by the mean number of
 clicks to an IoU of 90 %, on objects held out of both training and test. Here keys come first, at
@@ -7,10 +7,15 @@ all their iterations and priors, and values after them, with the keys' best sett
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +23,23 @@ import torch
 import yaml
 
 from probseg.attention import UPDATES, Adaptation, restored
-from probseg.errors import UsageError
-from probseg.evaluation.arrays import scores_of
+from probseg.cli.arguments import Parser, add_device, check_writable, count, new_file, positive
+from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
+from probseg.data.base import InteractiveDataset
+from probseg.data.datamodule import spread
+from probseg.data.published import find_published
+from probseg.errors import DataError, UsageError
+from probseg.evaluation import get_protocol
 from probseg.evaluation.protocols import Protocol
-from probseg.evaluation.records import ObjectRecord
 from probseg.evaluation.simulation import run_objects
+from probseg.evaluation.summary import scores_of
 from probseg.metrics import Interval, clustered_bootstrap, noc, standard_error
 from probseg.models import Segmenter
+from probseg.paths import write_text
+from probseg.terminal import Terminal
 from probseg.types import Sample
+from probseg.zoo import create_interactive
+from probseg.zoo.lookup import describe
 
 TARGET = 0.9
 """IoU of the number of clicks (NoC) that is minimised."""
@@ -35,18 +49,23 @@ OBJECTS_AT_ONCE = 16
 DRAWS = 20_000
 """Resamples for the bounds far out in the tails that many comparisons need."""
 
+FILE = "adaptation.yaml"
+
+EXAMPLES = """\
+examples:
+  probseg tune lite2_unet_prop --data my_folder
+  probseg tune models/mine/ --data BSDS500 --split train --objects 100 --value-priors 1 10
+  probseg test --config configs/experiment/grabcut.yaml --evaluation.adaptation FILE
+
+The search takes (1 + settings of keys + settings of values) evaluations of all objects.
+"""
+
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings that a search tries.
+    """EM iterations, 0 always among them, and prior precisions that a search tries.
 
-    Args:
-        key_iterations: EM iterations of the keys; 0 is always tried too.
-        key_priors: Precisions of the prior of the keys.
-        value_iterations: EM iterations in which clicks propagate; 0 is always tried too.
-        value_priors: Precisions of the prior of the value means.
-        click_iterations: EM iterations of the classifier; 0 is always tried too.
-        click_priors: Precisions of the prior of its weights.
+    Those of the keys, of the values that clicks propagate to, and of the classifier's weights.
     """
 
     key_iterations: Sequence[int] = (1, 2)
@@ -71,52 +90,48 @@ class Grid:
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting and its results.
+    """One setting and its mean number of clicks to an IoU of 90 %; a failure is the last click.
 
-    Args:
-        adaptation: The setting; all None is the network as it was trained.
-        clicks: Mean number of clicks to an IoU of 90 %, a failure counting as the last click.
-        clicks_se: Its standard error over objects.
-        difference: Interval of the difference to the network as it was trained, by a bootstrap
-            over photographs; None of that network itself. With 95 % all settings' intervals hold
-            at once (Bonferroni), so that choosing the best does not make it look better.
+    The difference is to the network as it was trained, by a bootstrap over photographs. With 95 %
+    all settings' intervals hold at once (Bonferroni), so that choosing the best does not make it
+    look better.
     """
 
-    adaptation: Adaptation
+    adaptation: Adaptation  # all None is the network as it was trained
     clicks: float
-    clicks_se: float
-    difference: Interval | None
+    clicks_se: float  # over objects
+    difference: Interval | None  # None of the network as it was trained
+
+    def __str__(self) -> str:
+        """Describe the setting and its results in a line."""
+        settings = {k: v for k, v in asdict(self.adaptation).items() if v is not None}
+        words = ", ".join(f"{name} {value:g}" for name, value in settings.items()) or "as trained"
+        text = f"{words}: {self.clicks:.2f} ± {self.clicks_se:.2f}"
+        if self.difference is None or not math.isfinite(self.difference.low):
+            return text
+        return f"{text} ({self.difference.low:+.2f} to {self.difference.high:+.2f})"
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """A search.
-
-    Args:
-        trials: All settings in the order they were tried, the network as it was trained first.
-        best: The one with the fewest clicks; of equals, the first.
-    """
+    """A search: all settings in their order, the network as it was trained first."""
 
     trials: tuple[Trial, ...]
-    best: Trial
+    best: Trial  # with the fewest clicks; of equals, the first
 
     def as_yaml(self, comment: str) -> str:
-        """Return the best setting as a file for `--evaluation.adaptation`.
-
-        Args:
-            comment: Lines about its origin.
-        """
+        """Return the best setting, below a comment, as a file for `--evaluation.adaptation`."""
         lines = "".join(f"# {line}\n" for line in comment.splitlines())
         return lines + yaml.safe_dump(asdict(self.best.adaptation), sort_keys=False)
 
 
 def settings_of(model: Segmenter, grid: Grid) -> list[list[Adaptation]]:
-    """Return the settings to try of each kind of update that a network has, in order.
-
-    Raises:
-        UsageError: If the network has no layer that adapts.
-    """
-    stages = [settings for kind in UPDATES if _can(model, (settings := grid.of(kind))[0])]
+    """Return the settings to try of each kind of update that a network has, in order."""
+    stages = []
+    for settings in map(grid.of, UPDATES):
+        with restored(model), suppress(ValueError):  # of a network without such layers
+            model.adapt(settings[0])
+            stages.append(settings)
     if not stages:
         message = (
             "`model` must have probabilistic attention, whose keys adapt or whose values "
@@ -137,87 +152,215 @@ def tune(
     batch_size: int = 8,
     tell: Callable[[Trial], None] = lambda trial: None,
 ) -> Tuning:
-    """Search the settings with the fewest clicks.
+    """Search the settings with the fewest clicks; the network's own settings stay.
 
-    Args:
-        model: In evaluation mode, on the device; its own settings stay.
-        samples: Objects that are in no test set, and best in no training set.
-        protocol: How clicks are simulated. All settings see the same boxes and random numbers.
-        grid: The settings to try.
-        seed: Seed of the simulated annotator.
-        device: Device of the model.
-        batch_size: Most images in one call of the model.
-        tell: Called after each setting.
-
-    Raises:
-        UsageError: If the network has no layer that adapts.
+    The samples should be in no test set, and best in no training set. All settings see the same
+    boxes and random numbers. `tell` is called after each.
     """
     stages = settings_of(model, grid)
-    search = _Search(
-        partial(
-            run_objects, model, protocol=protocol, seed=seed, device=device, batch_size=batch_size
-        ),
-        samples,
-        protocol,
-        comparisons=sum(map(len, stages)),
-    )
-    trials = []
-    best = None
-    for settings in ([Adaptation()], *stages):
-        start = Adaptation() if best is None else best.adaptation
+    level = 1 - 0.05 / sum(map(len, stages))
+
+    def count_clicks(adaptation: Adaptation) -> tuple[npt.NDArray[np.float64], Sequence[str]]:
+        """Return the mean number of clicks on each object, and its photograph."""
+        records = []
+        with restored(model):
+            model.adapt(adaptation)
+            for start in range(0, len(samples), OBJECTS_AT_ONCE):
+                records += run_objects(
+                    model,
+                    samples[start : start + OBJECTS_AT_ONCE],
+                    protocol=protocol,
+                    seed=seed,
+                    device=device,
+                    batch_size=batch_size,
+                )
+        (scores,) = scores_of(records, protocol).values()
+        return noc(scores.ious, TARGET).mean(axis=1), scores.photos
+
+    trained, photos = count_clicks(Adaptation())
+    best = Trial(Adaptation(), float(trained.mean()), float(standard_error(trained)), None)
+    tell(best)
+    trials = [best]
+    for settings in stages:
+        start = best.adaptation
         for setting in settings:
-            given = {key: value for key, value in asdict(setting).items() if value is not None}
-            adaptation = replace(start, **given)
-            with restored(model):
-                model.adapt(adaptation)
-                trial = search.trial(adaptation)
+            changes = {key: value for key, value in asdict(setting).items() if value is not None}
+            adaptation = replace(start, **changes)
+            clicks, _ = count_clicks(adaptation)  # (objects,)
+            bounds = clustered_bootstrap(clicks - trained, photos, draws=DRAWS, level=level)
+            interval = Interval(float(bounds.low), float(bounds.high))
+            error = float(standard_error(clicks))
+            trial = Trial(adaptation, float(clicks.mean()), error, interval)
             trials.append(trial)
             tell(trial)
-            best = trial if best is None or trial.clicks < best.clicks else best
-    assert best is not None, "the network as it was trained is always tried"
+            best = trial if trial.clicks < best.clicks else best
     return Tuning(tuple(trials), best)
 
 
-class _Search:
-    """Counts clicks, and compares the counts with those for the first setting."""
+def run(arguments: Sequence[str]) -> None:
+    """Run `probseg tune`."""
+    options = _parser().parse_args(list(arguments))
+    grid = Grid(**{field.name: getattr(options, field.name) for field in fields(Grid)})
+    try:
+        for kind in UPDATES:
+            grid.of(kind)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    folder, _ = describe(options.model, pretrained=True)
+    model = create_interactive(options.model, pretrained=True).to(options.device)
+    assert folder is not None, "trained weights have a folder"
+    output: Path = options.output or folder / FILE
+    check_writable("--output", output)
+    objects = _objects(options)
+    if options.held_out is not None:
+        objects = Selected(objects, held_out=options.held_out)
+    subset = spread(objects, options.objects)
+    samples = [subset[i] for i in range(len(subset))]  # type: ignore[arg-type]
+    if not samples:
+        msg = f"--data {options.data}: expected at least one object, got none"
+        raise DataError(msg)
+    protocol = get_protocol(options.protocol)
+    if protocol.is_random:
+        protocol = replace(protocol, trials=options.trials)
+    console = Terminal(highlight=False)
+    console.print(
+        f"{options.model} on {len(samples)} objects of {objects.name}, protocol {protocol.name}: "
+        "mean clicks to an IoU of 90 %, ± standard error, and the interval of the difference (95 % "
+        "for all settings together)"
+    )
 
-    def __init__(
-        self,
-        run: Callable[[Sequence[Sample]], list[ObjectRecord]],
-        samples: Sequence[Sample],
-        protocol: Protocol,
-        comparisons: int,
-    ) -> None:
-        self._run, self._samples, self._protocol = run, samples, protocol
-        self._level = 1 - 0.05 / comparisons
-        self._first: npt.NDArray[np.float64] | None = None
+    total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
+    runs = len(samples) * protocol.trials
+    console.print(
+        f"{total} evaluations, each of {runs} runs of at most {protocol.max_clicks} clicks"
+    )
+    begin, done = time.monotonic(), itertools.count(1)
 
-    def trial(self, adaptation: Adaptation) -> Trial:
-        """Click through all objects with the network's present settings."""
-        blocks = range(0, len(self._samples), OBJECTS_AT_ONCE)
-        records = [
-            record
-            for first in blocks
-            for record in self._run(self._samples[first : first + OBJECTS_AT_ONCE])
-        ]
-        (scores,) = scores_of(records, self._protocol).values()
-        clicks = noc(scores.ious, TARGET).mean(axis=1)  # (objects,)
-        error = float(standard_error(clicks))
-        if self._first is None:
-            self._first = clicks
-            return Trial(adaptation, float(clicks.mean()), error, None)
-        bounds = clustered_bootstrap(
-            clicks - self._first, scores.photos, draws=DRAWS, level=self._level
+    def tell(trial: Trial) -> None:
+        number = next(done)
+        left = (time.monotonic() - begin) / number * (total - number)
+        progress = f"[{number} of {total}, {_rough(left)} left]"
+        console.print(f"  {trial} {progress}", soft_wrap=True, markup=False)
+
+    tuning = tune(
+        model,
+        samples,
+        protocol,
+        grid,
+        seed=options.seed,
+        device=options.device,
+        batch_size=options.batch_size,
+        tell=tell,
+    )
+    comment = (
+        f"Found by `probseg tune` for {options.model} on {len(samples)} objects of {objects.name} "
+        f"(protocol {protocol.name}, seed {options.seed}).\n"
+        f"As trained: {tuning.trials[0]}\nBest: {tuning.best}"
+    )
+    write_text(output, tuning.as_yaml(comment))
+    console.print(f"best: {tuning.best}\n  {output}", soft_wrap=True, markup=False)
+    interval = tuning.best.difference
+    if interval is None or not interval.high < 0:  # of a single photograph, it is NaN
+        console.print(
+            "No setting is shown to be better than the network as it was trained; "
+            "more objects would tell."
         )
-        difference = Interval(float(bounds.low), float(bounds.high))
-        return Trial(adaptation, float(clicks.mean()), error, difference)
 
 
-def _can(model: Segmenter, adaptation: Adaptation) -> bool:
-    """Whether the network has layers with this setting."""
-    with restored(model):
-        try:
-            model.adapt(adaptation)
-        except ValueError:
-            return False
-    return True
+def _rough(seconds: float) -> str:
+    """Return a time in the unit that fits."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _objects(options: argparse.Namespace) -> InteractiveDataset:
+    """Return the objects to tune on, which must not be from a test set."""
+    dataset, split, root = find_published(options.data), options.split, options.root
+    if dataset is None and (dataset := find_published(Path(options.data).name)) is not None:
+        root = Path(options.data)  # the folder of a known set is that set
+    if dataset is None:
+        if options.root is not None:
+            msg = f"--root: {options.data} is a folder itself; leave it out"
+            raise UsageError(msg)
+        return ImageMaskFolder(options.data, split=split)
+    open_splits = [
+        known
+        for known in filter(None, dataset.source.full)
+        if known in ("train", "train_noval")
+        or (dataset.name not in EVALUATION_SETS and known != "test")
+    ]
+    if split not in open_splits and (split in dataset.source.full or not open_splits):
+        msg = (
+            f"--data {dataset.name}{f' --split {split}' if split else ''}: results are reported on "
+            "this set, so nothing may be chosen on it; take objects that no test has"
+        )
+        raise UsageError(msg)
+    if split not in open_splits:
+        msg = f"--split: expected one of {', '.join(open_splits)} of {dataset.name}, got {split}"
+        raise UsageError(msg)
+    # Unlike `PublishedDataset.complete`, this leaves out the photographs of test sets.
+    kind: type[Any] = dataset
+    data: InteractiveDataset = kind(root=root, split=split)
+    return data
+
+
+def _parser() -> Parser:
+    grid = Grid()
+    parser = Parser(
+        prog="probseg tune",
+        description="Select the adaptation of a trained network at inference: iterations and prior "
+        "precisions of keys, values and classifier, by the mean number of clicks to an "
+        "IoU of 90 % on held-out objects.",
+        epilog=EXAMPLES,
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="zoo model, or the path of a model folder (with a slash)")
+    add("--data", required=True, help="folder with images/ and masks/, or a data set by name")
+    add("--split", help="split of the data set; of a folder: file with a list of image stems")
+    add(
+        "--held-out",
+        type=positive,
+        metavar="N",
+        help="use only the photographs that `hold_out: N` excludes from training, one in N",
+    )
+    add("--root", type=Path, metavar="DIR", help="folder of the data set, if not the usual one")
+    add(
+        "--objects",
+        type=positive,
+        default=50,
+        help="largest number of objects (default: %(default)s)",
+    )
+    add("--protocol", default="gabbur2021", help="how clicks are simulated (default: %(default)s)")
+    add("--trials", type=positive, default=1, help="runs per object (default: %(default)s)")
+    for part in ("key", "value", "click"):
+        for name, kind, metavar, what in (
+            (f"{part}_iterations", count, "N", "EM iterations"),
+            (f"{part}_priors", float, "P", "prior precisions"),
+        ):
+            tried = getattr(grid, name)
+            add(
+                f"--{name.replace('_', '-')}",
+                type=kind,
+                nargs="+",
+                default=tried,
+                metavar=metavar,
+                help=f"{what} of the {part}s to try (default: {' '.join(map(str, tried))})",
+            )
+    add(
+        "--seed", type=int, default=0, help="seed of the simulated annotator (default: %(default)s)"
+    )
+    add_device(parser)
+    add(
+        "--batch-size",
+        type=positive,
+        default=8,
+        help="images answered together (default: %(default)s)",
+    )
+    add(
+        "--output",
+        type=new_file,
+        metavar="FILE",
+        help=f"file for the settings (default: {FILE} in the model's folder)",
+    )
+    return parser

@@ -24,33 +24,20 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class Origin(NamedTuple):
-    """Where weights come from; for their card.
+    """Where weights come from; for their card."""
 
-    Args:
-        kind: Name of the origin for `probseg zoo import`.
-        name: Name of the method.
-        paper: Authors, year and title with a link, in Markdown.
-    """
-
-    kind: str
-    name: str
-    paper: str
+    kind: str  # for `probseg zoo import`
+    name: str  # of the method
+    paper: str  # authors, year and title with a link, in Markdown
 
 
 class Converted(NamedTuple):
-    """A network of other people in terms of probseg.
-
-    Args:
-        description: The network.
-        weights: Tensors by their names in it.
-        architecture: Name and arguments of the network in the file, for the card.
-        changed: What the conversion changes, for the card: a clause.
-    """
+    """A network of other people in terms of probseg, and two clauses for its card."""
 
     description: Description
     weights: Mapping[str, Tensor]
-    architecture: str
-    changed: str
+    architecture: str  # name and arguments of the network in the file
+    changed: str  # by the conversion
 
 
 class Inert:
@@ -60,20 +47,9 @@ class Inert:
 
 
 def read_checkpoint(path: Path, name: str, own: Iterable[str] = ()) -> Any:  # noqa: ANN401
-    """Read a checkpoint without running code.
+    """Read tensors, numbers, texts and collections of them, without running code.
 
-    Args:
-        path: The file.
-        name: Of the method, for messages.
-        own: Full names of the classes and functions of the method's code that files refer to; an
-            `Inert` takes their place.
-
-    Returns:
-        What was saved: tensors, numbers, texts and collections of them.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        WeightsError: If it is damaged, or refers to other code.
+    An `Inert` takes the place of classes and functions of the method's own code, by full names.
     """
     if not path.is_file():
         msg = f"{path}: no such file; give the path of a checkpoint of {name}"
@@ -89,54 +65,43 @@ def read_with_config(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint in the format that the codes of RITM and SimpleClick share.
 
-    Args:
-        path: The file.
-        name: As for `read_checkpoint`.
-        classes: Networks that are known, without their module.
-        own: As for `read_checkpoint`.
-
-    Returns:
-        Tensors by their names in the file, and `class`, the name of the network's class without
-        its module, with the arguments that it was built with.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        WeightsError: If it is damaged, or holds something else.
+    Returns tensors by name, and `class`, the network's class among `classes`, without its module,
+    with the arguments that it was built with.
     """
     content = read_checkpoint(path, name, own)
-    state, config = _parts(content)
-    if state is None or config is None:
+    try:
+        state, config = content["state_dict"], content["config"]
+        params = {argument: param["value"] for argument, param in config["params"].items()}
+        fits = is_state(state) and isinstance(config["class"], str)
+    except (AttributeError, KeyError, TypeError, IndexError):
+        fits = False
+    if not fits:
         msg = (
             f"{path}: must hold `state_dict`, tensors by name, and `config`, a class and its "
             f"params, as {name}'s files do, got {kinds(content)}"
         )
         raise WeightsError(msg)
-    kind = str(config["class"]).rpartition(".")[2]
+    kind = config["class"].rpartition(".")[2]
     if kind not in classes:
         msg = f"{path}: config.class must be {' or '.join(classes)}, got {config['class']!r}"
         raise WeightsError(msg)
-    params = {argument: param["value"] for argument, param in config["params"].items()}
     return state, {**params, "class": kind}
 
 
 def check_arguments(
     config: Mapping[str, Any], needed: Mapping[str, Any], source: Path, others: str
 ) -> None:
-    """Raise a WeightsError unless a network was built with arguments that probseg's has, too.
+    """Raise unless a network normalises images as probseg's, and has the arguments it `needed`.
 
-    Args:
-        config: Arguments by name; images are normalised with `norm_mean_std`.
-        needed: Arguments of which the network of probseg has one value only.
-        source: Named in the error.
-        others: Which networks have other values: a clause.
+    `others` is a clause on the networks that have other values.
     """
     mean, std = (tuple(values) for values in config["norm_mean_std"])
     if (mean, std) != IMAGENET:
         msg = f"{source}: norm_mean_std must be that of ImageNet, got {mean} and {std}"
         raise WeightsError(msg)
-    for name, wanted in needed.items():
-        if config[name] != wanted:
-            msg = f"{source}: {name} must be {wanted}, got {short(config[name])}; {others}"
+    for name, value in needed.items():
+        if config[name] != value:
+            msg = f"{source}: {name} must be {value}, got {short(config[name])}; {others}"
             raise WeightsError(msg)
 
 
@@ -145,15 +110,8 @@ def renamed(
 ) -> dict[str, Tensor]:
     """Return the tensors of a file by their names in probseg's network.
 
-    Args:
-        state: Tensors by name.
-        names: Beginnings of the names in the file and in the network, None for tensors that the
-            network does not need; the first one that fits counts.
-        source: Named in the error.
-        network: The method and its network, for the error.
-
-    Raises:
-        WeightsError: If a tensor's name begins with none of them.
+    `names` are beginnings of the names in the file and in the network, of which the first that fits
+    counts; None for tensors that the network does not need.
     """
     weights: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -170,10 +128,8 @@ def with_box(weights: Tensor) -> Tensor:
     """Return weights for the click maps of probseg from those of RITM and SimpleClick.
 
     Theirs are for the previous mask, if there is one, positive and negative clicks; ours for the
-    box, positive and negative clicks, and the previous mask. The box gets weights of 0.
-
-    Args:
-        weights: Of a convolution, shape `(C, 2 or 3, h, w)`.
+    box, positive and negative clicks, and the previous mask. The box gets weights of 0:
+    `(C, 2 or 3, h, w)` become `(C, 3 or 4, h, w)`.
     """
     previous, clicks = weights[:, :-2], weights[:, -2:]
     return torch.cat([torch.zeros_like(clicks[:, :1]), clicks, previous], dim=1)
@@ -182,25 +138,9 @@ def with_box(weights: Tensor) -> Tensor:
 def import_checkpoint(
     path: Path, folder: Path, origin: Origin, convert: Callable[[Path], Converted]
 ) -> Segmenter:
-    """Convert a checkpoint to a model folder, and check that it loads and answers.
+    """Convert a checkpoint to a model folder in float32, and check that it loads and answers.
 
-    Weights stay in float32.
-
-    Args:
-        path: The checkpoint; no code in it is run.
-        folder: Where to; must not exist.
-        origin: For the card.
-        convert: Reads the checkpoint.
-
-    Returns:
-        The network as it is loaded from the folder, in evaluation mode.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        FileExistsError: If the folder exists.
-        UsageError: If the network needs a package that is not installed.
-        WeightsError: If the file is damaged, holds something else, or a network that probseg has
-            not; the message says what differs.
+    No code in the file is run. The network is as it is loaded from the folder, in evaluation mode.
     """
     if folder.exists():
         msg = f"{folder}: exists already; choose another folder, or remove it"
@@ -209,7 +149,18 @@ def import_checkpoint(
     model = build(converted.description, Segmenter)
     check_fit(model.state_dict(), converted.weights, str(path))
     model.load_state_dict(converted.weights)
-    _answer(model, path)
+    model.eval()
+    image = torch.linspace(0, 1, 3 * 50 * 70).view(1, 3, 50, 70)
+    click = Prompts(
+        points=torch.tensor([[[30.0, 20.0]]]),
+        labels=torch.tensor([[1]]),
+        boxes=torch.full((1, 4), torch.nan),
+    )
+    with torch.no_grad():
+        logits = model(image, click)
+    if not logits.isfinite().all():
+        msg = f"{path}: the network answers a click with logits that are not finite"
+        raise WeightsError(msg)
     save(model, converted.description, folder, half=False)
     load_into(model, folder / WEIGHTS)
     write_text(folder / CARD, _card(converted, path, model, folder, origin))
@@ -227,37 +178,6 @@ def kinds(content: object) -> str:
 def is_state(content: object) -> bool:
     """Return whether an object holds tensors by name, and nothing else."""
     return isinstance(content, dict) and all(isinstance(t, Tensor) for t in content.values())
-
-
-def _parts(content: object) -> tuple[dict[str, Tensor] | None, dict[str, Any] | None]:
-    """Return `state_dict` and `config` of a file; None for one of another form."""
-    if not isinstance(content, dict):
-        return None, None
-    state, config = content.get("state_dict"), content.get("config")
-    if (
-        not isinstance(config, dict)
-        or not isinstance(config.get("class"), str)
-        or not isinstance(config.get("params"), dict)
-        or not all(isinstance(p, dict) and "value" in p for p in config["params"].values())
-    ):
-        config = None
-    return state if is_state(state) else None, config
-
-
-def _answer(model: Segmenter, source: Path) -> None:
-    """Raise a WeightsError unless the network answers a click with finite logits."""
-    model.eval()
-    image = torch.linspace(0, 1, 3 * 50 * 70).view(1, 3, 50, 70)
-    clicked = Prompts(
-        points=torch.tensor([[[30.0, 20.0]]]),
-        labels=torch.tensor([[1]]),
-        boxes=torch.full((1, 4), torch.nan),
-    )
-    with torch.no_grad():
-        logits = model(image, clicked)
-    if not logits.isfinite().all():
-        msg = f"{source}: the network answers a click with logits that are not finite"
-        raise WeightsError(msg)
 
 
 def _card(

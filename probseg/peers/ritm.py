@@ -79,8 +79,10 @@ _STEM = {
     "maps_transform.3.": "backbone.network.conv1.prompts.",
 }
 
-_TRUNK = ("conv2", "bn2", "layer1", "transition1", "transition2", "transition3")
-_STAGES = ("stage2", "stage3", "stage4")
+_TRUNK = (
+    *("conv2", "bn2", "layer1", "transition1", "transition2", "transition3"),
+    *("stage2", "stage3", "stage4"),
+)
 
 _CONTEXT = "feature_extractor.ocr_distri_head.object_context_block."
 
@@ -89,10 +91,7 @@ _NAMES: dict[str, dict[str, str]] = {
         **_STEM,
         "feature_extractor.conv1.": "backbone.network.conv1.rgb.",
         "feature_extractor.bn1.": "backbone.network.conv1.norm.",
-        **{
-            f"feature_extractor.{part}.": f"backbone.network.{part}."
-            for part in (*_TRUNK, *_STAGES)
-        },
+        **{f"feature_extractor.{part}.": f"backbone.network.{part}." for part in _TRUNK},
         "feature_extractor.aux_head.0.": "decoder.auxiliary.0.0.",
         "feature_extractor.aux_head.1.": "decoder.auxiliary.0.1.",
         "feature_extractor.aux_head.3.": "decoder.auxiliary.1.",
@@ -137,9 +136,6 @@ _NAMES: dict[str, dict[str, str]] = {
 }
 """Beginnings of the names in a file, and in our network."""
 
-_BIASED = ("decoder.auxiliary.0", "decoder.pixels")
-"""Blocks whose convolution has a bias in the files of HRNet."""
-
 
 def import_ritm(path: Path, folder: Path) -> Segmenter:
     """Convert a checkpoint of RITM, `.pth`, see `import_checkpoint`.
@@ -164,33 +160,13 @@ def _converted(path: Path) -> Converted:
 
 
 def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read weights and configuration of a checkpoint of RITM, without running code.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Tensors by their names in the file, and `class`, the name of the network's class without
-        its module, with the arguments that it was built with.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        WeightsError: If it is damaged, or holds something else.
-    """
+    """Read weights and configuration, see `read_with_config`, with the arguments left out."""
     state, config = read_with_config(path, ORIGIN.name, _NAMES)
     return state, {**_DEFAULTS, **config}
 
 
 def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:
-    """Return the description of the network with the configuration of a checkpoint.
-
-    Args:
-        config: Of `read_ritm`.
-        source: Named in errors.
-
-    Raises:
-        WeightsError: If probseg has no such network.
-    """
+    """Return the description of the network with the configuration of `read_ritm`."""
     others = "the networks of f-BRS and of RITM's ablations with other stems are not supported"
     check_arguments(config, _NEEDED, source, others)
     changes: dict[str, Any] = {
@@ -218,24 +194,12 @@ def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:
 def convert_ritm(
     state: Mapping[str, Tensor], config: Mapping[str, Any], source: Path
 ) -> dict[str, Tensor]:
-    """Rename the weights of a checkpoint, and rearrange those that our network has otherwise.
-
-    Args:
-        state: Of `read_ritm`.
-        config: As above.
-        source: Named in errors.
-
-    Returns:
-        Weights by their names in our network.
-
-    Raises:
-        WeightsError: If the file has a tensor that such a network has not, or lacks one.
-    """
+    """Rename the weights of `read_ritm`, and rearrange those that our network has otherwise."""
     weights = renamed(state, _NAMES[config["class"]], source, f"RITM's {config['class']}")
     try:
         if config["class"] == HRNET:
-            for block in _BIASED:
-                # In front of a normalisation, a bias is the same as a lower mean.
+            # In front of a normalisation, a bias is the same as a lower mean.
+            for block in ("decoder.auxiliary.0", "decoder.pixels"):
                 bias, mean = weights.pop(f"{block}.0.bias"), f"{block}.1.running_mean"
                 weights[mean] = weights[mean] - bias
         first = "backbone.network.conv1.prompts.layers.0.weight"

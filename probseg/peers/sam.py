@@ -42,9 +42,6 @@ class SamEncoder(Backbone):
         heads: Heads of each attention.
         whole: Numbers of the blocks that attend to the whole image, from 0.
         size: Side of the square images in pixels.
-
-    Raises:
-        UsageError: If `transformers` is not installed.
     """
 
     mean, std = IMAGENET
@@ -86,9 +83,6 @@ class Sam2Encoder(Backbone):
         windows: Sides in tokens of the windows of each stage.
         background: Side of the position embedding that is interpolated to the image.
         size: Side of the square images in pixels.
-
-    Raises:
-        UsageError: If `transformers` is not installed.
     """
 
     mean, std = IMAGENET
@@ -156,9 +150,6 @@ class MaskDecoder(Fusion):
         inputs: Channels and strides of the backbone's maps.
         prompt_channels: Number of click maps, which are not looked at.
         size: Side of the square images in pixels.
-
-    Raises:
-        UsageError: If `transformers` is not installed.
     """
 
     channels = 1
@@ -181,9 +172,9 @@ class MaskDecoder(Fusion):
         """Return logits `(B, 1, h, w)`."""
         answers = []
         for row in range(len(maps)):
-            one = slice(row, row + 1)
-            own = decoder_maps.each(lambda part, one=one: part[one])  # type: ignore[misc]
-            answers.append(self._answer(own, prompts.at(one)))
+            image = slice(row, row + 1)
+            of_image = decoder_maps.each(lambda part, image=image: part[image])  # type: ignore[misc]
+            answers.append(self._answer(of_image, prompts.at(image)))
         return torch.cat(answers)
 
     def _answer(self, decoder_maps: DecoderMaps, prompts: Prompts) -> Tensor:
@@ -196,20 +187,17 @@ class MaskDecoder(Fusion):
         if not prompts.boxes.isnan().any():
             known["input_boxes"] = box_corners(prompts.boxes.float()).reshape(1, 1, 4)
         if prompts.previous is not None and prompts.previous.any():
-            known["input_masks"] = self._mask_input(prompts.previous)
+            logits = prompts.previous.float().logit(eps=CERTAIN)  # (1, 1, H, W)
+            # Without antialiasing, which would blur what was answered at this size.
+            logits = F.interpolate(logits, self.mask_size, mode="bilinear", align_corners=False)
+            known["input_masks"] = logits
         ambiguous = set(known) == {"input_points", "input_labels"} and int(valid.sum()) == 1
         answer = self.network(
             image_embeddings=self.embeddings(decoder_maps), multimask_output=ambiguous, **known
         )
         best = answer.iou_scores[0, 0].argmax()
-        logits: Tensor = answer.pred_masks[:, 0, best, None]
-        return logits
-
-    def _mask_input(self, previous: Tensor) -> Tensor:
-        """Return the logits of a last answer `(1, 1, H, W)` at the size of the masks."""
-        logits = previous.float().logit(eps=CERTAIN)
-        # Without antialiasing, which would blur what was answered at this size.
-        return F.interpolate(logits, self.mask_size, mode="bilinear", align_corners=False)
+        masks: Tensor = answer.pred_masks[:, 0, best, None]
+        return masks
 
 
 class SamMaskDecoder(MaskDecoder):
@@ -286,11 +274,7 @@ class EnlargedLogits(Head):
 
 
 def _library() -> Any:  # noqa: ANN401
-    """Import `transformers`.
-
-    Raises:
-        UsageError: If it is not installed.
-    """
+    """Import `transformers`, an extra."""
     try:
         return import_module("transformers")
     except ModuleNotFoundError as error:

@@ -130,15 +130,7 @@ def _converted(path: Path) -> Converted:
 
 
 def read_sam(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint by their names in `transformers`.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        WeightsError: If it is damaged, or holds something else.
-    """
+    """Read the tensors of a checkpoint by their names in `transformers`."""
     content = read_checkpoint(path, ORIGIN.name)
     state = content.get("model", content) if isinstance(content, dict) else content
     if not is_state(state) or not any(
@@ -152,8 +144,11 @@ def read_sam(path: Path) -> dict[str, Tensor]:
     if any(name.startswith("vision_encoder.") for name in state):
         return dict(state)
     of_sam2 = any(name.startswith("image_encoder.trunk.") for name in state)
-    patterns = _OF_SAM2 if of_sam2 else _OF_SAM
-    named = {_replaced(name, patterns): tensor for name, tensor in state.items()}
+    named = {}
+    for name, tensor in state.items():
+        for pattern, replacement in _OF_SAM2 if of_sam2 else _OF_SAM:
+            name = re.sub(pattern, replacement, name)
+        named[name] = tensor
     position = "shared_embedding.positional_embedding"
     try:
         named["shared_image_embedding.positional_embedding"] = named[f"prompt_encoder.{position}"]
@@ -167,15 +162,7 @@ def read_sam(path: Path) -> dict[str, Tensor]:
 
 
 def describe_sam(state: Mapping[str, Tensor], source: Path) -> Description:
-    """Return the description of the network with these tensors.
-
-    Args:
-        state: Of `read_sam`.
-        source: Named in errors.
-
-    Raises:
-        WeightsError: If probseg has no such network.
-    """
+    """Return the description of the network with the tensors of `read_sam`."""
     try:
         encoder, arguments, size = (_hiera if _is_sam2(state) else _vit)(state, source)
     except KeyError as error:
@@ -211,12 +198,6 @@ def _is_sam2(state: Mapping[str, Tensor]) -> bool:
     return any(name.startswith("vision_encoder.backbone.") for name in state)
 
 
-def _replaced(name: str, patterns: tuple[tuple[str, str], ...]) -> str:
-    for pattern, replacement in patterns:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
 def _vit(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, Any], int]:
     """Return class, arguments and image size of an encoder of SAM."""
     _, side, _, width = state["vision_encoder.pos_embed"].shape
@@ -227,7 +208,7 @@ def _vit(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, Any]
         "width": width,
         "depth": depth,
         "heads": width // positions[0].shape[1],
-        "whole": [n for n, own in enumerate(positions) if len(own) == 2 * side - 1],
+        "whole": [n for n, rows in enumerate(positions) if len(rows) == 2 * side - 1],
     }
     return "SamEncoder", arguments, side * PATCH
 
@@ -238,9 +219,9 @@ def _hiera(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, An
     width = state[f"{backbone}patch_embed.projection.weight"].shape[0]
     block = re.compile(re.escape(backbone) + r"blocks\.\d+\.attn\.proj\.weight")
     blocks = Counter(len(tensor) for name, tensor in state.items() if block.fullmatch(name))
-    stages = tuple(blocks[own] for own in sorted(blocks))
+    stages = tuple(blocks[channels] for channels in sorted(blocks))
     if (width, stages) not in SAM2:
-        known = ", ".join(f"{own} with {list(each)}" for own, each in SAM2)
+        known = ", ".join(f"{channels} with {list(each)}" for channels, each in SAM2)
         msg = (
             f"{source}: the image encoder must have a width and blocks of a published SAM 2 "
             f"({known}), got {width} with {list(stages)}"

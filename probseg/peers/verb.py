@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from probseg.models import Segmenter
 from probseg.peers.ritm import import_ritm
 from probseg.peers.sam_files import import_sam
-from probseg.peers.simpleclick_files import import_simpleclick
+from probseg.peers.simpleclick import import_simpleclick
 from probseg.texts import tell
 
 if TYPE_CHECKING:

@@ -1,37 +1,29 @@
-"""The card of a model, `README.md` of its folder, in the format of the Hugging Face hub."""
+"""Cards of models, in the format of the Hugging Face hub, and their table for a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from probseg.release.evaluations import Evaluation
-from probseg.zoo.figures import in_words, is_clicks
+from probseg.errors import UsageError
+from probseg.paths import write_text
+from probseg.release.evaluations import Evaluation, Figures
+from probseg.zoo.figures import class_figures, figure, in_words, is_clicks
 from probseg.zoo.index import WEIGHTS, Entry
 
-TASKS = {"interactive": "Interactive segmentation", "semantic": "Semantic segmentation"}
+BEGIN, END = "<!-- zoo: begin -->", "<!-- zoo: end -->"
 
-_USE = {
-    "interactive": """\
-import probseg
-
-predictor = probseg.Predictor.from_pretrained("{name}")
-predictor.set_image(image)  # (H, W, 3) uint8 RGB
-mask = predictor.predict(box=(x0, y0, x1, y1), clicks=[probseg.Click(x, y)])""",
-    "semantic": """\
-import probseg
-
-model = probseg.create_model("{name}", pretrained=True)
-classes = model(image).argmax(dim=1)  # image: (B, 3, H, W) float RGB in [0, 1]""",
+FIGURES = {
+    "mIoU@0": "GrabCut/gabbur2021/miou@0",
+    "mIoU@5": "GrabCut/gabbur2021/miou@5",
+    "NoC@85": "GrabCut/ritm/noc@85",
+    "NoC@90": "GrabCut/ritm/noc@90",
 }
-
-_MEASURED = {
-    "interactive": "Mean IoU in percent after k corrective clicks, and the mean number of clicks "
-    "to reach an IoU (failures count as the most clicks), ± standard error over objects.",
-    "semantic": "In percent, over all pixels of the data set.",
-}
+"""Columns of models for clicks, all on GrabCut: IoUs after a box, clicks without one."""
 
 
 def render_card(
@@ -39,82 +31,31 @@ def render_card(
     evaluations: Sequence[Evaluation],
     untrained: Sequence[Evaluation] = (),
 ) -> str:
-    """Write the card of a model.
+    """Write the card of a model in Markdown, after a front matter in YAML.
 
-    Args:
-        entry: Its line in the index.
-        evaluations: Evaluations, in the order of the card.
-        untrained: The same of the network before training, to compare with.
-
-    Returns:
-        Markdown, after a front matter in YAML.
+    The evaluations are in the order of the card; those of the untrained network are for comparison.
     """
-    use = _USE[entry.task].format(name=entry.name)
-    megabytes = entry.files[WEIGHTS].bytes / 1e6
-    lines = [
-        "---",
-        yaml.safe_dump(_front_matter(entry, evaluations), sort_keys=False, allow_unicode=True)
-        + "---",
-        "",
-        f"# {entry.name}",
-        "",
-        entry.description,
-        "",
-        "## Use",
-        "",
-        "```python",
-        use,
-        "```",
-        "",
-        f"{entry.parameters / 1e6:.2f} M parameters, stored as float16 ({megabytes:.1f} MB). "
-        f"{_input(entry)} sha256 of `{WEIGHTS}`: `{entry.files[WEIGHTS].sha256}`.",
-        "",
-        "## Data and licence",
-        "",
-        *(f"- {line}" for line in entry.data),
-        "",
-        f"Licence of the weights: {entry.license}.",
-        "",
-        "## Measured",
-        "",
-    ]
-    if evaluations:
-        lines += [_MEASURED[entry.task], ""]
-    else:
-        lines += ["Nothing was measured.", ""]
-    for evaluation in evaluations:
-        before = [other for other in untrained if other.key == evaluation.key]
-        lines += [*_table(evaluation, before), "", _about(evaluation), ""]
-    lines += [
-        "## Limits",
-        "",
-        *(f"- {limit}" for limit in entry.limits),
-        "",
-        "## How to reproduce",
-        "",
-        "```bash",
-        entry.recipe,
-        "```",
-        "",
-        f"Seed {entry.seed}, commit `{entry.commit}`, {entry.hours:g} h. "
-        f"{entry.hardware.removesuffix('.')}.",
-        "",
-        "The figures, from these weights:",
-        "",
-        "```bash",
-        f"probseg zoo verify {entry.name} --metrics",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+    front = _front_matter(entry, evaluations)
+    previous = "; the previous mask is an input, too" if entry.input.get("previous_mask") else ""
+    return _ENVIRONMENT.get_template("card.md.j2").render(
+        front_matter=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        entry=entry,
+        previous_mask=previous,
+        weights=entry.files[WEIGHTS],
+        weights_file=WEIGHTS,
+        evaluations=evaluations,
+        untrained=untrained,
+    )
 
 
 def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, Any]:
     """Return what the hub reads; its `model-index` is the table of results on the page."""
-    kind = "interactive-segmentation" if entry.task == "interactive" else "semantic-segmentation"
     results = [
         {
-            "task": {"type": "image-segmentation", "name": TASKS[entry.task]},
+            "task": {
+                "type": "image-segmentation",
+                "name": f"{entry.task.capitalize()} segmentation",
+            },
             "dataset": {
                 "type": evaluation.dataset.lower(),
                 "name": evaluation.dataset,
@@ -135,7 +76,7 @@ def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, 
         "license": entry.license,
         "library_name": "probseg",
         "pipeline_tag": "image-segmentation",
-        "tags": [kind],
+        "tags": [f"{entry.task}-segmentation"],
     }
     return front | ({"model-index": [{"name": entry.name, "results": results}]} if results else {})
 
@@ -145,37 +86,57 @@ def label(figure: str) -> str:
     return figure.replace("miou", "mIoU").replace("noc", "NoC").replace("_", " ")
 
 
-def _input(entry: Entry) -> str:
-    if entry.task == "semantic":
-        return f"{entry.input['num_classes']} classes."
-    size = entry.input["working_size"]
-    size_used = "Works at the size of the image"
-    if size is not None:
-        size_used = f"Works at {size} pixels on the longer side, whatever the size of the image"
-    previous = "; the previous mask is an input, too" if entry.input["previous_mask"] else ""
-    return f"{size_used}{previous}."
+def render_table(entries: Iterable[Entry]) -> str:
+    """Write models as a table in Markdown, with a column for the mean IoU of classes if one has it.
 
-
-def _table(evaluation: Evaluation, untrained: Sequence[Evaluation]) -> list[str]:
-    names = list(evaluation.figures)
-    rows = [[evaluation.dataset, *_cells(evaluation, names)]]
-    rows += [[f"{other.dataset}, untrained", *_cells(other, names)] for other in untrained]
-    header = ["data", *map(label, names)]
-    return [
-        f"**{evaluation.key}**, {_count(evaluation)}:",
-        "",
-        f"| {' | '.join(header)} |",
-        f"|:--|{'--:|' * len(names)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
+    The descriptions end before their remarks on training.
+    """
+    entries = list(entries)
+    semantic = any(entry.task == "semantic" for entry in entries)
+    header = ["model", "task", "parameters", "MB", *FIGURES]
+    header += ["mIoU of classes"] if semantic else []
+    lines = [
+        f"| {' | '.join(header)} | what it is |",
+        f"|:--|:--|{'--:|' * (len(header) - 2)}:--|",
     ]
+    for entry in entries:
+        words = entry.description.partition(", trained ")[0].removesuffix(".").replace("|", "\\|")
+        cells = [
+            f"`{entry.name}`",
+            entry.task,
+            f"{entry.parameters / 1e6:.2f} M",
+            f"{entry.nbytes / 1e6:.1f}",
+            *(figure(entry, key) for key in FIGURES.values()),
+            *([", ".join(class_figures(entry))] if semantic else []),
+            words,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
-def _cells(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
+def write_table(path: Path, table: str, *, check: bool = False) -> None:
+    """Put a table between the marks of a page; with `check`, only refuse another one there."""
+    text = path.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(f"{BEGIN}\n")
+    old, end, after = rest.partition(f"{END}\n")
+    if not begin or not end or BEGIN in old + after or END in after:
+        msg = f"{path}: expected one line {BEGIN} and below it one line {END}; add them"
+        raise UsageError(msg)
+    if old == f"\n{table}\n":
+        return
+    if check:
+        msg = f"{path}: its table is not that of the zoo; run `probseg zoo table --into {path}`"
+        raise UsageError(msg)
+    write_text(path, f"{before}{begin}\n{table}\n{end}{after}")
+
+
+def _cells(names: Figures, evaluation: Evaluation) -> str:
+    """Return the cells of a row of a card."""
     figures = evaluation.figures
-    return [in_words(name, figures[name]) if name in figures else "" for name in names]
+    return " | ".join(in_words(name, figures[name]) if name in figures else "" for name in names)
 
 
-def _count(evaluation: Evaluation) -> str:
+def _extent(evaluation: Evaluation) -> str:
     count = evaluation.count
     if "photographs" in count:
         return f"{count['photographs']} photographs"
@@ -183,28 +144,25 @@ def _count(evaluation: Evaluation) -> str:
     return f"{count['objects']} objects{trials}"
 
 
-def _about(evaluation: Evaluation) -> str:
-    """Return the origin of the figures, and the effect of half precision."""
-    protocol = evaluation.protocol
-    method = "One pass over each photograph, at its own size."
-    if protocol is not None:
-        method = (
-            f"Protocol `{protocol['name']}` (version {protocol['version']}): "
-            f"{protocol['description']} Seed {evaluation.options['seed']}."
-        )
-    if evaluation.parity is None:
-        return (
-            f"{method} The figures are those of the weights in full precision: whether they hold "
-            "for the float16 weights of this folder was not checked."
-        )
-    parts = []
-    for unit, scale, digits, of_clicks in (("points", 100, 2, False), ("clicks", 1, 3, True)):
-        moves = [
-            abs(move) for name, move in evaluation.parity.items() if is_clicks(name) == of_clicks
-        ]
-        if moves:
-            parts.append(f"{scale * max(moves):.{digits}f} {unit}")
-    return (
-        f"{method} Measured again with the float16 weights of this folder, no figure moved by more "
-        f"than {' or '.join(parts)}."
-    )
+def _largest_move(evaluation: Evaluation) -> str:
+    """Return the largest effect of half precision on shares and on numbers of clicks."""
+    parity = evaluation.parity or {}
+    shares = [abs(move) for name, move in parity.items() if not is_clicks(name)]
+    clicks = [abs(move) for name, move in parity.items() if is_clicks(name)]
+    parts = [f"{100 * max(shares):.2f} points"] if shares else []
+    return " or ".join(parts + ([f"{max(clicks):.3f} clicks"] if clicks else []))
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("probseg.release"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    undefined=StrictUndefined,
+)
+_ENVIRONMENT.filters |= {
+    "cells": _cells,
+    "extent": _extent,
+    "label": label,
+    "largest_move": _largest_move,
+}

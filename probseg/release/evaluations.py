@@ -20,20 +20,14 @@ from probseg.zoo.index import Metric
 
 EVALUATIONS = "evaluations.json"
 
-
 Figures = dict[str, Metric]
 """Figures by name: `miou@5`, `noc@90`; `miou`, `pixel_accuracy`, `mean_accuracy`."""
 
 
 class Tolerance(NamedTuple):
-    """Largest accepted difference of two measurements.
+    """Largest accepted difference of two measurements."""
 
-    Args:
-        share: For IoUs and accuracies, in [0, 1].
-        clicks: For numbers of clicks.
-    """
-
-    share: float
+    share: float  # of IoUs and accuracies, in [0, 1]
     clicks: float
 
     def of(self, figure: str) -> float:
@@ -49,51 +43,31 @@ class Tolerance(NamedTuple):
 class Evaluation:
     """One test of a model on one data set.
 
-    Args:
-        key: What its figures are filed under: data set and protocol, and in what the test was not
-            the standard one: `GrabCut/gabbur2021+key_iterations=1`, `CamVid+flip`.
-        dataset: Name of the data set.
-        protocol: All options of the `probseg.evaluation.Protocol`; None for semantic segmentation.
-        options: What else was asked for. Interactive: `seed` and `adaptation`; semantic:
-            `scales`, `flip`, `iterations`, `output_stride`.
-        data: Data module with this test set alone, `class_path` and `init_args`; None where the
-            results do not describe one that can be built again.
-        count: `objects` and `trials`, or `photographs`.
-        figures: Measured figures by name.
-        made_with: `commit`, `probseg`, `torch`, `device` and `precision` of the test.
-        parity: How much the figures of the weights in half precision are larger than those above,
-            by name; None where that was not measured.
+    The key is data set and protocol, and in what the test was not the standard one:
+    `GrabCut/gabbur2021+key_iterations=1`, `CamVid+flip`.
     """
 
     key: str
     dataset: str
-    protocol: dict[str, Any] | None
-    options: dict[str, Any]
-    data: Description | None
-    count: dict[str, int]
+    protocol: dict[str, Any] | None  # all options; None for semantic segmentation
+    options: dict[str, Any]  # `seed`, `adaptation`; `scales`, `flip`, `iterations`, `output_stride`
+    data: Description | None  # module with this test set alone; None where it cannot be built again
+    count: dict[str, int]  # `objects` and `trials`, or `photographs`
     figures: Figures
     made_with: dict[str, Any] = field(default_factory=dict)
-    parity: dict[str, float] | None = None
+    parity: dict[str, float] | None = None  # gains of the weights in half precision, if measured
 
-    def moves(self, found: Mapping[str, float]) -> dict[str, float]:
-        """Return how much larger the figures of another measurement are, by name.
-
-        Raises:
-            DataError: If it lacks one of them.
-        """
-        missing = sorted(self.figures.keys() - found.keys())
+    def moves(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return how much larger the figures of another measurement are, by name."""
+        missing = sorted(self.figures.keys() - measured.keys())
         if missing:
             msg = f"{self.key}: {', '.join(missing)} cannot be measured again"
             raise DataError(msg)
-        return {name: found[name] - figure.value for name, figure in self.figures.items()}
+        return {name: measured[name] - figure.value for name, figure in self.figures.items()}
 
 
 def all_figures(evaluations: Iterable[Evaluation]) -> Figures:
-    """Return the figures of several evaluations under full names, as `GrabCut/ritm/miou@5`.
-
-    Raises:
-        DataError: If two evaluations have the same key.
-    """
+    """Return the figures of several evaluations under full names, as `GrabCut/ritm/miou@5`."""
     figures: Figures = {}
     for evaluation in evaluations:
         for name, figure in evaluation.figures.items():
@@ -112,22 +86,15 @@ def write_evaluations(evaluations: Sequence[Evaluation], folder: Path) -> None:
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
-    """Read `evaluations.json` of a model folder; a folder without the file has none.
-
-    Raises:
-        DataError: If the file is not what `write_evaluations` writes.
-    """
+    """Read `evaluations.json` of a model folder; a folder without the file has none."""
     path = folder / EVALUATIONS
     if not path.is_file():
         return []
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return [_read(row) for row in rows]
+        for row in rows:
+            row["figures"] = {name: Metric(**figure) for name, figure in row["figures"].items()}
+        return [Evaluation(**row) for row in rows]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = f"{path}: is not a list of evaluations ({error}); publish the model again"
         raise DataError(msg) from error
-
-
-def _read(row: Mapping[str, Any]) -> Evaluation:
-    figures = {name: Metric(**figure) for name, figure in row["figures"].items()}
-    return Evaluation(**{**row, "figures": figures})

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+import yaml
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from probseg.errors import UsageError
 from probseg.kinds import TaskName
-from probseg.models import Network, build, list_presets, override, task_of, without_downloads
+from probseg.models import (
+    Network,
+    build,
+    list_presets,
+    override,
+    read_preset,
+    task_of,
+    without_downloads,
+)
 from probseg.models.build import Description
 from probseg.release.card import render_card
 from probseg.release.evaluations import (
@@ -23,8 +33,6 @@ from probseg.release.evaluations import (
     all_figures,
     write_evaluations,
 )
-from probseg.release.facts import TRAINING, Facts, confirmed, own_recipe
-from probseg.release.presets import as_variant
 from probseg.zoo.index import (
     CARD,
     CHECKSUMS,
@@ -39,6 +47,11 @@ from probseg.zoo.index import (
 from probseg.zoo.store import check_fit, checksum_lines, file_of, load_into, save
 from probseg.zoo.trained import Trained
 
+TRAINING = "training.yaml"
+"""File of a model folder with all settings of its training, where the author gives no recipe."""
+
+_Fact = TypeVar("_Fact", int, str)
+
 Measure = Callable[[Network, Evaluation], Mapping[str, float]]
 """Measures the figures of an evaluation with a network, by name."""
 
@@ -50,6 +63,29 @@ INPUT: dict[TaskName, tuple[str, ...]] = {
     "semantic": ("num_classes",),
 }
 """Attributes of the networks of each task that the index has as `input`."""
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True))
+class Facts:
+    """Facts for the card that are in no file of the run; None stands for what the run recorded.
+
+    Without a recipe, the settings of the run are published as `training.yaml`.
+    """
+
+    description: str  # one sentence
+    data: list[str]  # with its licence, a line per data set
+    license: str  # of the weights, as the hub names it: `apache-2.0`, `other`
+    hardware: str
+    hours: int | float
+    limits: list[str]  # weaknesses, one line each
+    recipe: str | None = None  # command that trains the model
+    seed: int | None = None
+    commit: str | None = None  # of probseg
+
+
+def facts_of(entry: Entry) -> Facts:
+    """Return the facts of a published model, for publishing it again."""
+    return Facts(**{field.name: getattr(entry, field.name) for field in fields(Facts)})
 
 
 def publish(
@@ -66,30 +102,14 @@ def publish(
 ) -> Entry:
     """Write a model folder and its line in the index; an older model of the name is replaced.
 
-    Args:
-        trained: The network.
-        name: `architecture.tag`.
-        root: Folder of the zoo.
-        facts: For the card.
-        evaluations: Tests of these weights; they go into the card, in this order, and their figures
-            into the index.
-        untrained: The same tests of the network before training, for comparison in the card.
-        changes: Arguments of the network to change, as in `probseg.create_model`; for instance the
-            working size chosen after training.
-        preset: What the network is a variant of; by default the architecture in its name if that is
-            a preset, else the preset that its training named.
-        measure: Repeats an evaluation with the weights in half precision, which may move no figure
-            by more than `PARITY`; None leaves that unchecked, and the card says so. Not called
-            where the tested weights were in half precision, as those of a published model.
+    Evaluations of these weights go into the card, in this order, and their figures into the index;
+    those of the untrained network are for comparison. `changes` are as in `probseg.create_model`,
+    for instance the working size chosen after training. The network is a variant of `preset`: by
+    default the architecture in its name if that is a preset, else the preset of its training.
 
-    Returns:
-        The line in the index.
-
-    Raises:
-        UsageError: If the name has no tag, facts are missing or contradict the run, the network is
-            no variant of a preset, or a figure moves too far.
-        WeightsError: If the weights do not fit the network, or half precision.
-        DataError: If two evaluations are the same.
+    `measure` repeats an evaluation with the weights in half precision, which may move no figure by
+    more than `PARITY`; None leaves that unchecked, and the card says so. It is not called where the
+    tested weights were in half precision, as those of a published model.
     """
     if MODEL_NAME.fullmatch(name) is None:
         msg = (
@@ -97,11 +117,14 @@ def publish(
         )
         raise UsageError(msg)
     description = without_downloads(override(trained.description, changes or {}))
-    preset = preset or _preset_of(name, trained, description)
+    if not preset:
+        architecture = name.split(".")[0]
+        by_name = architecture in list_presets(task_of(description))
+        preset = architecture if by_name or trained.preset is None else trained.preset
     arguments = as_variant(description, preset)
-    recipe = facts.recipe or own_recipe(trained)
-    seed = confirmed("seed", facts.seed, trained.seed)
-    commit = confirmed("commit", facts.commit, trained.commit)
+    recipe = facts.recipe or _recipe(trained)
+    seed = _confirmed("seed", facts.seed, trained.seed)
+    commit = _confirmed("commit", facts.commit, trained.commit)
     model = build(description)
     check_fit(model.state_dict(), trained.weights, str(trained.source))
     model.load_state_dict(trained.weights)
@@ -112,7 +135,10 @@ def publish(
         if facts.recipe is None and trained.config is not None:
             (draft / TRAINING).write_text(trained.config, encoding="utf-8")
         load_into(model.eval(), draft / WEIGHTS)  # as it will be used
-        as_tested = not changes and _same(model.state_dict(), trained.weights)
+        as_tested = not changes and all(
+            torch.equal(value, trained.weights[name].to(value.dtype))
+            for name, value in model.state_dict().items()
+        )
         evaluations = [
             replace(evaluation, parity=dict.fromkeys(evaluation.figures, 0.0))
             if as_tested
@@ -128,7 +154,11 @@ def publish(
             preset=preset,
             arguments=arguments,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
-            files={file: file_of(draft / file) for file in _files(draft)},
+            files={
+                file: file_of(draft / file)
+                for file in (WEIGHTS, CONFIG, EVALUATIONS, TRAINING)
+                if (draft / file).is_file()
+            },
             input={name: getattr(model, name) for name in INPUT[model.task]},
             license=facts.license,
             data=facts.data,
@@ -143,7 +173,12 @@ def publish(
         (draft / CHECKSUMS).write_text(checksum_lines(entry.files), encoding="utf-8")
         card = render_card(entry, evaluations, untrained)
         (draft / CARD).write_text(card, encoding="utf-8")
-        _replace(root / name, draft)
+        old = root / f".{name}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        if (root / name).exists():
+            (root / name).rename(old)
+        draft.rename(root / name)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     entries = read_index(root) if (root / INDEX).is_file() else {}
@@ -152,13 +187,7 @@ def publish(
 
 
 def check_same_weights(trained: Trained, digest: object, source: Path) -> None:
-    """Raise a UsageError unless results are of these weights.
-
-    Args:
-        trained: The weights.
-        digest: `weights_sha256` of the results.
-        source: File of the results.
-    """
+    """Raise unless the `weights_sha256` in a file of results is of these weights."""
     if digest not in trained.digests:
         msg = (
             f"{source}: was made with other weights than {trained.source} (`weights_sha256` is "
@@ -167,25 +196,8 @@ def check_same_weights(trained: Trained, digest: object, source: Path) -> None:
         raise UsageError(msg)
 
 
-def _preset_of(name: str, trained: Trained, description: Description) -> str:
-    """Return the preset of a network."""
-    architecture = name.split(".")[0]
-    if architecture in list_presets(task_of(description)) or trained.preset is None:
-        return architecture
-    return trained.preset
-
-
-def _same(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
-    """Return whether all weights are equal."""
-    return all(torch.equal(value, others[name].to(value.dtype)) for name, value in weights.items())
-
-
 def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) -> Evaluation:
-    """Return an evaluation with the effect of half precision.
-
-    Raises:
-        UsageError: If a figure moves too far.
-    """
+    """Return an evaluation with the effect of half precision, if that is small."""
     if measure is None:
         return replace(evaluation, parity=None)
     moves = evaluation.moves(measure(model, evaluation))
@@ -205,16 +217,93 @@ def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) ->
     return replace(evaluation, parity={name: round(move, 6) for name, move in moves.items()})
 
 
-def _files(folder: Path) -> list[str]:
-    names = (WEIGHTS, CONFIG, EVALUATIONS, TRAINING)
-    return [name for name in names if (folder / name).is_file()]
+def _recipe(trained: Trained) -> str:
+    """Return the command that trains by the settings of the run, which must work elsewhere."""
+    if trained.config is None:
+        msg = (
+            f"`recipe`: {trained.source} has no config.yaml of its run; give the command that "
+            "trains the model among the facts"
+        )
+        raise UsageError(msg)
+    for where, value in _texts(yaml.safe_load(trained.config)):
+        if Path(value).is_absolute():
+            msg = (
+                f"`recipe`: the run's setting {where} is {value}, a place of one machine; give the "
+                "command that trains the model among the facts"
+            )
+            raise UsageError(msg)
+    return f"probseg fit --config {TRAINING}"
 
 
-def _replace(folder: Path, draft: Path) -> None:
-    """Give a folder's place to another one."""
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    draft.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+def _texts(settings: Any, where: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
+    """Yield the texts in nested settings with their names."""
+    if isinstance(settings, dict | list):
+        pairs = settings.items() if isinstance(settings, dict) else enumerate(settings)
+        for key, value in pairs:
+            yield from _texts(value, f"{where}.{key}".lstrip("."))
+    elif isinstance(settings, str):
+        yield where, settings
+
+
+def _confirmed(name: str, stated: _Fact | None, recorded: _Fact | None) -> _Fact:
+    """Return a fact; the author may abbreviate a text that the run recorded, not contradict it."""
+    fact = stated if recorded is None else recorded
+    if fact is None:
+        msg = f"`{name}` must be among the facts, as the run does not record it; add it"
+        raise UsageError(msg)
+    same = stated in (None, fact) or (isinstance(stated, str) and str(fact).startswith(stated))
+    if not same:
+        msg = (
+            f"`{name}` must be {recorded!r}, as the run recorded, got {stated!r} among the facts; "
+            "leave it out of the facts"
+        )
+        raise UsageError(msg)
+    return fact
+
+
+def as_variant(description: Description, preset: str) -> dict[str, Any]:
+    """Return the changes by which `probseg.models.override` makes a network of a preset."""
+    task = task_of(description)
+    if preset not in list_presets(task):
+        msg = (
+            f"`preset` {preset!r}: there is none of this name for {task} segmentation; name the "
+            "model after the preset that it is a variant of, or give the name of one"
+        )
+        raise UsageError(msg)
+    base = read_preset(preset, task)
+    changes = _changes(base["init_args"], description["init_args"])
+    if changes is None or override(base, changes) != description:
+        msg = (
+            f"`preset` {preset!r}: the network cannot be described as a variant of it, which has "
+            "arguments that the network lacks; give the name of another preset"
+        )
+        raise UsageError(msg)
+    return changes
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the changes from old to new arguments; None if one would have to be removed."""
+    if not old.keys() <= new.keys():
+        return None
+    changes = {}
+    for key, value in new.items():
+        before = old.get(key)
+        if key in old and before == value:
+            continue
+        changes[key] = value
+        if isinstance(before, dict) and isinstance(value, dict):
+            changes[key] = _change(before, value)
+            if changes[key] is None:
+                return None
+    return changes
+
+
+def _change(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what `override` makes a new part, or other dictionary, of an old one."""
+    if "class_path" not in old:  # their entries are merged
+        changed = {key: value for key, value in new.items() if old.get(key) != value}
+        return changed if old.keys() <= new.keys() else None
+    if old["class_path"] != new.get("class_path"):
+        return new
+    changes = _changes(old.get("init_args") or {}, new.get("init_args") or {})
+    return new if changes is None else changes

@@ -1,20 +1,183 @@
-"""The verbs zoo push and table."""
+"""The verbs zoo publish, push, table and verify."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+from pydantic import ValidationError
+from rich.console import Console
+
+from probseg.cli.arguments import add_device, check_writable
+from probseg.errors import DataError, DatasetNotFoundError, DownloadError, UsageError
 from probseg.paths import zoo_dir
-from probseg.release.push import push
-from probseg.release.table import render_table, write_table
-from probseg.terminal import Terminal
-from probseg.texts import tell
-from probseg.zoo.index import read_index
+from probseg.release.card import render_table, write_table
+from probseg.release.evaluations import Evaluation, read_evaluations
+from probseg.release.publish import Facts, check_same_weights, facts_of, publish
+from probseg.terminal import Grid, Terminal, console, print_table
+from probseg.texts import read_text, tell
+from probseg.transfer import offline
+from probseg.zoo.create import create_model
+from probseg.zoo.figures import is_clicks
+from probseg.zoo.hub import PREFIX
+from probseg.zoo.index import CARD, CHECKSUMS, INDEX, Entry, read_index
+from probseg.zoo.lookup import ZooModel, all_models, verify
+from probseg.zoo.store import checksum_lines
+from probseg.zoo.trained import Trained, read_trained
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
+
+FACTS = {
+    "data": "a list of texts",
+    "limits": "a list of texts",
+    "hours": "a number",
+    "seed": "a whole number",
+}
+"""What some facts have to be; all others are `TEXT`."""
+
+TEXT = "text, in quotes if it looks like a number"
+
+
+class _Wrong(NamedTuple):
+    """A figure that differs from the index; `recorded` is None if the index has none."""
+
+    figure: str
+    recorded: float | None
+    measured: float
+    allowed: float
+
+
+def add_publish(verbs: Verbs) -> None:
+    """Add publish to the verbs of `probseg zoo`."""
+    verb = verbs.add_parser("publish", help="make a zoo model from a training run")
+    add = verb.add_argument
+    add("source", type=Path, help="folder of a run of `probseg fit`, checkpoint, or model folder")
+    add("name", help="architecture.tag")
+    add(
+        "--weights",
+        choices=("best", "last", "ema"),
+        help="weights of a run: of its best validation (default), after its last step, or the "
+        "average of EMAWeightAveraging after its last step",
+    )
+    add(
+        "--facts",
+        type=Path,
+        help="YAML or JSON file for the card: description, data, license, hardware, hours, limits, "
+        "and recipe, seed, commit if the run lacks them; default: the facts of the published "
+        "model of this name",
+    )
+    add("--results", type=Path, nargs="*", default=[], help="results.json of tests")
+    add(
+        "--untrained",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="results.json of the same tests of the untrained network",
+    )
+    add("--changes", help="arguments of the network to change: '{\"working_size\": 256}'")
+    add("--preset", help="preset of the network; by default the architecture in its name")
+    add(
+        "--no-parity",
+        action="store_true",
+        help="do not repeat the tests with the weights in half precision; the card says so",
+    )
+    add_device(verb)
+    add("--zoo", type=Path, help="zoo folder; probseg's by default")
+    verb.set_defaults(action=_publish)
+
+
+def _publish(options: argparse.Namespace) -> None:
+    # Loads Lightning, which the help need not wait for.
+    from probseg.release.reevaluation import reevaluate
+
+    root = options.zoo or zoo_dir()
+    check_writable("--zoo", root)
+    entries = read_index(root) if (root / INDEX).is_file() else {}
+    trained = read_trained(options.source, options.weights)
+    facts = _facts(options.facts, entries.get(options.name), trained)
+    evaluations = _evaluations(options.results, trained)
+    console = Terminal(highlight=False, markup=False, soft_wrap=True)
+
+    def measure(model: Any, evaluation: Evaluation) -> dict[str, float]:  # noqa: ANN401
+        console.print(f"measuring {evaluation.key} with the weights in half precision")
+        try:
+            return reevaluate(model.to(options.device), evaluation, options.device)
+        except (DataError, DatasetNotFoundError) as error:
+            reason = str(error).removesuffix(".")
+        # Outside of the block: the command line shows the innermost error of a chain.
+        msg = f"{reason}. --no-parity publishes without this check, and the card says so"
+        raise UsageError(msg)
+
+    entry = publish(
+        trained,
+        options.name,
+        root,
+        facts,
+        evaluations,
+        untrained=_evaluations(options.untrained, None),
+        changes=_changes(options.changes),
+        preset=options.preset,
+        measure=None if options.no_parity else measure,
+    )
+    console.print(f"wrote {root / entry.name}")
+
+
+def _evaluations(paths: list[Path], trained: Trained | None) -> list[Evaluation]:
+    """Read results, which must be of the weights if these are given."""
+    from probseg.release.reevaluation import read_results, recorded_digest
+
+    evaluations = []
+    for path in paths:
+        evaluations += read_results(path)
+        if trained is not None:
+            check_same_weights(trained, recorded_digest(path), path)
+    return evaluations
+
+
+def _changes(text: str | None) -> dict[str, Any]:
+    """Read `--changes`."""
+    try:
+        changes = yaml.safe_load(text or "{}")
+    except yaml.YAMLError as error:
+        msg = f"--changes must be JSON or YAML: {error}"
+        raise UsageError(msg) from error
+    if not isinstance(changes, dict):
+        msg = f"--changes must be arguments with their values, got {changes!r}"
+        raise UsageError(msg)
+    return changes
+
+
+def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Facts:
+    """Return the facts in a file, completed by the facts of the model of this name."""
+    facts = {} if published is None else dataclasses.asdict(facts_of(published))
+    of_run = {name for name in ("seed", "commit") if getattr(trained, name) is not None}
+    facts = {name: value for name, value in facts.items() if name not in of_run}
+    try:
+        stated = {} if path is None else yaml.safe_load(read_text(path, "check --facts"))
+    except yaml.YAMLError as error:
+        msg = f"{path}: must be JSON or YAML: {error}"
+        raise UsageError(msg) from error
+    known = [field.name for field in dataclasses.fields(Facts)]
+    if not isinstance(stated, dict) or not stated.keys() <= set(known):
+        msg = f"{path}: must be an object with keys among {', '.join(known)}, got {stated!r}"
+        raise UsageError(msg)
+    try:
+        return Facts(**facts | stated)
+    except ValidationError as error:
+        faults = {str(fault["loc"][0]): fault["type"] for fault in error.errors()}
+    # Outside of the block: the command line shows the innermost error of a chain.
+    for name, value in stated.items():
+        if name in faults:
+            msg = f"{path}: {name} must be {FACTS.get(name, TEXT)}, got {value!r}"
+            raise UsageError(msg)
+    msg = f"{path or '--facts'}: {', '.join(faults)} must be given, in a YAML or JSON file"
+    raise UsageError(msg)
 
 
 def add_push(verbs: Verbs) -> None:
@@ -36,6 +199,117 @@ def add_table(verbs: Verbs) -> None:
     verb.set_defaults(action=_table)
 
 
+def add_verify(verbs: Verbs) -> None:
+    """Add verify to the verbs of `probseg zoo`."""
+    verb = verbs.add_parser("verify", help="check files, and with --metrics figures, of models")
+    add = verb.add_argument
+    add("name", nargs="*", help="models to check; by default all on this machine")
+    add("--metrics", action="store_true", help="test again, and compare with the recorded figures")
+    add("--on", nargs="+", metavar="SET", help="test on these data sets only: SamplePhotos")
+    add("--data", type=Path, metavar="DIR", help="folder of the data sets, instead of PROBSEG_DATA")
+    add_device(verb)
+    add("--zoo", type=Path, help="zoo folder; by default probseg's and the folders in PROBSEG_ZOO")
+    verb.set_defaults(action=_verify)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    """Check models; exit with status 1 if a figure differs from the index."""
+    if options.on and not options.metrics:
+        msg = "--on must come with --metrics, which tests on these data sets; add it"
+        raise UsageError(msg)
+    if options.data is not None:
+        os.environ["PROBSEG_DATA"] = str(options.data)
+    terminal = console(highlight=False, markup=False, soft_wrap=True)
+    wrong: list[_Wrong] = []
+    names = options.name or [model.entry.name for model in all_models(options.zoo)]
+    asked, tested = {*(options.on or ())}, False
+    for model in (verify(name, options.zoo) for name in names):
+        entry, folder = model.entry, model.folder
+        terminal.print(f"{entry.name}: all checksums are right")
+        if not options.metrics:
+            continue
+        evaluations = read_evaluations(folder)
+        known = {evaluation.dataset for evaluation in evaluations}
+        if asked and not options.name and asked.isdisjoint(known):
+            terminal.print(f"  not tested: its figures are on {', '.join(sorted(known))}")
+            continue
+        wrong += _measured(model, _chosen(entry, evaluations, options.on), options, terminal)
+        tested = True
+    if options.metrics and not tested:
+        msg = f"--on {' '.join(sorted(asked))}: no model was tested on it; leave --on out"
+        raise UsageError(msg)
+    if wrong:
+        rows = []
+        for figure, recorded, measured, allowed in wrong:
+            before = "-" if recorded is None else f"{recorded:.4f}"
+            difference = "-" if recorded is None else f"{measured - recorded:+.4f}"
+            rows.append([figure, before, f"{measured:.4f}", difference, f"{allowed:g}"])
+        grid = Grid(["figure", "recorded", "found", "difference", "allowed"], rows)
+        print_table(terminal, "Figures that differ from the index", grid, texts=["figure"])
+        raise SystemExit(1)
+
+
+def _measured(
+    listed: ZooModel,
+    evaluations: Sequence[Evaluation],
+    options: argparse.Namespace,
+    terminal: Console,
+) -> list[_Wrong]:
+    """Test a model again; return the figures that differ from the index."""
+    # Loads Lightning, which checksums need not wait for.
+    from probseg.release.reevaluation import REPRODUCED, reevaluate
+
+    entry = listed.entry
+    model = create_model(str(listed.folder.resolve()), pretrained=True).to(options.device)
+    wrong, tested = [], 0
+    for evaluation in evaluations:
+        try:
+            measured = reevaluate(model, evaluation, options.device)
+        except DatasetNotFoundError as error:
+            if options.on:
+                raise
+            terminal.print(f"  {evaluation.key}: not tested. {error}")
+            continue
+        tested += 1
+        bad, worst = [], {"points": 0.0, "clicks": 0.0}
+        for name in evaluation.figures:
+            figure = f"{evaluation.key}/{name}"
+            recorded = entry.metrics[figure].value if figure in entry.metrics else None
+            allowed = REPRODUCED.of(name)
+            if recorded is None or abs(measured[name] - recorded) > allowed:
+                bad.append(_Wrong(f"{entry.name} {figure}", recorded, measured[name], allowed))
+                continue
+            unit, scale = ("clicks", 1) if is_clicks(name) else ("points", 100)
+            worst[unit] = max(worst[unit], scale * abs(measured[name] - recorded))
+        wrong += bad
+        differences = ", ".join(f"{value:.2f} {unit}" for unit, value in worst.items())
+        right = len(evaluation.figures) - len(bad)
+        terminal.print(f"  {evaluation.key}: {right} figures are right (within {differences})")
+    if not tested:
+        msg = (
+            f"{entry.name}: none of its figures could be tested, for lack of data; fetch some with "
+            "`probseg data fetch`, or say with --data where they are"
+        )
+        raise UsageError(msg)
+    return wrong
+
+
+def _chosen(
+    entry: Entry, evaluations: Sequence[Evaluation], sets: Sequence[str] | None
+) -> list[Evaluation]:
+    """Return the evaluations to repeat, at least one on each data set that was asked for."""
+    known = {evaluation.dataset for evaluation in evaluations}
+    missing = sorted(set(sets or ()) - known)
+    if missing or not evaluations:
+        lacking = ", ".join(missing) or "any data set with recorded settings"
+        msg = (
+            f"{entry.name} was not tested on {lacking}; its figures are on "
+            f"{', '.join(sorted(known)) or 'nothing'}"
+        )
+        raise UsageError(msg)
+    return [test for test in evaluations if sets is None or test.dataset in sets]
+
+
 def _push(options: argparse.Namespace) -> None:
     address = push(options.name, options.repository, private=options.private, root=options.zoo)
     Terminal(highlight=False, markup=False, soft_wrap=True).print(
@@ -49,3 +323,41 @@ def _table(options: argparse.Namespace) -> None:
         tell(table)
     else:
         write_table(options.into, table, check=options.check)
+
+
+def push(name: str, repository: str, *, private: bool, root: Path | None) -> str:
+    """Upload a model's folder in one commit.
+
+    The card on the hub loads the model from there. `HF_TOKEN`, or the token that
+    `hf auth login` keeps, says who uploads; `HF_ENDPOINT` is the hub.
+    A new repository may be private; an old one stays what it is. Returns the address of the commit.
+    """
+    # Half a second to import, which models of the zoo need not wait for.
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    if offline():
+        msg = (
+            f"push {name}: PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the hub must not be asked;"
+            " push without them"
+        )
+        raise UsageError(msg)
+    model = verify(name, root)
+    entry, folder = model.entry, model.folder
+    card = (folder / CARD).read_text(encoding="utf-8")
+    card = card.replace(f'"{entry.name}"', f'"{PREFIX}{repository}"')
+    files = [CommitOperationAdd(file, folder / file) for file in entry.files]
+    files.append(CommitOperationAdd(CHECKSUMS, checksum_lines(entry.files).encode()))
+    files.append(CommitOperationAdd(CARD, card.encode()))
+    try:
+        hub = HfApi(library_name="probseg")
+        hub.create_repo(repository, private=private, exist_ok=True)
+        commit = hub.create_commit(repository, files, commit_message=f"Publish {entry.name}")
+    except (OSError, ValueError, HTTPError) as error:
+        reason = str(error).strip().split("\n")[0]
+        msg = (
+            f"{entry.name} could not be pushed to {repository} ({reason}); check the name, which "
+            "is owner/name, the network, and that HF_TOKEN is one that may write there"
+        )
+        raise DownloadError(msg) from error
+    return commit.commit_url

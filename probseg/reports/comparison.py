@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from probseg.errors import DataError, UnknownNameError
-from probseg.metrics import clustered_bootstrap
+from probseg.evaluation.scores import SCORES
+from probseg.evaluation.summary import PERCENTS, Scores
+from probseg.metrics import REPORTED_CLICKS, area_under_curve, clustered_bootstrap, noc
 from probseg.metrics.statistics import DECIMALS, holm, mcnemar, signed_rank
 from probseg.reports.comparison_inputs import Paired, Result, pair, protocol_differences
-from probseg.reports.comparison_scores import object_scores, style_of, title_of
+from probseg.reports.tables import count
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,47 +28,70 @@ SIGNIFICANT = 0.05
 """Largest corrected p-value that counts as a difference."""
 
 
+COMPARED = {name: score for name, score in SCORES.items() if score.compared and name != "iou"}
+"""Scores that are compared after the last click; IoU has separate metrics."""
+
+
+class MetricStyle(NamedTuple):
+    """Title of a score, its unit, the factor and digits of tables, and its better side."""
+
+    title: str
+    unit: str
+    scale: float
+    digits: int
+    higher_is_better: bool
+
+
+METRIC_STYLES = {
+    "miou": MetricStyle("mIoU", "points", 100, 2, True),
+    "auc": MetricStyle("AUC", "points", 100, 2, True),
+    "noc": MetricStyle("NoC", "clicks", 1, 2, False),
+    **{
+        name: MetricStyle(
+            score.title, score.unit, score.scale, 2 if score.unit else 4, score.higher_is_better
+        )
+        for name, score in COMPARED.items()
+    },
+    "failures": MetricStyle("failures", "points", 100, 2, False),
+}
+"""Scores by the first part of a metric's name, such as `miou` of `miou@5`."""
+
+
+def style_of(metric: str) -> MetricStyle:
+    """Return how a metric such as `miou@5` is written."""
+    return METRIC_STYLES[metric.partition("@")[0]]
+
+
+def title_of(metric: str) -> str:
+    """Return the name of a metric in words, such as `mIoU@5`."""
+    _, at, number = metric.partition("@")
+    return f"{style_of(metric).title}{at}{number}"
+
+
 @dataclass(frozen=True)
 class Row:
-    """One metric of two results on one data set.
+    """One metric of a result, the other, and of the reference on one data set.
 
-    Args:
-        dataset: Name of the data set.
-        other: Name of the result that is compared with the reference.
-        metric: Name of the metric, such as `miou@5`.
-        reference_mean: Mean over objects of the reference; the share of objects for failures.
-        other_mean: That of the other.
-        difference: `other_mean - reference_mean`.
-        low: Lower end of the difference's interval; None for a single photograph.
-        high: Upper end.
-        ahead: Objects on which the other is better.
-        behind: Objects on which it is worse.
-        level: Objects on which both have the same score.
-        test: `Wilcoxon` or `McNemar`.
-        zeros: Photographs whose difference is zero; None for McNemar's test.
-        ties: Photographs whose difference is as large as another one's; None for McNemar's test.
-        p: Two-sided p-value.
-        corrected_p: The same after Holm's correction over all rows.
-        direction: 1 where the other is the better one by the test and by the means, -1 where the
-            reference is, 0 where the two contradict each other or nothing differs.
+    `direction` is 1 where the other is better by the test and by the means, -1 where the reference
+    is, 0 where the two contradict each other or nothing differs.
     """
 
     dataset: str
     other: str
     metric: str
-    reference_mean: float
+    reference_mean: float  # over objects
     other_mean: float
     difference: float
-    low: float | None
+    low: float | None  # of the difference's interval; None for a single photograph
     high: float | None
-    ahead: int
+    ahead: int  # objects on which the other is better
     behind: int
     level: int
-    test: str
-    zeros: int | None
-    ties: int | None
-    p: float
-    corrected_p: float
+    test: str  # Wilcoxon or McNemar
+    zeros: int | None  # photographs without a difference; None for McNemar's test
+    ties: int | None  # photographs that share the size of their difference
+    p: float  # two-sided
+    corrected_p: float  # by Holm, over all rows
     direction: int
 
     @property
@@ -76,58 +102,40 @@ class Row:
 
 @dataclass(frozen=True)
 class Curves:
-    """Mean IoU of all results on one data set; the first one is the reference.
+    """Mean IoU of R results on one data set after K' numbers of clicks; the first is the reference.
 
-    Args:
-        dataset: Name of the data set.
-        n_objects: Number of objects.
-        n_photos: Number of photographs.
-        clicks: Numbers of corrective clicks, length K'.
-        means: Shape `(results, K')`.
-        bands: Lower and upper ends of the intervals, shape `(2, results, K')`; NaN for a single
-            photograph.
-        differences: Of the others from the reference, shape `(results - 1, K')`.
-        difference_bands: Shape `(2, results - 1, K')`.
-        ranks: Mean rank of each result over photographs by mean IoU over all clicks; 1 is best.
+    Bands are lower and upper ends of intervals, NaN for a single photograph. Ranks are means over
+    photographs by mean IoU over all clicks; 1 is best.
     """
 
     dataset: str
     n_objects: int
     n_photos: int
     clicks: tuple[int, ...]
-    means: Floats
-    bands: Floats
-    differences: Floats
-    difference_bands: Floats
+    means: Floats  # (R, K')
+    bands: Floats  # (2, R, K')
+    differences: Floats  # (R - 1, K')
+    difference_bands: Floats  # (2, R - 1, K')
     ranks: tuple[float, ...]
 
     @property
     def extent(self) -> str:
         """Number of objects, and of photographs where it differs, in words."""
-        objects = f"{self.n_objects} object{'' if self.n_objects == 1 else 's'}"
+        objects = count(self.n_objects, "object")
         if self.n_photos == self.n_objects:
             return objects
-        return f"{objects} in {self.n_photos} photograph{'' if self.n_photos == 1 else 's'}"
+        return f"{objects} in {count(self.n_photos, 'photograph')}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of a comparison.
-
-    Args:
-        results: The compared results; the first one is the reference.
-        rows: By data set, other result and metric.
-        curves: One entry per data set.
-        notes: Remarks on left-out objects, protocols and seeds, in sentences.
-        draws: Number of bootstrap samples.
-        seed: Seed of the bootstrap.
-    """
+    """Results and their differences from the first one, the reference."""
 
     results: tuple[Result, ...]
-    rows: tuple[Row, ...]
-    curves: tuple[Curves, ...]
-    notes: tuple[str, ...]
-    draws: int
+    rows: tuple[Row, ...]  # by data set, other result and metric
+    curves: tuple[Curves, ...]  # one per data set
+    notes: tuple[str, ...]  # on missing objects, protocols and seeds, in sentences
+    draws: int  # bootstrap samples
     seed: int
 
 
@@ -144,20 +152,8 @@ def compare(
 
     Each object counts with its mean over trials. Wilcoxon's signed-rank test of the photographs'
     mean differences gives the p-values, for failures McNemar's exact test; Holm's correction is
-    over all data sets, metrics and others.
-
-    Args:
-        results: At least two, with different names.
-        metrics: Names such as `miou@5`; all by default. Fewer tests are corrected less, so what
-            is of interest has to be chosen before looking at the numbers.
-        common_only: Whether to leave out the objects that some result lacks.
-        allow_different_protocols: Whether the results may have been made in different ways.
-        draws: Number of bootstrap samples.
-        seed: Seed of the bootstrap.
-
-    Raises:
-        DataError: If there is nothing to compare with, or the results do not fit together.
-        UnknownNameError: If there is no such metric.
+    over all data sets, metrics and others. Fewer `metrics` are corrected less, so they have to be
+    chosen before looking at the numbers. `common_only` leaves out objects that some result lacks.
     """
     if len({result.name for result in results}) < max(2, len(results)):
         msg = (
@@ -175,7 +171,16 @@ def compare(
         )
         raise DataError(msg)
     notes = [f"The protocols differ in {difference}." for difference in differences]
-    notes += _metadata_notes(results)
+    seeds = [result.metadata.get("seed") for result in results]
+    if len(set(seeds)) > 1:
+        each = [f"{number} in {of.name}" for number, of in zip(seeds, results, strict=True)]
+        notes.append(f"The seeds differ ({', '.join(each)}); boxes and clicks may, where random.")
+    weights = results[0].metadata.get("weights_sha256")
+    notes += [
+        f"{results[0].name} and {result.name} have the same weights."
+        for result in results[1:]
+        if weights is not None and result.metadata.get("weights_sha256") == weights
+    ]
     paired, left_out = pair(results, common_only=common_only)
     notes += left_out
     rows: list[Row] = []
@@ -185,7 +190,13 @@ def compare(
         rows += more
         notes += missing
         curves.append(_curves(data, draws, seed))
-    notes += _power_notes(curves, len(rows))
+    # No p-value of a signed-rank test is below 2 ** (1 - n), that of n gains or losses alone.
+    notes += [
+        f"{of.dataset} has too few photographs ({of.n_photos}) for {len(rows)} tests: no difference"
+        " can become significant. Compare more objects, or fewer metrics."
+        for of in curves
+        if len(rows) * min(1, 2.0 ** (1 - of.n_photos)) > SIGNIFICANT
+    ]
     corrected = holm([row.p for row in rows])
     return Comparison(
         results=tuple(results),
@@ -197,6 +208,33 @@ def compare(
         draws=draws,
         seed=seed,
     )
+
+
+def object_scores(
+    scores: Scores, first: int, percents: Sequence[int] = PERCENTS
+) -> dict[str, Floats]:
+    """Return the score of each object by metric.
+
+    `miou@k` is the IoU after k clicks, `auc` the normalised area under its curve and `noc@q`
+    the number of clicks to an IoU of q percent; the scores of `COMPARED` are of the answer to the
+    last click. All are means over trials. `failures@q` is 1 where more than half of the trials
+    never reached the IoU, else 0.
+
+    Arrays are of shape `(objects,)`; NaN where an object has no such score. There is neither `auc`
+    nor `noc@q` where the curve is a single point.
+    """
+    ious = scores.ious
+    last = ious.shape[2] - 1
+    of_trials = {f"miou@{k}": ious[:, :, k] for k in REPORTED_CLICKS if first <= k <= last}
+    if last > first:
+        of_trials["auc"] = area_under_curve(ious, first)
+        of_trials |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
+    of_trials |= {name: scores.values[name][:, :, last] for name in COMPARED}
+    means = {name: values.mean(axis=1) for name, values in of_trials.items()}
+    for q in percents:
+        never = (ious < q / 100).all(axis=2)
+        means[f"failures@{q}"] = (never.mean(axis=1) > 0.5).astype(np.float64)
+    return means
 
 
 def _rows(
@@ -292,26 +330,3 @@ def _curves(data: Paired, draws: int, seed: int) -> Curves:
         difference_bands=bands[:, n_results:],
         ranks=tuple(ranks.tolist()),
     )
-
-
-def _metadata_notes(results: Sequence[Result]) -> list[str]:
-    notes = []
-    seeds = [result.metadata.get("seed") for result in results]
-    if len(set(seeds)) > 1:
-        each = [f"{seed} in {result.name}" for seed, result in zip(seeds, results, strict=True)]
-        notes.append(f"The seeds differ ({', '.join(each)}); boxes and clicks may, where random.")
-    weights = [result.metadata.get("weights_sha256") for result in results]
-    for result, of_result in zip(results[1:], weights[1:], strict=True):
-        if of_result is not None and of_result == weights[0]:
-            notes.append(f"{results[0].name} and {result.name} have the same weights.")
-    return notes
-
-
-def _power_notes(curves: Sequence[Curves], n_tests: int) -> list[str]:
-    """Return notes on data sets too small to show even a constant difference."""
-    return [
-        f"{of.dataset} has too few photographs ({of.n_photos}) for {n_tests} tests: no difference "
-        "can become significant. Compare more objects, or fewer metrics."
-        for of in curves
-        if n_tests * min(1, 2.0 ** (1 - of.n_photos)) > SIGNIFICANT
-    ]

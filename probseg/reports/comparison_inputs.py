@@ -1,7 +1,8 @@
-"""Reading of result folders for a comparison, and pairing of their objects."""
+"""Folders of results: which to compare, what they hold, and the objects that they share."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.errors import DataError
-from probseg.evaluation.arrays import Scores, arrange
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import (
     BEGINNINGS,
@@ -21,7 +21,7 @@ from probseg.evaluation.protocols import (
     beginning,
 )
 from probseg.evaluation.records import read_objects, unique
-from probseg.evaluation.summary import percents_up_to
+from probseg.evaluation.summary import Scores, arrange, percents_up_to
 from probseg.paths import no_folder
 from probseg.texts import read_json
 
@@ -35,48 +35,32 @@ PROTOCOL = {"name": str, "max_clicks": int, "target_iou": float | int | None}
 METADATA = {"checkpoint": str | None, "weights_sha256": str | None}
 """Kinds of what a comparison computes with or prints."""
 
-NAMED = 5
-"""Objects that an error names; the others are counted."""
-
 
 @dataclass(frozen=True)
 class Result:
-    """A folder of results.
-
-    Args:
-        name: What to call it.
-        folder: Where it is.
-        protocol: All options of its protocol.
-        metadata: The metadata of `results.json`.
-        objects: Names of its objects by data set, sorted.
-        scores: Scores of these objects by data set, after `0 ... max_clicks` clicks.
-    """
+    """A folder of results: objects sorted by name, their scores after `0 ... max_clicks` clicks."""
 
     name: str
     folder: Path
     protocol: Mapping[str, Any]
     metadata: Mapping[str, Any]
-    objects: Mapping[str, Sequence[str]]
+    objects: Mapping[str, Sequence[str]]  # names by data set
     scores: Mapping[str, Scores]
+
+    @property
+    def keys(self) -> set[tuple[str, str]]:
+        """Data set and name of each object."""
+        return {(dataset, name) for dataset, names in self.objects.items() for name in names}
 
 
 @dataclass(frozen=True)
 class Paired:
-    """The same objects of one data set in several results.
-
-    Args:
-        dataset: Name of the data set.
-        scores: Of each result, in the order given, the objects sorted by name; results may differ
-            in their number of trials.
-        first: Smallest number of clicks after which all have a result: 0 with a box, scribbles or
-            an initial mask, else 1.
-        percents: IoUs to reach, in percent, that no run ended before.
-    """
+    """The same objects of one data set in several results, whose numbers of trials may differ."""
 
     dataset: str
     scores: tuple[Scores, ...]
-    first: int
-    percents: tuple[int, ...]
+    first: int  # smallest number of clicks after which all have a result
+    percents: tuple[int, ...]  # IoUs that no run ended before
 
     @property
     def photos(self) -> tuple[str, ...]:
@@ -90,13 +74,7 @@ class Paired:
 
 
 def default_names(folders: Sequence[Path]) -> list[str]:
-    """Return short names of folders: the last part of their paths that differs between all of them.
-
-    Where no single part does, it is the paths below the last folder that they share.
-
-    Raises:
-        DataError: If a folder is given twice.
-    """
+    """Return the last part of each path that differs between all, else the paths below all."""
     paths = [folder.resolve().parts for folder in folders]
     if len(set(paths)) < len(paths):
         msg = f"folders: expected different ones, got {', '.join(map(str, folders))}"
@@ -111,12 +89,44 @@ def default_names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(parts[shared:]) for parts in paths]
 
 
-def check_results(folder: Path) -> None:
-    """Check that a folder has the files that `probseg test` writes.
+def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return one folder of results of each run, by the protocols that all were tested under.
 
-    Raises:
-        DataError: If there is no such folder, or a file is missing.
+    The results of a run are those in its `test/`, and without any the newest tests of its
+    checkpoints in other runs of the same folder. Where all folders are results, they are compared
+    as they are, whatever their protocols.
     """
+    for folder in folders:
+        if not _is_run(folder):
+            check_results(folder)
+    if not any(_is_run(folder) for folder in folders):
+        return {"": list(folders)}
+    tests = [_results(folder) for folder in folders]
+    shared = [name for name in tests[0] if all(name in others for others in tests)]
+    if not shared:
+        each = [f"  {folder}: {', '.join(of)}" for folder, of in zip(folders, tests, strict=True)]
+        lines = "\n".join(each)
+        msg = f"the folders have no protocol in common:\n{lines}\ntest all under the same one"
+        raise DataError(msg)
+    return {name: [of[name] for of in tests] for name in shared}
+
+
+def model_names(folders: Sequence[Path]) -> list[str]:
+    """Return the names of tested models: of the zoo, or of the run of the tested checkpoint.
+
+    Where models have the same name, a part of their folder's path follows; results that name no
+    model have that part alone.
+    """
+    parts = default_names(folders)
+    names = [_model(_metadata(folder)) for folder in folders]
+    return [
+        part if name is None else name if names.count(name) == 1 else f"{name} ({part})"
+        for name, part in zip(names, parts, strict=True)
+    ]
+
+
+def check_results(folder: Path) -> None:
+    """Check that a folder has the files that `probseg test` writes."""
     expected = "give a run, or a folder that `probseg test` wrote"
     if (fault := no_folder(folder)) is not None:
         msg = f"{folder}: {fault}; {expected}"
@@ -131,16 +141,7 @@ def check_results(folder: Path) -> None:
 
 
 def read_result(folder: Path, name: str) -> Result:
-    """Read a folder that `probseg test` wrote.
-
-    Args:
-        folder: Holds `results.json` and `objects.csv`.
-        name: What to call the result.
-
-    Raises:
-        DataError: If a file is missing or not what `probseg test` writes, or the two files do not
-            belong together.
-    """
+    """Read a folder that `probseg test` wrote; its two files must belong together."""
     check_results(folder)
     path = folder / RESULTS
     try:
@@ -193,22 +194,19 @@ def protocol_differences(results: Sequence[Result]) -> list[str]:
 
 
 def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[Paired], list[str]]:
-    """Find the same objects in all results.
+    """Return the objects that all results share by data set, and what was left out in words.
 
-    Args:
-        results: At least two.
-        common_only: Whether to leave out the objects that some result lacks.
-
-    Returns:
-        One entry per data set, sorted by name, and what was left out, in words. Where protocols
-        differ, their steps are cut to the smallest number of clicks, the result before the first
-        click counts only if all have it, and the lowest IoU at which runs end holds for all.
-
-    Raises:
-        DataError: If objects are missing and are not to be left out, no object is left, or one was
-            cut out of different photographs.
+    Where protocols differ, their steps are cut to the smallest number of clicks, the result before
+    the first click counts only if all have it, and the lowest IoU at which runs end holds for all.
     """
-    lacking = _lacking(results)
+    every = set().union(*(result.keys for result in results))
+    lacking = []
+    for result in results:
+        missing = sorted(every - result.keys)
+        for dataset, group in itertools.groupby(missing, key=lambda key: key[0]):
+            names = [name for _, name in group]
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            lacking.append(f"{result.name} lacks {', '.join(names[:5])}{more} of {dataset}")
     if lacking and not common_only:
         lines = "\n".join(f"  {line}" for line in lacking)
         msg = (
@@ -216,7 +214,7 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
             "test all on the same data, or compare what they share with --common-objects"
         )
         raise DataError(msg)
-    shared = set.intersection(*(_keys(result) for result in results))
+    shared = set.intersection(*(result.keys for result in results))
     if not shared:
         msg = f"{', '.join(result.name for result in results)}: have no object in common"
         raise DataError(msg)
@@ -247,6 +245,53 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
                 raise DataError(msg)
         paired.append(Paired(dataset, scores, first, percents_up_to(target)))
     return paired, notes
+
+
+def _is_run(folder: Path) -> bool:
+    has_tests = any(folder.glob(f"test/*/{RESULTS}")) or (folder / "config.yaml").is_file()
+    return has_tests and not (folder / RESULTS).is_file()
+
+
+def _results(folder: Path) -> dict[str, Path]:
+    """Return the results in or of a folder, by protocol."""
+    if not _is_run(folder):
+        return {folder.resolve().name: folder}
+    if inside := sorted(path.parent for path in folder.glob(f"test/*/{RESULTS}")):
+        return {path.name: path for path in inside}
+    run = folder.resolve()
+    others = sorted(run.parent.glob(f"*/test/*/{RESULTS}"), key=lambda path: path.stat().st_mtime)
+    of_run = {}
+    for path in others:  # oldest first: the newest test under a protocol stays
+        checkpoint = _metadata(path.parent).get("checkpoint")
+        if checkpoint is not None and Path(checkpoint).parent.parent.name == run.name:
+            of_run[path.parent.name] = path.parent
+    if not of_run:
+        msg = f"{folder}: has no results; run `probseg test --config {folder / 'config.yaml'}`"
+        raise DataError(msg)
+    return of_run
+
+
+def _metadata(folder: Path) -> Mapping[str, Any]:
+    """Return the metadata of results; nothing where `read_result` will refuse them."""
+    try:
+        metadata = read_json(folder / RESULTS)["metadata"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    known = isinstance(metadata, Mapping) and isinstance(metadata.get("checkpoint"), str | None)
+    return metadata if known else {}
+
+
+def _model(metadata: Mapping[str, Any]) -> str | None:
+    if metadata.get("checkpoint"):
+        return "/".join(Path(metadata["checkpoint"]).parts[-4:-2]) or None
+    model = metadata.get("model")
+    if not isinstance(model, Mapping) or "class_path" not in model:
+        return None
+    parts = (model.get("init_args"), model.get("dict_kwargs"))
+    arguments = {k: v for part in parts if isinstance(part, Mapping) for k, v in part.items()}
+    kind = str(model["class_path"]).rpartition(".")[2]
+    name = arguments.get("name") or arguments.get("of") or kind
+    return str(name).rstrip("/").rpartition("/")[2]
 
 
 def _part(path: Path, content: object, key: str) -> Mapping[str, Any]:
@@ -286,27 +331,6 @@ def _read_scores(
 def _first_result(protocol: Mapping[str, Any]) -> int:
     """Return the number of clicks of the first result, as `Protocol.first_answer` does."""
     return 0 if BEGINNINGS[beginning(protocol)].has_result else 1
-
-
-def _keys(result: Result) -> set[tuple[str, str]]:
-    return {(dataset, name) for dataset, names in result.objects.items() for name in names}
-
-
-def _lacking(results: Sequence[Result]) -> list[str]:
-    """Return in words what is missing in each result but present in others."""
-    every = set.union(*(_keys(result) for result in results))
-    lines = []
-    for result in results:
-        missing = every - _keys(result)
-        for dataset in sorted({dataset for dataset, _ in missing}):
-            names = sorted(name for of, name in missing if of == dataset)
-            lines.append(f"{result.name} lacks {_listed(names)} of {dataset}")
-    return lines
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def _chosen(result: Result, dataset: str, names: Sequence[str], last: int) -> Scores:

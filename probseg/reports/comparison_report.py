@@ -12,9 +12,17 @@ import numpy as np
 
 import probseg
 from probseg.drawing import drawing
-from probseg.reports.comparison import LEVEL, SIGNIFICANT, Comparison, Curves, Row
-from probseg.reports.comparison_scores import METRIC_STYLES, style_of, title_of
-from probseg.reports.tables import ScoreTable, as_markdown, listed, without_html
+from probseg.reports.comparison import (
+    LEVEL,
+    METRIC_STYLES,
+    SIGNIFICANT,
+    Comparison,
+    Curves,
+    Row,
+    style_of,
+    title_of,
+)
+from probseg.reports.tables import ScoreTable, listed, render
 
 _PERCENT = [style.title for style in METRIC_STYLES.values() if style.scale == 100]
 _HIGHER = [style.title for style in METRIC_STYLES.values() if style.higher_is_better]
@@ -48,14 +56,14 @@ def verdicts(comparison: Comparison) -> list[Verdict]:
     mean difference. Without one no difference was shown, which is not the same as none.
     """
     reference = comparison.results[0].name
-    found = []
+    texts = []
     for curves in comparison.curves:
         for result in comparison.results[1:]:
             rows = _of(comparison, curves.dataset, result.name)
             if rows:
                 text = _sentences(reference, result.name, rows, curves, len(comparison.rows))
-                found.append(Verdict(curves.dataset, result.name, text))
-    return found
+                texts.append(Verdict(curves.dataset, result.name, text))
+    return texts
 
 
 def comparison_tables(comparison: Comparison) -> list[ScoreTable]:
@@ -99,27 +107,16 @@ def remarks(comparison: Comparison) -> list[str]:
 
 def markdown(comparison: Comparison) -> str:
     """Return the whole comparison as Markdown."""
-    reference = comparison.results[0]
-    protocol = reference.protocol
-    lines = [
-        f"# Comparison with {without_html(reference.name)}",
-        "",
-        f"Protocol {without_html(protocol['name'])}, version {protocol['version']}. "
-        f"{len(comparison.rows)} tests in all, and a corrected p-value of at most {SIGNIFICANT} "
-        "counts as a difference.",
-        "",
-    ]
-    lines += [f"- {without_html(verdict.text)}" for verdict in verdicts(comparison)]
-    for table in comparison_tables(comparison):
-        lines += ["", f"## {without_html(table.title)}", "", *as_markdown(table)]
-    lines += ["", LEGEND, "", "## Inputs", ""]
-    for result in comparison.results:
-        weights = result.metadata.get("weights_sha256") or "not recorded"
-        name = without_html(result.name)
-        lines.append(f"- {name}: `{result.folder}`, sha256 of the weights `{weights}`")
-    if sentences := remarks(comparison):
-        lines += ["", "## Notes", "", *(f"- {without_html(note)}" for note in sentences)]
-    return "\n".join(lines) + "\n"
+    return render(
+        "comparison.md",
+        results=comparison.results,
+        tests=len(comparison.rows),
+        significant=SIGNIFICANT,
+        verdicts=verdicts(comparison),
+        tables=comparison_tables(comparison),
+        legend=LEGEND,
+        remarks=remarks(comparison),
+    )
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -149,21 +146,25 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "verdicts": [verdict._asdict() for verdict in verdicts(comparison)],
         "notes": list(comparison.notes),
         "rows": [asdict(row) | {"significant": row.significant} for row in comparison.rows],
-        "curves": [_curves_as_json(curves) for curves in comparison.curves],
+        "curves": [
+            {
+                # JSON has no NaN
+                name: np.where(np.isnan(value), np.array(None), value).tolist()
+                if isinstance(value, np.ndarray)
+                else value
+                for name, value in asdict(curves).items()
+            }
+            for curves in comparison.curves
+        ],
     }
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
-    """Write `comparison.md`, `comparison.json` and `curves.png`.
+    """Write `comparison.md`, `comparison.json` and `curves.png`, or replace them.
 
-    Args:
-        folder: Where to; made if need be. Files of an earlier comparison are replaced.
-        comparison: What to write.
-
-    Returns:
-        The files; a figure that cannot be drawn is logged and left out.
+    A figure that cannot be drawn is logged and left out of the returned files.
     """
-    from probseg.reports.comparison_figures import draw_comparison  # matplotlib is slow to import
+    from probseg.reports.figures import draw_comparison  # matplotlib is slow to import
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in ("comparison.md", "comparison.json", "curves.png")]
@@ -184,7 +185,8 @@ def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_te
     shown = [row for row in rows if row.significant]
     better = [row for row in shown if row.direction > 0]
     worse = [row for row in shown if row.direction < 0]
-    leading = _leading(rows)
+    by_metric = {row.metric: row for row in rows}
+    leading = next((by_metric[metric] for metric in LEADING if metric in by_metric), rows[0])
     if better and worse:
         first = (
             f"{other} is better than {reference} in some respects on {of.dataset} and worse in "
@@ -223,12 +225,6 @@ def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_te
     if not shown:
         sentences.append("This does not show that they perform alike.")
     return " ".join(sentences)
-
-
-def _leading(rows: Sequence[Row]) -> Row:
-    """Return the row of mean IoU after five clicks, or the nearest smaller number, or the first."""
-    by_metric = {row.metric: row for row in rows}
-    return next((by_metric[metric] for metric in LEADING if metric in by_metric), rows[0])
 
 
 def _effects(rows: Sequence[Row], leading: Row) -> str:
@@ -296,12 +292,3 @@ def _cells(row: Row, reference: str) -> list[str]:
         f"{row.corrected_p:.2g}",
         better,
     ]
-
-
-def _curves_as_json(curves: Curves) -> dict[str, Any]:
-    values = asdict(curves)
-    for name in ("means", "bands", "differences", "difference_bands"):
-        numbers = values[name].astype(object)
-        numbers[np.isnan(values[name])] = None
-        values[name] = numbers.tolist()
-    return values

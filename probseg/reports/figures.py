@@ -1,4 +1,4 @@
-"""Figures of an evaluation: mean IoU, survival curves, and a sheet of example runs.
+"""Figures: mean IoU, survival curves, a sheet of example runs, and the curves of a comparison.
 
 Nothing here touches matplotlib's global state, so it works without a display and in threads.
 """
@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,11 @@ from probseg.evaluation.summary import Summary
 from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
 from probseg.reports.tables import clicks_so_far, count
 
+if TYPE_CHECKING:
+    from probseg.reports.comparison import Comparison
+
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito (2008)
+DOTS: Any = {"marker": "o", "markersize": 3.5, "lw": 1.6}
 LIGHT, DARK = ("#1b1f24", "#ffffff"), ("#e4e7eb", "#171b20")  # ink and paper
 TRUTH, PREDICTION, BOX = "#ffd400", "#00c8ff", "#ff9f1c"
 MAX_ROWS = 8
@@ -44,22 +48,16 @@ def draw_curve(
 
     The band is the 95 % interval of the bootstrap over photographs, the bars are the standard error
     over trials.
-
-    Args:
-        target: Where to write the PNG.
-        summaries: Scores by data set.
-        protocol: How they were made.
-        dark: Light ink on dark paper.
     """
     figure, (axes,) = _panels([protocol.name], dark)
     first = protocol.first_answer
-    lines = _lines(dark)
+    lines = LINES[::-1] if dark else LINES  # the brighter colours first on dark paper
     for number, (name, summary) in enumerate(summaries.items()):
         colour = lines[number % len(lines)]
         clicks = np.arange(first, summary.max_clicks + 1)
         mean = np.array(summary.miou)[first:]
         label = f"{name} ({count(summary.n_objects, 'object')}, {count(summary.n_trials, 'trial')})"
-        axes.plot(clicks, mean, color=colour, marker="o", markersize=3.5, lw=1.6, label=label)
+        axes.plot(clicks, mean, color=colour, label=label, **DOTS)
         if summary.ci_low is not None and summary.ci_high is not None:
             low, high = summary.ci_low[first:], summary.ci_high[first:]
             axes.fill_between(clicks, low, high, color=colour, alpha=0.18, lw=0)
@@ -87,16 +85,9 @@ def draw_curve(
 def draw_survival(
     target: Target, summaries: Mapping[str, Summary], protocol: Protocol, *, dark: bool = False
 ) -> None:
-    """Draw the share of runs that have not reached an IoU after k clicks, a panel per data set.
-
-    Args:
-        target: Where to write the PNG.
-        summaries: Scores by data set.
-        protocol: How they were made.
-        dark: Light ink on dark paper.
-    """
+    """Draw the share of runs that have not reached an IoU after k clicks, a panel per data set."""
     figure, panels = _panels(list(summaries), dark)
-    lines = _lines(dark)
+    lines = LINES[::-1] if dark else LINES  # the brighter colours first on dark paper
     for axes, summary in zip(panels, summaries.values(), strict=True):
         clicks = np.arange(summary.max_clicks + 1)
         for number, (percent, shares) in enumerate(summary.survival.items()):
@@ -115,13 +106,8 @@ def draw_survival(
 def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Protocol) -> None:
     """Draw a sheet of runs: image with box, truth, and the prediction as the clicks go on.
 
-    Where not all objects are drawn, a title says how many are.
-
-    Args:
-        target: Where to write the PNG.
-        records: Runs, of which one must have a picture. Of those that do, the first of each data
-            set are drawn, `MAX_ROWS` in all.
-        protocol: How they were made.
+    Of the runs that have a picture, the first of each data set are drawn, `MAX_ROWS` in all. Where
+    not all objects are drawn, a title says how many are.
     """
     pictures = _first_of_each(records)
     objects = len({(record.dataset, record.name) for record in records})
@@ -143,6 +129,47 @@ def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Pro
         with drawing(f"{record.dataset} / {record.name} on the sheet"):
             _draw_run(row, picture, f"{record.dataset} / {record.name}", stages)
     _save(figure, target)
+
+
+def draw_comparison(path: Path, comparison: Comparison) -> None:
+    """Draw a row of two panels per data set: all curves, and their differences from the first.
+
+    The bands are 95 % intervals at each number of clicks by a bootstrap over photographs. Bands of
+    two curves may overlap where the band of their difference is clear of zero: only the latter
+    knows that the objects are the same.
+    """
+    rows = len(comparison.curves)
+    figure = Figure(figsize=(10.4, 3.9 * rows), dpi=150, layout="constrained")
+    grid = figure.subplots(rows, 2, squeeze=False)
+    names = [result.name for result in comparison.results]
+    for (left, right), curves in zip(grid, comparison.curves, strict=True):
+        clicks = np.array(curves.clicks)
+        for number, name in enumerate(names):
+            colour = LINES[number % len(LINES)]
+            band = curves.bands[:, number]
+            left.plot(clicks, curves.means[number], color=colour, label=name, **DOTS)
+            left.fill_between(clicks, *band, color=colour, alpha=0.16, lw=0)
+            if number > 0:
+                mean = 100 * curves.differences[number - 1]
+                band = 100 * curves.difference_bands[:, number - 1]
+                label = f"{name} minus {names[0]}"
+                right.plot(clicks, mean, color=colour, label=label, **DOTS)
+                right.fill_between(clicks, *band, color=colour, alpha=0.16, lw=0)
+        right.axhline(0, color="0.35", lw=1, zorder=0)
+        left.set_title(f"{curves.dataset}, {curves.extent}", loc="left", fontsize=10)
+        left.set_ylabel("mean IoU")
+        right.set_title("paired differences", loc="left", fontsize=10)
+        right.set_ylabel("difference of mean IoU in points")
+        for axes, place in ((left, "lower right"), (right, "best")):
+            axes.set_xlabel("corrective clicks")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.margins(x=0.02)
+            axes.grid(alpha=0.25, lw=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+            title = "band: 95 % interval"
+            frame: Any = {"framealpha": 0.75, "edgecolor": "none"}
+            axes.legend(loc=place, fontsize=8, title=title, title_fontsize=7, **frame)
+    _save(figure, path)
 
 
 def _draw_run(row: Sequence[Axes], picture: Picture, title: str, stages: Sequence[int]) -> None:
@@ -243,10 +270,6 @@ def _panels(titles: Sequence[str], dark: bool) -> tuple[Figure, list[Axes]]:
     for unused in grid[len(titles) :]:
         unused.set_visible(False)
     return figure, grid[: len(titles)]
-
-
-def _lines(dark: bool) -> tuple[str, ...]:
-    return LINES[::-1] if dark else LINES  # the brighter colours first on dark paper
 
 
 def _save(figure: Figure, target: Target) -> None:

@@ -23,8 +23,7 @@ from probseg.drawing import drawing
 from probseg.evaluation.records import ObjectRecord, Picture
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.reports.figures import BOX, PREDICTION, TRUTH
-from probseg.reports.pages import render
-from probseg.reports.tables import count
+from probseg.reports.tables import count, render
 from probseg.types import IGNORE, Click
 
 Floats = npt.NDArray[np.float64]
@@ -63,49 +62,31 @@ class _Mark(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """One of the pictures of a run, the photograph itself or with a mask on it.
-
-    Args:
-        caption: Below it.
-        alternative: For those who do not see it.
-        iou: Of the prediction; None without one.
-        mask: A `data:` address of the mask; None for the photograph.
-        boxes: Boxes in its pixels.
-        clicks: Clicks on it.
-    """
+    """One of the pictures of a run, the photograph itself or with a mask on it."""
 
     caption: str
-    alternative: str
+    alternative: str  # for those who do not see it
     iou: float | None = None
-    mask: str | None = None
+    mask: str | None = None  # `data:` address; None for the photograph
     boxes: Sequence[tuple[float, ...]] = ()
     clicks: Sequence[_Mark] = ()
 
 
 class _Scaled(NamedTuple):
-    """A picture on the page.
-
-    Args:
-        picture: What to draw.
-        width: Of the embedded photograph in pixels, the unit of all lengths.
-        height: Likewise.
-        scale: That size over the picture's own.
-        mark: Length that looks the same in all pictures, about a pixel of the page.
-    """
+    """A picture on the page, in pixels of the embedded photograph."""
 
     picture: Picture
     width: int
     height: int
-    scale: float
-    mark: float
+    scale: float  # that size over the picture's own
+    mark: float  # length that looks the same in all pictures, about a pixel of the page
 
 
 def render_gallery(records: Sequence[ObjectRecord], areas: Mapping[str, Floats]) -> Markup:
     """Return the worst and best runs that have a picture by data set; nothing without pictures.
 
-    Args:
-        records: Each run once, sorted by data set, object and trial.
-        areas: Area under each run's curve of IoU over clicks by data set, `(objects, trials)`.
+    The records are sorted by data set, object and trial; `areas` under each run's curve are of
+    shape `(objects, trials)` by data set.
     """
     groups: list[dict[str, Any]] = []
     for name, of_set in areas.items():
@@ -124,33 +105,33 @@ def render_gallery(records: Sequence[ObjectRecord], areas: Mapping[str, Floats])
                     drawn.append(render_run(runs[number], float(area), identifier))
             if drawn:
                 groups.append({"title": f"{name}, {rank}", "runs": drawn})
-    return render("gallery", groups=groups, colours=_COLOURS) if groups else Markup()
+    return render("gallery.html", groups=groups, colours=_COLOURS) if groups else Markup()
 
 
 def render_run(record: ObjectRecord, area: float, identifier: str) -> Markup:
-    """Return a run as an HTML `<article>`.
-
-    Args:
-        record: The run; without a picture it is drawn by its curve and its clicks alone.
-        area: Area under its curve of IoU over clicks, in [0, 1].
-        identifier: Unique on the page.
-    """
+    """Return a run as an HTML `<article>`; without a picture its curve and its clicks alone."""
     last = max(1, len(record.steps) - 1)
     curve = " ".join(
         f"{100 * step.k / last:.1f},{2 + 28 * (1 - step.iou):.1f}" for step in record.steps
     )
     drawn: dict[str, Any] = {"tiles": [], "width": 0, "height": 0, "mark": 0.0, "photo": ""}
     if record.picture is not None:
-        scaled = _scaled(record.picture)
+        height, width = record.picture.mask.shape
+        scale = min(1.0, LARGEST_SIDE / max(height, width))
+        size = max(1, round(width * scale)), max(1, round(height * scale))
+        mark = max(size[0] / _TILE[0], size[1] / _TILE[1])
+        scaled = _Scaled(record.picture, *size, scale, mark)
+        file = io.BytesIO()
+        Image.fromarray(record.picture.image).resize(size).save(file, "JPEG", quality=84)
         drawn = {
             "tiles": _tiles(record.name, scaled),
             "width": scaled.width,
             "height": scaled.height,
             "mark": scaled.mark,
-            "photo": _photo(scaled),
+            "photo": data_uri(file.getvalue(), "image/jpeg"),
         }
     return render(
-        "run",
+        "run.html",
         record=record,
         area=area,
         identifier=identifier,
@@ -163,14 +144,6 @@ def render_run(record: ObjectRecord, area: float, identifier: str) -> Markup:
 def data_uri(content: bytes, kind: str) -> str:
     """Return a file of a media type as a `data:` address."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _scaled(picture: Picture) -> _Scaled:
-    height, width = picture.mask.shape
-    scale = min(1.0, LARGEST_SIDE / max(height, width))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    mark = max(size[0] / _TILE[0], size[1] / _TILE[1])
-    return _Scaled(picture, *size, scale, mark)
 
 
 def _tiles(name: str, scaled: _Scaled) -> list[_Tile]:
@@ -193,15 +166,6 @@ def _tiles(name: str, scaled: _Scaled) -> list[_Tile]:
             clicks = [_click(scaled, click, mark) for click in picture.clicks[: frame.k]]
             tiles.append(_Tile(caption, alternative, frame.iou, mask, clicks=clicks))
     return tiles
-
-
-def _photo(scaled: _Scaled) -> str:
-    """Return the address of the photograph itself."""
-    file = io.BytesIO()
-    Image.fromarray(scaled.picture.image).resize((scaled.width, scaled.height)).save(
-        file, "JPEG", quality=84
-    )
-    return data_uri(file.getvalue(), "image/jpeg")
 
 
 def _click(scaled: _Scaled, click: Click, mark: float) -> _Mark:

@@ -1,12 +1,15 @@
-"""Tables of an evaluation: one source for Markdown, the console and the page."""
+"""Tables of an evaluation, one source for Markdown, the console and the page, and templates."""
 
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from rich.console import Console
 
 from probseg.evaluation.protocols import BEGINNINGS, Protocol
@@ -17,14 +20,7 @@ from probseg.terminal import Grid, print_table
 
 
 class ScoreTable(NamedTuple):
-    """A table in words.
-
-    Args:
-        title: What it is about.
-        legend: What each number is.
-        header: Names of the columns; the first column holds names, the others hold numbers.
-        rows: Cells; one of two lines has a line break between them.
-    """
+    """A table in words: a column of names, then numbers; a cell of two lines has a line break."""
 
     title: str
     legend: str
@@ -33,13 +29,10 @@ class ScoreTable(NamedTuple):
 
 
 def score_tables(summaries: Mapping[str, Summary], protocol: Protocol) -> list[ScoreTable]:
-    """Return the tables of a report, all about the same runs.
+    """Return the tables of a report on scores by data set.
 
-    Args:
-        summaries: Scores by data set, at least one.
-        protocol: How they were made. The empty mask before the first click is nobody's result and
-            is left out; numbers of clicks are left out where there are none, or where runs end
-            before all the IoUs that are counted to.
+    The empty mask before the first click is nobody's result and is left out; numbers of clicks are
+    left out where there are none, or where runs end before all the IoUs that are counted to.
     """
     tables = [_means(summaries, protocol)]
     if protocol.max_clicks > 0 and any(summary.noc for summary in summaries.values()):
@@ -102,6 +95,43 @@ def ending(protocol: Protocol) -> str:
         f" A run ended at an IoU of {100 * protocol.target_iou:g} %, and its last score counts "
         "from there on."
     )
+
+
+def render(template: str, **values: Any) -> Markup:  # noqa: ANN401
+    """Render `templates/<template>.j2`; in HTML, values are escaped unless they are `Markup`."""
+    return Markup(_ENVIRONMENT.get_template(f"{template}.j2").render(values))
+
+
+def _words(value: Any) -> str:  # noqa: ANN401
+    """Return a JSON value in words."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _marked(text: str) -> Markup:
+    """Return a sentence of a docstring with its marks as HTML."""
+    text = re.sub(r"`+([^`]+)`+", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text))
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("probseg.reports"),
+    autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+_ENVIRONMENT.filters |= {
+    "anchor": lambda title: title.lower().replace(" ", "-"),
+    "count": count,
+    "markdown": lambda table: "\n".join(as_markdown(table)),
+    "marked": _marked,
+    "text": without_html,
+    "words": _words,
+}
 
 
 def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:

@@ -8,33 +8,35 @@ from typing import TYPE_CHECKING
 from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
-    from probseg.semantic.camvid import CamVid
-    from probseg.semantic.coco_stuff import COCOObjects, COCOStuff10k, COCOStuff164k
     from probseg.semantic.datamodule import SemanticBatch, SemanticDataModule
     from probseg.semantic.dataset import SemanticDataset
-    from probseg.semantic.emau import EMAU
     from probseg.semantic.evaluation import SemanticEvaluation
-    from probseg.semantic.heads import DeepLabV3Head, EMAHead, FCNHead, SemanticHead
-    from probseg.semantic.network import SemanticSegmenter
-    from probseg.semantic.pascal_context import PascalContext
-    from probseg.semantic.presets import semantic_variant
+    from probseg.semantic.heads import EMAU, DeepLabV3Head, EMAHead, FCNHead, SemanticHead
+    from probseg.semantic.network import SemanticSegmenter, semantic_variant
+    from probseg.semantic.pictures import SemanticVisualLog
+    from probseg.semantic.sets import (
+        CamVid,
+        COCOObjects,
+        COCOStuff10k,
+        COCOStuff164k,
+        PascalContext,
+        VOCSegmentation,
+    )
     from probseg.semantic.task import SemanticSegmentation
-    from probseg.semantic.visual import SemanticVisualLog
-    from probseg.semantic.voc import VOCSegmentation
 
 SEMANTIC_DATASETS: Mapping[str, type[SemanticDataset]] = Offers("semantic_dataset")
 """Data sets with a class for each pixel."""
 
 _MODULES = {
-    "COCOObjects": "coco_stuff",
-    "COCOStuff10k": "coco_stuff",
-    "COCOStuff164k": "coco_stuff",
-    "CamVid": "camvid",
+    "COCOObjects": "sets",
+    "COCOStuff10k": "sets",
+    "COCOStuff164k": "sets",
+    "CamVid": "sets",
     "DeepLabV3Head": "heads",
     "EMAHead": "heads",
-    "EMAU": "emau",
+    "EMAU": "heads",
     "FCNHead": "heads",
-    "PascalContext": "pascal_context",
+    "PascalContext": "sets",
     "SemanticBatch": "datamodule",
     "SemanticDataModule": "datamodule",
     "SemanticDataset": "dataset",
@@ -42,9 +44,9 @@ _MODULES = {
     "SemanticHead": "heads",
     "SemanticSegmentation": "task",
     "SemanticSegmenter": "network",
-    "SemanticVisualLog": "visual",
-    "VOCSegmentation": "voc",
-    "semantic_variant": "presets",
+    "SemanticVisualLog": "pictures",
+    "VOCSegmentation": "sets",
+    "semantic_variant": "network",
 }
 
 __all__ = [

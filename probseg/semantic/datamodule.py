@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -16,8 +17,8 @@ from probseg.data.loading import (
     refuse_none,
     stack_cuts,
 )
+from probseg.data.transforms import Pair, check_scale, cut_window, rescaled
 from probseg.errors import DataError
-from probseg.semantic.crop import SemanticCrop
 from probseg.semantic.dataset import SemanticDataset, SemanticSample
 
 
@@ -44,11 +45,6 @@ class EachOnce(DistributedSampler[int]):
 
     torch's own sampler repeats photographs until all processes have equally many, which changes the
     score. Lightning leaves a sampler of this base class as it is.
-
-    Args:
-        photographs: The data set.
-        processes: Number of processes that share it.
-        rank: Number of this process.
     """
 
     def __init__(self, photographs: SemanticDataset, processes: int, rank: int) -> None:
@@ -62,6 +58,37 @@ class EachOnce(DistributedSampler[int]):
     def __len__(self) -> int:
         """Return the number of this process's photographs."""
         return len(self.share)
+
+
+class SemanticCrop:
+    """Changes the scale of a photograph, cuts a fixed size out of it, and mirrors one in two.
+
+    What lies outside the photograph is black in the image and ignored in the labels, so that it
+    plays no part in the loss. Labels are never blended. The network fills whole photographs up
+    with the mean colour instead: by less than its stride, on two sides, and what is predicted there
+    is cut off. In both cases filled pixels only surround those that count; no class is learnt for
+    black, and a strip of a few pixels has little to say in evaluation.
+
+    The size is the side of the square result in pixels, or its height and width; the scale is the
+    smallest and largest factor by which the photograph is scaled first.
+    """
+
+    def __init__(
+        self, size: int | tuple[int, int] = 513, scale: tuple[float, float] = (0.5, 2.0)
+    ) -> None:
+        height, width = (size, size) if isinstance(size, int) else size
+        if min(height, width) < 32:
+            msg = f"`size` must be at least 32 pixels, got {size}"
+            raise ValueError(msg)
+        check_scale(scale)
+        self.size = (height, width)
+        self.scale = scale
+
+    def __call__(self, sample: SemanticSample, seed: int) -> Pair:
+        """Cut an image `(height, width, 3)` and labels `(height, width)`, uint8, by a seed."""
+        generator = np.random.default_rng(seed)
+        scaled = rescaled(sample.image, sample.labels, generator.uniform(*self.scale))
+        return cut_window(*scaled, self.size, generator)
 
 
 class SemanticDataModule(TrainingData):
@@ -106,11 +133,7 @@ class SemanticDataModule(TrainingData):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of all data sets, in the order of their numbers.
-
-        Raises:
-            DataError: If the data sets have different classes, or there is no data set.
-        """
+        """Names of the classes of all data sets, in the order of their numbers."""
         sets = [*self.train, *self.val, *self.test]
         if not sets:
             msg = "no data: set `data.train`, `data.val` or `data.test` to a data set"
@@ -127,11 +150,7 @@ class SemanticDataModule(TrainingData):
         return first.classes
 
     def train_dataloader(self) -> DataLoader[SemanticBatch]:
-        """Shuffled training crops; the last incomplete batch is left out.
-
-        Raises:
-            DataError: If there is nothing to train on, or less than a batch.
-        """
+        """Shuffled training crops; the last incomplete batch is left out."""
         return self.training_loader(self.train, self.crop, _collate, of="photographs")
 
     def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
@@ -139,11 +158,7 @@ class SemanticDataModule(TrainingData):
         return [self._photographs(of) for of in self.val]
 
     def test_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
-        """One loader per test set, of lists of one photograph in its own size.
-
-        Raises:
-            DataError: If there is no test set.
-        """
+        """One loader per test set, of lists of one photograph in its own size."""
         refuse_none(self.test, "test", "test")
         return [self._photographs(of) for of in self.test]
 

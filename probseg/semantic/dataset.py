@@ -13,29 +13,24 @@ from torch.utils.data import Dataset
 
 from probseg.data.base import Named
 from probseg.data.layout import first_words, picture_files, refuse_missing
-from probseg.errors import DataError
+from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
 from probseg.types import IGNORE
+
+Pair = tuple[Path, Path]
+"""Photograph and label file."""
 
 _UNKNOWN = -1
 
 
 class SemanticSample(NamedTuple):
-    """One photograph with a class for each pixel.
+    """One photograph with a class for each pixel."""
 
-    Args:
-        image: RGB, uint8, shape `(H, W, 3)`.
-        labels: Class numbers, uint8, shape `(H, W)`: from 0 to the number of classes - 1, and
-            255 where no class counts.
-        name: Identifies the photograph within its data set.
-        dataset: Name of the data set, as it appears in log names.
-    """
-
-    image: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.uint8]
-    name: str
-    dataset: str
+    image: npt.NDArray[np.uint8]  # RGB, (H, W, 3)
+    labels: npt.NDArray[np.uint8]  # class numbers, and 255 where no class counts, (H, W)
+    name: str  # within its data set
+    dataset: str  # its name, as in log names
 
 
 class SemanticDataset(Named, Dataset[SemanticSample], ABC):
@@ -63,18 +58,54 @@ class SemanticFiles(SemanticDataset):
 
     Args:
         pairs: Photograph and label file; the stem of the photograph identifies it.
-
-    Attributes:
-        numbers: Number that the label files have for each of `classes`.
-        ignored: Numbers that the label files have where no class counts.
-        pairs: As given.
     """
 
-    numbers: Sequence[int]
-    ignored: Sequence[int]
+    root: Path
+    numbers: Sequence[int]  # that the label files have for each of `classes`
+    ignored: Sequence[int]  # that they have where no class counts
 
-    def __init__(self, pairs: Sequence[tuple[Path, Path]]) -> None:
+    def __init__(self, pairs: Sequence[Pair]) -> None:
         self.pairs = list(pairs)
+
+    def listed(
+        self,
+        listing: Path,
+        photos: tuple[Path, str],
+        labels: tuple[Path, str],
+        expected: str,
+        way_out: str,
+    ) -> list[Pair]:
+        """Pair the photographs of a list with their label files, by folder and suffix of each.
+
+        `expected` and `way_out` are what to tell where the list or a folder is missing.
+        """
+        if not (listing.is_file() and photos[0].is_dir() and labels[0].is_dir()):
+            raise DatasetNotFoundError(self.name, self.root, expected, way_out)
+        stems = first_words(listing)
+        if not stems:
+            msg = (
+                f"{listing}: is empty, expected the name of a photograph on each line; unpack again"
+            )
+            raise DataError(msg)
+        for folder, suffix in (photos, labels):
+            there = {path.name for path in folder.iterdir()}  # quicker than a look for every file
+            missing = [stem for stem in stems if stem + suffix not in there]
+            if missing:
+                msg = (
+                    f"{folder / (missing[0] + suffix)}: no such file, but {listing.name} lists it "
+                    f"({len(missing)} missing in all); unpack again"
+                )
+                raise DataError(msg)
+        return [(photos[0] / (s + photos[1]), labels[0] / (s + labels[1])) for s in stems]
+
+    def paired(self, photos: Path, labels: Path, expected: str, way_out: str) -> list[Pair]:
+        """Pair the photographs of a folder with the label files of another one by their stems."""
+        of_photos, of_labels = picture_files(photos), picture_files(labels)
+        if not of_photos or not of_labels:
+            raise DatasetNotFoundError(self.name, self.root, expected, way_out)
+        refuse_missing(labels, "label file", sorted(set(of_photos) - set(of_labels)), photos.name)
+        refuse_missing(photos, "photograph", sorted(set(of_labels) - set(of_photos)), labels.name)
+        return [(of_photos[stem], of_labels[stem]) for stem in sorted(of_photos)]
 
     def read_labels(self, path: Path) -> npt.NDArray[np.uint8]:
         """Read the numbers of a label file as they are: uint8, shape `(H, W)`."""
@@ -85,12 +116,7 @@ class SemanticFiles(SemanticDataset):
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> SemanticSample:
-        """Read one photograph and its labels.
-
-        Raises:
-            DataError: If a file cannot be read, the sizes differ, or the label file has a number
-                that stands for nothing.
-        """
+        """Read one photograph and its labels, whose numbers must be known."""
         photo, path = self.pairs[index]
         image = read_image(photo)
         numbers = self.read_labels(path)
@@ -102,19 +128,9 @@ class SemanticFiles(SemanticDataset):
 def class_numbers(
     numbers: npt.NDArray[np.uint8], of_classes: Sequence[int], ignored: Sequence[int], path: Path
 ) -> npt.NDArray[np.uint8]:
-    """Convert the numbers of a label file to class numbers.
+    """Convert the numbers `(H, W)` of a label file to those of the classes, and 255 where ignored.
 
-    Args:
-        numbers: What the file holds, uint8, shape `(H, W)`.
-        of_classes: The file's number of class 0, of class 1 and so on.
-        ignored: The file's numbers where no class counts.
-        path: Named in the error.
-
-    Returns:
-        uint8, shape `(H, W)`: 0 to one less than the number of classes, and 255 where ignored.
-
-    Raises:
-        DataError: If the file has a number that is in neither list.
+    `of_classes` are the file's numbers of class 0, of class 1 and so on.
     """
     table = np.full(256, _UNKNOWN, np.int16)
     table[list(of_classes)] = np.arange(len(of_classes))
@@ -140,56 +156,3 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join("..".join(map(str, run)) for run in runs)
-
-
-def listed_pairs(
-    listing: Path, photos: tuple[Path, str], labels: tuple[Path, str]
-) -> list[tuple[Path, Path]]:
-    """Pair the photographs of a list with their label files.
-
-    Args:
-        listing: File with a stem at the beginning of each line.
-        photos: Folder and suffix of the photographs.
-        labels: Folder and suffix of the label files.
-
-    Returns:
-        Photograph and label file in the order of the list.
-
-    Raises:
-        DataError: If the list is empty or a file that it names is missing.
-    """
-    stems = first_words(listing)
-    if not stems:
-        msg = f"{listing}: is empty, expected the name of a photograph on each line; unpack again"
-        raise DataError(msg)
-    for folder, suffix in (photos, labels):
-        there = {path.name for path in folder.iterdir()}  # quicker than a look for every file
-        missing = [stem for stem in stems if stem + suffix not in there]
-        if missing:
-            msg = (
-                f"{folder / (missing[0] + suffix)}: no such file, but {listing.name} lists it "
-                f"({len(missing)} missing in all); unpack again"
-            )
-            raise DataError(msg)
-    return [(photos[0] / (s + photos[1]), labels[0] / (s + labels[1])) for s in stems]
-
-
-def folder_pairs(photos: Path, labels: Path) -> list[tuple[Path, Path]]:
-    """Pair the photographs of a folder with the label files of another one by their stems.
-
-    Args:
-        photos: Folder of the photographs.
-        labels: Folder of the label files.
-
-    Returns:
-        Photograph and label file in the order of their stems; empty if a folder has none.
-
-    Raises:
-        DataError: If a file has no partner, or two files have the same stem.
-    """
-    of_photos, of_labels = picture_files(photos), picture_files(labels)
-    if not of_photos or not of_labels:
-        return []
-    refuse_missing(labels, "label file", sorted(set(of_photos) - set(of_labels)), photos.name)
-    refuse_missing(photos, "photograph", sorted(set(of_labels) - set(of_photos)), labels.name)
-    return [(of_photos[stem], of_labels[stem]) for stem in sorted(of_photos)]

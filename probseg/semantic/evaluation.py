@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
 
 import lightning as L
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from probseg.attention.bases import Bases
 from probseg.callbacks.base import Evaluation, Stage, writes_reports
 from probseg.callbacks.logging import log_picture
+from probseg.callbacks.processes import from_all_processes
 from probseg.callbacks.provenance import log_tested, provenance
 from probseg.callbacks.run_folder import run_folder
 from probseg.drawing import drawing
@@ -21,13 +23,55 @@ from probseg.errors import UsageError
 from probseg.semantic.datamodule import SemanticDataModule
 from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.heads import EMAHead
-from probseg.semantic.multiscale import predict_classes
-from probseg.semantic.network import SemanticSegmenter, enlarged
+from probseg.semantic.network import SemanticSegmenter, enlarged, predict_classes
 from probseg.semantic.pictures import SemanticPicture, draw_sheet
-from probseg.semantic.report import print_scores, write_scores
-from probseg.semantic.scores import SemanticScores, semantic_scores
-from probseg.semantic.tally import Counted, Tally, gathered
+from probseg.semantic.scores import (
+    Confusion,
+    Counts,
+    SemanticScores,
+    print_scores,
+    semantic_scores,
+    write_scores,
+)
 from probseg.terminal import console, print_paths
+
+Place = tuple[int, int]
+"""Number of the batch, and of the process: the order of photographs that processes share."""
+
+
+class Counted(NamedTuple):
+    """Counts of a data set, and pictures of its first photographs."""
+
+    confusion: Counts  # (C, C), the truth in rows
+    photographs: int
+    pictures: list[tuple[Place, SemanticPicture]]
+
+
+class Tally:
+    """Counts confusions of classes, and keeps pictures: one data set, one process."""
+
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.confusion = Confusion(num_classes, device)
+        self.pictures: list[tuple[Place, SemanticPicture]] = []
+
+    def counted(self) -> Counted:
+        """Return the counts of this process."""
+        return Counted(self.confusion.matrix(), self.confusion.photographs, self.pictures)
+
+
+def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:
+    """Add the counts of all processes by data set, and keep the first pictures of each."""
+    mine = {name: tally.counted() for name, tally in tallies.items()}
+    parts: dict[str, list[Counted]] = {}
+    for part in from_all_processes(mine):
+        for name, counted in part.items():
+            parts.setdefault(name, []).append(counted)
+    every = {}
+    for name, of_set in parts.items():
+        drawn = sorted((each for part in of_set for each in part.pictures), key=itemgetter(0))
+        matrix: Counts = np.sum([part.confusion for part in of_set], axis=0)
+        every[name] = Counted(matrix, sum(p.photographs for p in of_set), drawn[:pictures])
+    return every
 
 
 class SemanticEvaluation(Evaluation):
@@ -84,11 +128,7 @@ class SemanticEvaluation(Evaluation):
         self._tallies: dict[str, Tally] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Try the settings on the network, and record commit and versions before they change.
-
-        Raises:
-            UsageError: If the network lacks something that the evaluation asks for.
-        """
+        """Try the settings on the network, and record commit and versions before they change."""
         super().setup(trainer, pl_module, stage)
         model = _network(pl_module)
         try:

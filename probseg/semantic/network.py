@@ -1,9 +1,10 @@
-"""The network from an image to class logits."""
+"""The network from an image to class logits, its presets, and the classes it predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -12,12 +13,17 @@ from torch import Tensor
 
 from probseg.attention.bases import Bases
 from probseg.backbones import Backbone, ResNet
+from probseg.descriptions import Changes
 from probseg.kinds import TaskName
+from probseg.models import build, override, read_preset
+from probseg.models.encoded import resized
 from probseg.models.network import Network
 from probseg.models.parts import check_head, check_image, normalised
 from probseg.ops.checks import check_iterations
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo
+from probseg.zoo.store import check_fit
+from probseg.zoo.trained import read_trained
 
 
 class SemanticSegmenter(Network):
@@ -55,33 +61,18 @@ class SemanticSegmenter(Network):
         return self.head.num_classes
 
     def forward(self, image: Tensor) -> Tensor:
-        """Compute the logits of the classes.
-
-        Args:
-            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
-
-        Returns:
-            Logits, float32, shape `(B, C, H, W)`.
-
-        Raises:
-            ValueError: If the image is something else.
-        """
+        """Return logits `(B, C, H, W)`, float32, of RGB images `(B, 3, H, W)` in [0, 1]."""
         logits = self.head(self.features(image)).float()
         return enlarged(logits, self.backbone.features.strides[-1], image.shape[-2:])
 
     def features(self, image: Tensor) -> list[Tensor]:
-        """Compute what the head sees.
-
-        Args:
-            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
-
-        Returns:
-            Feature maps of the backbone, finest first.
-
-        Raises:
-            ValueError: If the image is something else.
-        """
-        maps: list[Tensor] = self.backbone(self._filled(image))
+        """Return the backbone's maps, finest first, of RGB images `(B, 3, H, W)` in [0, 1]."""
+        check_image(image)
+        image = normalised(image, self.mean, self.std)
+        stride = self.backbone.features.strides[-1]
+        height, width = image.shape[-2:]
+        image = F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))
+        maps: list[Tensor] = self.backbone(image)
         return maps
 
     def responsibilities(self, image: Tensor) -> Tensor:
@@ -129,8 +120,8 @@ class SemanticSegmenter(Network):
                 layer.eval_iterations = number
             yield
         finally:
-            for layer, own in zip(layers, before, strict=True):
-                layer.eval_iterations = own
+            for layer, value in zip(layers, before, strict=True):
+                layer.eval_iterations = value
 
     @contextmanager
     def output_stride(self, number: int) -> Iterator[None]:
@@ -158,15 +149,7 @@ class SemanticSegmenter(Network):
 
     @contextmanager
     def changed(self, iterations: int | None, output_stride: int | None) -> Iterator[None]:
-        """Set iterations and output stride, until the end of the context.
-
-        Args:
-            iterations: As for `iterations`; None for the network's own.
-            output_stride: As for `output_stride`; None for the network's own.
-
-        Raises:
-            ValueError: If the network cannot have them.
-        """
+        """Set iterations and output stride, until the end of the context; None leaves them."""
         with ExitStack() as changes:
             if iterations is not None:
                 changes.enter_context(self.iterations(iterations))
@@ -174,27 +157,79 @@ class SemanticSegmenter(Network):
                 changes.enter_context(self.output_stride(output_stride))
             yield
 
-    def _filled(self, image: Tensor) -> Tensor:
-        """Return the pixels that the backbone sees."""
-        check_image(image)
-        image = normalised(image, self.mean, self.std)
-        stride = self.backbone.features.strides[-1]
-        height, width = image.shape[-2:]
-        return F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))
-
 
 def enlarged(maps: Tensor, stride: int, size: Sequence[int]) -> Tensor:
-    """Enlarge maps bilinearly: sample `i` of a map comes to lie at pixel `i * stride`.
+    """Enlarge maps `(B, C, h, w)` bilinearly: sample `i` comes to lie at pixel `i * stride`.
 
-    Args:
-        maps: Shape `(B, C, h, w)`.
-        stride: Pixels per sample.
-        size: Height and width of the result, at most `(h - 1) * stride + 1` and
-            `(w - 1) * stride + 1`; the pixels beyond are cut off.
-
-    Returns:
-        Maps of shape `(B, C, *size)`.
+    Pixels beyond the size, at most `(h - 1) * stride + 1` and `(w - 1) * stride + 1`, are cut off.
     """
     height, width = ((side - 1) * stride + 1 for side in maps.shape[-2:])
     large = F.interpolate(maps, (height, width), mode="bilinear", align_corners=True)
     return large[..., : size[0], : size[1]]
+
+
+def predict_classes(
+    model: SemanticSegmenter,
+    image: Tensor,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+) -> Tensor:
+    """Predict the class of each pixel.
+
+    With several sizes relative to the image `(B, 3, H, W)`, or mirrored, it is the class `(B, H,
+    W)` of the highest mean probability, as is usual in tests "MS" and "Flip" (Li et al. 2019,
+    Tab. 1).
+    """
+    if not scales or min(scales) <= 0:
+        msg = f"`scales` must be positive numbers, at least one, got {tuple(scales)}"
+        raise ValueError(msg)
+    if tuple(scales) == (1.0,) and not flip:  # the order of logits is that of probabilities
+        logits: Tensor = model(image)
+        return logits.argmax(dim=1)
+    return class_probabilities(model, image, scales, flip).argmax(dim=1)
+
+
+def class_probabilities(
+    model: SemanticSegmenter,
+    image: Tensor,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+) -> Tensor:
+    """Return the mean class probabilities `(B, C, H, W)` over all scales, mirrored too."""
+    size = image.shape[-2], image.shape[-1]
+    total: Tensor | None = None
+    for scale in scales:
+        scaled = resized(image, (max(1, round(scale * size[0])), max(1, round(scale * size[1]))))
+        for mirrored in (False, True) if flip else (False,):
+            logits = model(scaled.flip(-1) if mirrored else scaled)
+            probabilities = resized(logits.softmax(dim=1), size)
+            probabilities = probabilities.flip(-1) if mirrored else probabilities
+            total = probabilities if total is None else total.add_(probabilities)
+    assert total is not None, "at least one scale"
+    return total / (len(scales) * (1 + flip))
+
+
+def semantic_variant(
+    of: str, changes: Changes | None = None, weights: str | None = None
+) -> SemanticSegmenter:
+    """Build a preset for semantic segmentation with some arguments changed.
+
+    Args:
+        of: Name of the preset, one of `probseg.models.list_presets("semantic")`.
+        changes: Arguments to change, as in `probseg.models.override`:
+            `{"head": {"num_classes": 12}}`.
+        weights: Run of `probseg fit` (its best checkpoint), checkpoint or model folder whose
+            weights the network starts from; None leaves those of the preset.
+
+    Raises:
+        UnknownNameError: If there is no such preset.
+        UsageError: If it is a preset for another task.
+        ValueError: If a part is to be changed by something else than a dictionary.
+        WeightsError: If weights differ in name or shape.
+    """
+    model = build(override(read_preset(of, "semantic"), changes or {}), SemanticSegmenter)
+    if weights is not None:
+        start = read_trained(Path(weights)).weights
+        check_fit(model.state_dict(), start, f"{weights}, for {of}")
+        model.load_state_dict(start)
+    return model

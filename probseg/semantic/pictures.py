@@ -5,9 +5,9 @@ Nothing here touches matplotlib's global state, so it works without a display an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -17,8 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from torch import Tensor
 
+from probseg.callbacks.visual import CropLog
 from probseg.formats.colours import distinct_colours
+from probseg.semantic.datamodule import SemanticBatch
 from probseg.types import IGNORE
 
 Pixels = npt.NDArray[np.uint8]
@@ -31,30 +34,19 @@ HEAT = colormaps["inferno"]
 
 
 class SemanticPicture(NamedTuple):
-    """A photograph with ground truth and prediction.
+    """A photograph with ground truth and prediction."""
 
-    Args:
-        name: Identifies it within its data set.
-        image: RGB, uint8, shape `(H, W, 3)`.
-        labels: Class numbers and 255 for ignored pixels, uint8, shape `(H, W)`.
-        prediction: Class numbers, uint8, shape `(H, W)`.
-        maps: Responsibilities of some bases in [0, 1], float32, shape `(n, H, W)`; n may be 0.
-    """
-
-    name: str
-    image: Pixels
-    labels: Pixels
-    prediction: Pixels
-    maps: npt.NDArray[np.float32]
+    name: str  # within its data set
+    image: Pixels  # RGB, (H, W, 3)
+    labels: Pixels  # class numbers and 255 for ignored pixels, (H, W)
+    prediction: Pixels  # class numbers, (H, W)
+    maps: npt.NDArray[np.float32]  # responsibilities of some bases, (n, H, W); n may be 0
 
 
 def class_colours(classes: Sequence[str]) -> Pixels:
     """Return the colours of classes, uint8 of shape `(C, 3)`.
 
     They depend on the numbers of the classes alone, but for one named `background`: it is black.
-
-    Args:
-        classes: Names in the order of the numbers.
     """
     colours = distinct_colours(len(classes))
     colours[[name == "background" for name in classes]] = 0
@@ -79,12 +71,6 @@ def draw_sheet(
 
     Maps lie as heat over the photograph, each from its least to its greatest value, as in Li et
     al. (2019, Fig. 5). Below is a legend of the classes that occur.
-
-    Args:
-        path: The PNG to write.
-        pictures: At least one, all with one map for each of `bases`.
-        classes: Names in the order of the numbers.
-        bases: Numbers of the bases.
     """
     colours = class_colours(classes)
     legend = _legend(pictures, classes, colours)
@@ -106,6 +92,27 @@ def draw_sheet(
         handles=legend, loc="outside lower center", ncols=columns, frameon=False, fontsize=8
     )
     FigureCanvasAgg(figure).print_png(path)
+
+
+class SemanticVisualLog(CropLog):
+    """Shows training crops with the classes of their pixels: crop, truth and prediction.
+
+    Args:
+        every_n_epochs: How often.
+        max_images: Number of crops on a sheet.
+    """
+
+    def row(
+        self, outputs: Mapping[str, Any], batch: SemanticBatch, number: int
+    ) -> npt.NDArray[np.uint8]:
+        """Draw one crop of a batch."""
+        classes = outputs["classes"]
+        assert isinstance(classes, Tensor), "training_step returns the predicted classes"
+        image = batch.images[number].permute(1, 2, 0).cpu().numpy()
+        colours = class_colours([""] * IGNORE)
+        truth = coloured(batch.labels[number].cpu().numpy(), colours)
+        predicted = coloured(classes[number].cpu().numpy(), colours)
+        return np.concatenate([image, truth, predicted], axis=1)
 
 
 def _legend(

@@ -80,15 +80,9 @@ class SemanticSegmentation(NetworkTask):
         return logits
 
     def training_step(self, batch: SemanticBatch, batch_idx: int) -> dict[str, Tensor]:
-        """Predict the classes of the crops.
+        """Return `loss`, a scalar, and the predicted `classes` of the crops, uint8 `(B, H, W)`.
 
-        Args:
-            batch: The crops.
-            batch_idx: Number of the batch in the epoch.
-
-        Returns:
-            `loss`, a scalar, and `classes`, those predicted, uint8 of shape `(B, H, W)`; the
-            logits themselves would lie in memory until the next step.
+        The logits themselves would lie in memory until the next step.
         """
         images = batch.images.to(memory_format=torch.channels_last).float() / 255
         logits = self(images)
@@ -97,22 +91,14 @@ class SemanticSegmentation(NetworkTask):
         return {"loss": loss, "classes": logits.detach().argmax(dim=1).to(torch.uint8)}
 
     def setup(self, stage: str) -> None:
-        """Check that network and data have the same classes.
-
-        Raises:
-            UsageError: If they do not, or if the data are of another kind.
-        """
+        """Check that network and data have the same classes."""
         super().setup(stage)
         data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed instead
         if data is not None:
             check_classes(self.model.num_classes, data)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Make the optimiser and the schedule.
-
-        Raises:
-            UsageError: If the training has no end.
-        """
+        """Make the optimiser and the schedule."""
         total = self.trainer.estimated_stepping_batches
         if total == float("inf"):
             msg = (
@@ -133,20 +119,16 @@ class SemanticSegmentation(NetworkTask):
 def released_groups(network: nn.Module) -> list[dict[str, Any]]:
     """Return the parameters for an optimiser in the groups of the authors' code of EMANet.
 
-    Args:
-        network: Whose parameters learn.
-
-    Returns:
-        Weights; weights of normalisations, which do not decay; biases, which do not decay either,
-        with a `rate` of 2 relative to the others.
+    These are weights; weights of normalisations, which do not decay; biases, which do not decay
+    either, with a `rate` of 2 relative to the others.
     """
     normalising = {id(p.weight) for p in network.modules() if isinstance(p, _NormBase)}
     named = list(network.named_parameters())
-    biases = [own for name, own in named if name.endswith("bias")]
-    scales = [own for _, own in named if id(own) in normalising]
-    apart = {id(own) for own in (*biases, *scales)}
+    biases = [parameter for name, parameter in named if name.endswith("bias")]
+    scales = [parameter for _, parameter in named if id(parameter) in normalising]
+    apart = {id(parameter) for parameter in (*biases, *scales)}
     return [
-        {"params": [own for _, own in named if id(own) not in apart]},
+        {"params": [parameter for _, parameter in named if id(parameter) not in apart]},
         {"params": scales, "weight_decay": 0.0},
         {"params": biases, "weight_decay": 0.0, "rate": 2.0},
     ]
@@ -156,30 +138,16 @@ def pixel_cross_entropy(logits: Tensor, labels: Tensor, *, over_all: bool = Fals
     """Return the mean cross-entropy over the pixels that count.
 
     Without any such pixel it is zero, and so are its gradients: a process among several must not
-    stay away from the backward pass, nor spread NaN.
-
-    Args:
-        logits: Shape `(B, C, H, W)`.
-        labels: Integers, shape `(B, H, W)`: class numbers, and 255 for pixels that do not count.
-        over_all: Divide by the number of all pixels instead.
-
-    Returns:
-        A scalar in nats per pixel.
+    stay away from the backward pass, nor spread NaN. With `over_all`, the sum over them is divided
+    by the number of all pixels. Logits are `(B, C, H, W)`, labels `(B, H, W)` with 255 for pixels
+    that do not count; the result is a scalar in nats.
     """
     total = F.cross_entropy(logits, labels.long(), ignore_index=IGNORE, reduction="sum")
     return total / (labels.numel() if over_all else (labels != IGNORE).sum().clamp(min=1))
 
 
 def check_classes(num_classes: int, data: Any) -> None:  # noqa: ANN401 (any data module)
-    """Raise unless a data module has this number of classes.
-
-    Args:
-        num_classes: Number of classes of the network.
-        data: The data module.
-
-    Raises:
-        UsageError: If it is another number, or another kind of data.
-    """
+    """Raise unless a data module has the network's number of classes."""
     if not isinstance(data, SemanticDataModule):
         msg = (
             f"SemanticSegmentation needs photographs with a class for each pixel, got the data of "

@@ -27,12 +27,15 @@ FIRST = (
     "matplotlib.figure.Figure.subplots",
     "probseg.reports.gallery._small",
     "probseg.callbacks.visual._draw",
-    "probseg.semantic.visual.coloured",
+    "probseg.semantic.pictures.coloured",
     "probseg.semantic.evaluation._maps",
 )
 """Where drawing begins."""
-LAST = ("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", "probseg.reports.html.render",
-        "torch.utils.tensorboard.SummaryWriter.add_image")  # fmt: skip
+LAST = (
+    "matplotlib.backends.backend_agg.FigureCanvasAgg.print_png",
+    "probseg.reports.report.render",
+    "torch.utils.tensorboard.SummaryWriter.add_image",
+)
 """Where pictures become files."""
 
 

@@ -18,8 +18,7 @@ from probseg.cli.checkpoints import beginning, check_readable, find_last, how_fi
 from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
-from probseg.release.facts import Facts
-from probseg.release.publish import publish
+from probseg.release.publish import Facts, publish
 from probseg.zoo import create_model
 from probseg.zoo.trained import read_trained
 from support.runs import command, finished, folder_fit, train_two_epochs, usage_error

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from probseg.cli.compare import EXAMPLES
+from probseg.reports.comparison import object_scores
 from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import LEADING, LEGEND
-from probseg.reports.comparison_scores import object_scores
 from support.result_folders import METRICS, rising, write_result
 from support.rows import each
 from support.runs import command, usage_error

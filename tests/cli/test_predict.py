@@ -20,7 +20,7 @@ from probseg.formats import png
 from probseg.interact.probability import ProbabilityMap
 from probseg.masks import read_labels
 from probseg.models import build, read_preset
-from probseg.semantic.multiscale import predict_classes
+from probseg.semantic.network import predict_classes
 from probseg.zoo import store
 from support.drawn_sets import write_coco
 from support.fakes import draw_scene, micro_model, save

@@ -4,8 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from probseg.evaluation.arrays import Scores
-from probseg.evaluation.summary import Timing, percents_up_to, summarise
+from probseg.evaluation.summary import Scores, Timing, percents_up_to, summarise
 from probseg.metrics import (
     area_under_curve,
     clustered_bootstrap,

@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-import probseg.lab.tune_verb as verb
+import probseg.lab.tuning as verb
 import probseg.zoo.index as index
 import probseg.zoo.store as store
 from probseg.attention import Adaptation

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from probseg.errors import UnknownNameError, WeightsError
+from probseg.peers.checkpoints import with_box
 from probseg.peers.ritm import convert_ritm, import_ritm, read_ritm
 from probseg.types import Prompts
 from probseg.zoo import create_model
@@ -87,6 +88,13 @@ def test_deeplab_without_previous_mask_becomes_a_folder_too(tmp_path):
     assert (found - wanted).abs().max() < 2e-4 * wanted.std()
 
 
+@each("previous", [0, 1])
+def test_click_maps_are_reordered_and_the_box_has_weights_of_0(previous):
+    theirs = torch.arange(1.0, 3 + previous).view(1, -1, 1, 1)  # previous mask, positive, negative
+    ours = [0.0, 2.0, 3.0, 1.0] if previous else [0.0, 1.0, 2.0]
+    assert with_box(theirs).flatten().tolist() == ours
+
+
 def test_a_box_has_no_effect(case, file, tmp_path):
     image, prompts, *_ = case
     model = import_ritm(file, tmp_path / "folder")
@@ -119,6 +127,8 @@ def test_files_of_another_kind_are_refused(case, file, tmp_path):
         [content, content],
         {"state_dict": state},
         {"state_dict": {"x": 1}, "config": config},
+        {"state_dict": state, "config": ["x.HRNetModel"]},
+        {"state_dict": state, "config": {**config, "class": 3}},
         {"state_dict": state, "config": {"class": "x.HRNetModel"}},
         {"state_dict": state, "config": {"class": "x.HRNetModel", "params": {"width": 18}}},
         {"state_dict": state, "config": {**config, "class": "isegm.VitModel"}},

@@ -6,8 +6,7 @@ import torch
 import probseg
 from probseg.errors import UsageError, WeightsError
 from probseg.export.folder import export_model
-from probseg.peers.simpleclick import WindowedViT
-from probseg.peers.simpleclick_files import import_simpleclick
+from probseg.peers.simpleclick import WindowedViT, import_simpleclick, in_windows
 from probseg.types import Prompts
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD
@@ -142,6 +141,18 @@ def test_no_other_object_of_a_file_is_made(write, tmp_path, monkeypatch):
     torch.save({"state_dict": {}, "config": Harmful()}, path)
     refused(WeightsError, lambda: import_simpleclick(path, tmp_path / "folder"), path)
     assert not (tmp_path / "harmed").exists()
+
+
+@each("count", [1, 2])
+def test_a_block_sees_one_window_at_a_time(count):
+    tokens = torch.rand(2, 4, 6, 3, generator=torch.Generator().manual_seed(0))
+    found = in_windows(lambda window: window - window[:, :1], tokens, count)
+    height, width = 4 // count, 6 // count
+    for y in range(0, 4, height):
+        for x in range(0, 6, width):
+            window = tokens[:, y : y + height, x : x + width]
+            wanted = window - tokens[:, y : y + 1, x : x + 1]
+            assert torch.equal(found[:, y : y + height, x : x + width], wanted)
 
 
 def test_the_transformer_takes_one_size():

@@ -8,10 +8,9 @@ import torch
 
 from probseg.errors import DataError, UsageError, WeightsError
 from probseg.models import build, override, read_preset
+from probseg.release.card import render_table
 from probseg.release.evaluations import Evaluation, read_evaluations
-from probseg.release.facts import Facts, facts_of
-from probseg.release.publish import PARITY, check_same_weights, publish
-from probseg.release.table import render_table
+from probseg.release.publish import PARITY, Facts, as_variant, check_same_weights, facts_of, publish
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD, CHECKSUMS, CONFIG, WEIGHTS, Metric, description_of, read_index
 from probseg.zoo.lookup import verify
@@ -269,3 +268,41 @@ def test_results_of_other_weights_are_refused(trained):
     for digest in ("cd", None):
         with pytest.raises(UsageError, match=r"results\.json: was made with other weights"):
             check_same_weights(trained, digest, Path("results.json"))
+
+
+VARIANTS = {
+    "nothing": {},
+    "number": {"working_size": 50},
+    "argument of a part": {"head": {"channels": 16}},
+    "new argument of a part": {"head": {"options": {"learn_priors": True}}},
+    "several": {"prompts": "head", "backbone": {"output_stride": 16}, "head": {"span": 8}},
+    "part left out": {"click_maps": None},
+    "another part": {"head": {"class_path": "probseg.heads.ConvHead"}},
+}
+
+
+@each("changes", VARIANTS.values())
+def test_changes_are_found_again(changes):
+    description = override(read_preset("micro_csa"), changes)
+    found = as_variant(description, "micro_csa")
+    assert override(read_preset("micro_csa"), found) == description
+    assert found == changes or "click_maps" in changes
+
+
+def test_a_part_that_lost_an_argument_is_given_whole():
+    description = read_preset("micro_csa")
+    head = dict(description["init_args"]["head"])
+    head["init_args"] = {"channels": 8}
+    description["init_args"]["head"] = head
+    assert as_variant(description, "micro_csa") == {"head": head}
+
+
+def test_what_only_another_preset_gives_is_refused():
+    description = read_preset("micro_csa")
+    del description["init_args"]["head"]
+    with pytest.raises(UsageError, match="`preset` 'micro_csa'"):
+        as_variant(description, "micro_csa")
+    with pytest.raises(UsageError, match="`preset` 'mine': there is none of this name for inter"):
+        as_variant(read_preset("micro_csa"), "mine")
+    with pytest.raises(UsageError, match=r"'micro_csa': there is none .* semantic"):
+        as_variant(read_preset("micro_emanet", "semantic"), "micro_csa")

@@ -8,8 +8,7 @@ import pytest
 import probseg.release.reevaluation as reevaluation
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.evaluation.simulation import run_objects
-from probseg.release.recorded import protocol_of, read_results
-from probseg.release.reevaluation import reevaluate
+from probseg.release.reevaluation import protocol_of, read_results, reevaluate
 from support.fakes import write_grabcut
 from support.tested import network_for_classes, network_for_clicks
 

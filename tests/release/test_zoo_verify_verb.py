@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 
 from probseg.release.evaluations import EVALUATIONS, read_evaluations
-from probseg.release.facts import Facts
-from probseg.release.publish import publish
-from probseg.release.recorded import read_results
+from probseg.release.publish import Facts, publish
+from probseg.release.reevaluation import read_results
 from probseg.zoo.index import Metric, read_index, write_index
 from probseg.zoo.trained import read_trained
 from support.runs import command, usage_error
@@ -163,7 +162,7 @@ def test_a_shipped_model_after_two_clicks_on_the_photographs_of_scikit_image(mon
             if one.dataset == "SamplePhotos"
         ]
 
-    monkeypatch.setattr("probseg.release.verify_verb.read_evaluations", shortened)
+    monkeypatch.setattr("probseg.release.verbs.read_evaluations", shortened)
     assert command(*SHIPPED) == 0
     assert "SamplePhotos/gabbur2021: 3 figures are right" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ import pytest
 from probseg.errors import DataError, UnknownNameError
 from probseg.metrics import clustered_bootstrap
 from probseg.metrics.statistics import holm, signed_rank
-from probseg.reports.comparison import Row, compare
+from probseg.reports.comparison import METRIC_STYLES, Row, compare, style_of
 from probseg.reports.comparison_report import (
     as_json,
     comparison_tables,
@@ -15,7 +15,6 @@ from probseg.reports.comparison_report import (
     remarks,
     verdicts,
 )
-from probseg.reports.comparison_scores import METRIC_STYLES, style_of
 from support.result_folders import COMPARED, METRICS, result, rising, rows_of
 from support.rows import each
 
@@ -267,4 +266,5 @@ def test_names_in_markdown_are_neither_html_nor_cells(two):
     assert not re.search(r"<\S", written)
     assert "| metric | &lt;b> | &lt;i>&amp;amp;\\| | difference |" in text
     assert "# Comparison with &lt;b>" in text
+    assert "## Notes\n\n- Mean rank on Toy" in text
     assert "corrected p < 0.001" in text or "corrected p = " in text

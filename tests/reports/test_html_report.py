@@ -21,9 +21,8 @@ from probseg.evaluation import (
 )
 from probseg.metrics import area_under_curve
 from probseg.reports.gallery import LARGEST_SIDE, render_run
-from probseg.reports.html import model_name, render_page
-from probseg.reports.listing import render_objects, render_options
-from probseg.reports.pages import render as rendered
+from probseg.reports.report import model_name, render_objects, render_options, render_page
+from probseg.reports.tables import render as rendered
 from probseg.types import IGNORE, Click
 from support.result_folders import step
 from support.rows import each
@@ -312,7 +311,7 @@ def test_every_option_is_explained():
 
 def test_marks_of_a_sentence_are_html_and_nothing_else_is():
     meaning = "Below <b>, *not* `a & b`."
-    text = rendered("options", options=[("x", "", meaning)], facts=[])
+    text = rendered("options.html", options=[("x", "", meaning)], facts=[])
     assert "<td>Below &lt;b&gt;, <em>not</em> <code>a &amp; b</code>.</td>" in text
 
 

@@ -1,14 +1,20 @@
 """Heads of semantic segmentation: shapes, gradients and the size that Li et al. (2019) give."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from probseg.errors import UnknownNameError
+from probseg.family.slots import DoubleAttention2d, EMAttention2d
 from probseg.lab.gauges import count_multiply_adds
 from probseg.semantic import DeepLabV3Head, EMAHead, FCNHead, SemanticHead, semantic_variant
+from probseg.semantic.heads import EMAU
 from probseg.types import FeatureInfo
 from support.network_cases import maps_of
+from support.rows import each
 
 PYRAMID = FeatureInfo((4, 5, 6), (2, 4, 8))
 
@@ -147,3 +153,266 @@ def test_deeplabv3_is_as_large_as_published():
     assert [conv[0].dilation[0] for conv in head.pyramid.atrous] == [12, 24, 36]
     assert weights(head) / 1e6 == pytest.approx(15.5, rel=0.01)
     assert giga == pytest.approx(63.4, rel=0.01)
+
+
+KINDS = ["moving_average", "learnt", "fixed", "pixels"]
+CHANNELS = 6
+
+
+def build(**options) -> EMAU:
+    """A unit that does something: new ones are the identity."""
+    torch.manual_seed(0)
+    unit = EMAU(CHANNELS, **{"num_bases": 3, **options})
+    nn.init.ones_(unit.leave[1].weight)
+    return unit
+
+
+def test_a_new_unit_is_the_identity():
+    x = features().relu()
+    unit = EMAU(CHANNELS, num_bases=3)
+    torch.testing.assert_close(unit(x), x)
+    torch.testing.assert_close(unit.eval()(x), x)
+
+
+class Released:
+    """The unit of the authors' code, in float64: its moving average, and what has a gradient."""
+
+    def __init__(self, unit: EMAU) -> None:
+        draw = torch.Generator().manual_seed(5)
+        size = (CHANNELS, CHANNELS)
+        self.enter = torch.randn(size, generator=draw, dtype=torch.float64)
+        self.offset = torch.randn(CHANNELS, generator=draw, dtype=torch.float64)
+        self.leave = torch.randn(size, generator=draw, dtype=torch.float64, requires_grad=True)
+        mu = torch.randn(3, CHANNELS, generator=draw, dtype=torch.float64)
+        self.mu = mu / mu.norm(dim=1, keepdim=True)
+        with torch.no_grad():
+            unit.enter.weight.copy_(self.enter[..., None, None])
+            unit.enter.bias.copy_(self.offset)
+            unit.leave[0].weight.copy_(self.leave[..., None, None])
+            unit.bases.initial.copy_(self.mu[None])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """A step of training: the result, after which the moving average has followed."""
+        read, fitted = [], []
+        with torch.no_grad():
+            for picture in x.flatten(2):  # (C, N)
+                tokens = self.enter @ picture + self.offset[:, None]
+                mu = self.mu  # as it is stored
+                for _ in range(3):
+                    z = (mu @ tokens).softmax(dim=0)  # (K, N)
+                    mu = (z / (1e-6 + z.sum(dim=1, keepdim=True))) @ tokens.T
+                    mu = mu / (1e-6 + mu.norm(dim=1, keepdim=True))
+                read.append((mu.T @ z).relu())
+                fitted.append(mu)
+            self.mu = 0.9 * self.mu + 0.1 * torch.stack(fitted).mean(dim=0)
+        y = self.leave @ torch.stack(read)  # (B, C, N)
+        mean, variance = y.mean(dim=(0, 2)), y.var(dim=(0, 2), unbiased=False)
+        y = (y - mean[:, None]) / (variance[:, None] + 1e-5).sqrt()  # its factor starts at 1
+        return (y.view(x.shape) + x).relu()
+
+
+def test_the_released_code_is_a_variant():
+    unit = EMAU(CHANNELS, num_bases=3, released=True).double()
+    lengths = unit.bases.initial.norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.ones_like(lengths))
+    released = Released(unit)
+    for step in range(4):
+        x, theirs = (features(seed=step).double().requires_grad_() for _ in range(2))
+        found, wanted = unit(x), released(theirs)
+        # Its two divisions with 1e-6 move the bases by as much.
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        weights = features(seed=9).double()
+        unit.zero_grad()
+        released.leave.grad = None
+        (found * weights).sum().backward()
+        (wanted * weights).sum().backward()
+        torch.testing.assert_close(x.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+        grad = unit.leave[0].weight.grad[..., 0, 0]
+        torch.testing.assert_close(grad, released.leave.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(unit.bases.initial[0], released.mu, rtol=1e-5, atol=1e-5)
+    assert unit.enter.weight.grad is None
+    assert unit.bases.initial.norm(dim=-1).max() < 0.99  # shorter than the paper's
+
+
+@pytest.mark.parametrize("other", [{"bases": "learnt"}, {"normalisation": "layer"}])
+def test_the_released_code_has_one_kind_of_bases(other):
+    with pytest.raises(ValueError, match="released"):
+        EMAU(CHANNELS, num_bases=3, released=True, **other)
+
+
+def features(batch=2, size=(4, 5), seed=1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, CHANNELS, *size, generator=generator)
+
+
+def by_hand(unit: EMAU, x: torch.Tensor, iterations: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fig. 2 of Li et al. (2019) in evaluation mode, picture by picture, in float64."""
+    unit, x = unit.double(), x.double()
+    results, maps = [], []
+    for picture in x:
+        tokens = torch.einsum("dc,chw->dhw", unit.enter.weight[..., 0, 0], picture)
+        tokens = (tokens + unit.enter.bias[:, None, None]).flatten(1).T  # (N, C)
+        bases = tokens if unit.bases is None else functional.normalize(unit.bases.initial[0])
+        z = torch.softmax(unit.scale * tokens @ bases.T, dim=-1)
+        for t in range(iterations):
+            z = torch.softmax(unit.scale * tokens @ bases.T, dim=-1)
+            bases = functional.normalize((z / z.sum(0)).T @ tokens)
+            assert t < iterations
+        read = (z @ bases).relu() @ unit.leave[0].weight[..., 0, 0].T
+        norm = unit.leave[1]
+        read = (read - norm.running_mean) / torch.sqrt(norm.running_var + norm.eps)
+        read = read * norm.weight + norm.bias
+        results.append((read.T.reshape(picture.shape) + picture).relu())
+        maps.append(z.T.reshape(-1, *picture.shape[1:]))
+    return torch.stack(results), torch.stack(maps)
+
+
+@each("kind", KINDS)
+def test_it_is_the_figure(kind):
+    unit = build(bases=kind, eval_iterations=4, scale=1.5)
+    for _ in range(3):  # moves the statistics
+        unit(features(seed=2))
+    unit.eval()
+    x = features()
+    with torch.no_grad():
+        found = unit(x)
+        shares = None if kind == "pixels" else unit.responsibilities(x)
+        expected, maps = by_hand(unit, x, 0 if kind == "pixels" else 4)
+    assert found.shape == x.shape
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+    if shares is not None:
+        assert shares.dtype == torch.float32
+        torch.testing.assert_close(shares.double(), maps, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(shares.sum(1), torch.ones(2, 4, 5))
+
+
+@each(
+    ("kind", "normalisation"),
+    [("moving_average", "l2"), ("learnt", "layer"), ("fixed", None), ("pixels", "l2")],
+)
+def test_everything_that_learns_gets_a_gradient(kind, normalisation):
+    unit = build(bases=kind, normalisation=normalisation)
+    x = features().requires_grad_()
+    (unit(x) * torch.randn(x.shape)).sum().backward()
+    assert x.grad.abs().max() > 0
+    for parameter in unit.parameters():
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.any()
+
+
+def test_training_moves_the_bases_towards_those_of_the_pictures():
+    unit = build(train_iterations=2, momentum=0.75)
+    before = unit.bases.initial.clone()
+    unit(features())
+    tokens = unit.enter(features()).flatten(2).mT
+    bases = functional.normalize(before, dim=-1).expand(2, -1, -1)
+    for _ in range(2):
+        z = torch.softmax(tokens @ bases.mT, dim=-1)
+        bases = functional.normalize((z / z.sum(1, keepdim=True)).mT @ tokens, dim=-1)
+    expected = 0.75 * before + 0.25 * bases.mean(0, keepdim=True)
+    torch.testing.assert_close(unit.bases.initial, expected)
+
+
+def test_looking_at_responsibilities_moves_nothing():
+    unit = build()
+    before = unit.bases.initial.clone()
+    unit.responsibilities(features())
+    assert torch.equal(unit.bases.initial, before)
+
+
+def test_pixels_have_no_responsibilities():
+    with pytest.raises(ValueError, match="`bases`"):
+        build(bases="pixels").responsibilities(features())
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_evaluation_is_the_same_with_and_without_gradients(layout):
+    unit = build()
+    unit(features(seed=2))
+    unit.eval()
+    x = features().contiguous(memory_format=layout)
+    with torch.no_grad():
+        found = unit(x)
+    torch.testing.assert_close(found, unit(x), rtol=1e-4, atol=1e-5)
+    assert torch.equal(x, features())
+
+
+def test_under_autocast_em_keeps_its_precision():
+    unit = build()
+    before = unit.bases.initial.clone()
+    with torch.autocast("cpu", torch.bfloat16):
+        low = unit(features())
+        shares = unit.responsibilities(features())
+    assert unit.bases.initial.dtype == shares.dtype == torch.float32
+    moved = unit.bases.initial.clone()
+    unit.bases.initial.copy_(before)
+    exact = unit(features())
+    assert (low - exact).abs().max() < 0.1
+    assert (unit.bases.initial - moved).abs().max() < 0.01
+
+
+def test_time_and_memory_are_linear_in_the_pixels():
+    unit = EMAU(16, num_bases=4).eval()
+    with torch.no_grad():
+        out = unit(torch.rand(1, 16, 400, 500))  # pairs of pixels would take 160 GB
+    assert out.shape == (1, 16, 400, 500)
+
+
+# --- layers -------------------------------------------------------------------------------------
+
+
+def queries_of(layer, x) -> torch.Tensor:
+    return layer.query(x).reshape(len(x), layer.num_heads, -1, math.prod(x.shape[-2:])).mT
+
+
+def values_of(layer, x) -> torch.Tensor:
+    return layer.value(x).reshape(len(x), layer.num_heads, -1, math.prod(x.shape[-2:])).mT
+
+
+@each("kind", ["moving_average", "learnt", "fixed"])
+def test_em_attention_gathers_values_in_place_of_queries(kind):
+    layer = EMAttention2d(
+        CHANNELS, 8, num_heads=2, head_channels=5, num_bases=3, bases=kind, eval_iterations=4
+    ).eval()
+    x = features()
+    tokens, values = queries_of(layer, x), values_of(layer, x)  # (B, G, N, D), (B, G, N, V)
+    bases = functional.normalize(layer.bases.initial, dim=-1).expand(2, -1, -1, -1)
+    for _ in range(3):
+        z = torch.softmax(tokens @ bases.mT, dim=-1)
+        bases = functional.normalize((z / z.sum(-2, keepdim=True)).mT @ tokens, dim=-1)
+    z = torch.softmax(tokens @ bases.mT, dim=-1)
+    expected = z @ ((z / z.sum(-2, keepdim=True)).mT @ values)
+    torch.testing.assert_close(layer(x), expected.mT.reshape(2, 8, 4, 5))
+
+
+def test_double_attention_is_one_iteration_through_learnt_bases():
+    layer = DoubleAttention2d(CHANNELS, 8, num_heads=2, head_channels=5, num_bases=3)
+    x = features()
+    z = torch.softmax(queries_of(layer, x) @ layer.bases.initial.mT, dim=-1)
+    expected = z @ ((z / z.sum(-2, keepdim=True)).mT @ values_of(layer, x))
+    for mode in (True, False):
+        torch.testing.assert_close(layer.train(mode)(x), expected.mT.reshape(2, 8, 4, 5))
+    layer(x).square().sum().backward()
+    assert layer.bases.initial.grad.any()
+
+
+def test_the_bases_of_a_layer_follow_all_lines():
+    layer = EMAttention2d(
+        CHANNELS, 4, head_channels=5, num_bases=3, axis="width", train_iterations=2, momentum=0.5
+    )
+    before, x = layer.bases.initial.clone(), features()
+    layer(x)
+    rows = layer.query(x).permute(0, 2, 3, 1).flatten(0, 1)  # (B H, W, D)
+    bases = functional.normalize(before, dim=-1).expand(8, -1, -1)
+    for _ in range(2):
+        z = torch.softmax(rows @ bases.mT, dim=-1)
+        bases = functional.normalize((z / z.sum(-2, keepdim=True)).mT @ rows, dim=-1)
+    torch.testing.assert_close(layer.bases.initial, 0.5 * before + 0.5 * bases.mean(0))
+
+
+@each("layer", [EMAttention2d, DoubleAttention2d])
+@each("option", [{"position": "full"}, {"span": 3, "axis": "width"}])
+def test_bases_have_no_place_on_the_map(layer, option):
+    with pytest.raises(ValueError, match="bases") as caught:
+        layer(CHANNELS, 4, **option)
+    assert next(iter(option)) in str(caught.value)

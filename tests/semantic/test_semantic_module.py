@@ -16,8 +16,7 @@ from probseg.errors import DataError
 from probseg.paths import configs_dir
 from probseg.seeds import mixed
 from probseg.semantic import SEMANTIC_DATASETS, SemanticBatch, SemanticDataModule
-from probseg.semantic.crop import SemanticCrop
-from probseg.semantic.datamodule import EachOnce
+from probseg.semantic.datamodule import EachOnce, SemanticCrop
 from probseg.semantic.dataset import SemanticSample
 from support.drawn_semantic import (
     FakeStreets,

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.clicks.propagated import GUESS_RADIUS, SEED_RADIUS
-from probseg.lab.baselines.base import FloatMap, Image
 from probseg.types import Click
 
+Image = npt.NDArray[np.uint8]
+FloatMap = npt.NDArray[np.float32]
 Number = TypeVar("Number", np.uint8, np.float32)
 
 BOX_SLACK = 0.1
@@ -30,26 +31,19 @@ HALF_DIAGONAL = 0.5**0.5
 class Scene(NamedTuple):
     """Input of a method; maps have shape `(h, w)`.
 
-    Args:
-        image: RGB, uint8, shape `(h, w, 3)`.
-        seeds: int8: 1 on the object, -1 on the background, 0 where no click is near. Where two
-            disks meet, a pixel belongs to the nearest click.
-        guess: The probable object from the prompts alone, without the image, seeds included.
-        inside: Inside the box; None without one.
-        outside: Clearly outside the box, by more than `BOX_SLACK`; nowhere without one.
-        to_object: Distance in pixels to the nearest positive click; infinite without one.
-        to_background: Distance in pixels to the nearest negative click, likewise.
-        size: `(H, W)` of the image as it was given.
+    Seeds are 1 on the object, -1 on the background and 0 where no click is near; where two disks
+    meet, a pixel belongs to the nearest click. The guess is the probable object from the prompts
+    alone, without the image, seeds included.
     """
 
-    image: Image
+    image: Image  # RGB, (h, w, 3)
     seeds: npt.NDArray[np.int8]
     guess: BoolMap
-    inside: BoolMap | None
-    outside: BoolMap
-    to_object: npt.NDArray[np.float64]
-    to_background: npt.NDArray[np.float64]
-    size: tuple[int, int]
+    inside: BoolMap | None  # of the box
+    outside: BoolMap  # of the box by more than `BOX_SLACK`; nowhere without one
+    to_object: npt.NDArray[np.float64]  # pixels to the nearest positive click, or infinity
+    to_background: npt.NDArray[np.float64]  # to the nearest negative click
+    size: tuple[int, int]  # (H, W) before the reduction
 
     @property
     def guess_radius(self) -> float:
@@ -69,18 +63,11 @@ def make_scene(
     previous: FloatMap | None,
     longest: int | None = None,
 ) -> Scene:
-    """Reduce an image and draw its prompts.
+    """Reduce an image `(H, W, 3)` to a longer side in pixels, and draw its prompts.
 
-    The guess is where `previous` is above 1/2; without it, the inside of the box; without a
-    box, disks around the positive clicks, as far as no negative click is nearer.
-
-    Args:
-        image: RGB, uint8, shape `(H, W, 3)`.
-        clicks: At whole pixels of the image.
-        box: Inside the image, or None.
-        previous: Probability, shape `(H, W)`, or None.
-        longest: Longer side in pixels that the image is reduced to; a smaller one, and any with
-            None, stays as it is.
+    The guess is where the probability `previous`, `(H, W)`, is above 1/2; without it, the inside
+    of the box; without a box, disks around the positive clicks, as far as no negative click is
+    nearer.
     """
     height, width = size = image.shape[0], image.shape[1]
     scale = 1.0 if longest is None else min(1.0, longest / max(size))
@@ -94,7 +81,10 @@ def make_scene(
     inside, outside = None, np.zeros(small, dtype=np.bool_)
     if box is not None:
         inside = _box_map(box, size, small)
-        outside = ~_box_map(_with_slack(box, size), size, small)
+        x0, y0, x1, y1 = box  # slices end at the border of the image, but must not begin before it
+        slack = math.ceil(BOX_SLACK * max(x1 - x0, y1 - y0))
+        larger = max(0, x0 - slack), max(0, y0 - slack), x1 + slack, y1 + slack
+        outside = ~_box_map(larger, size, small)
     nearest = to_object <= to_background
     if previous is not None:
         guess = _resized(previous, small) > 0.5
@@ -125,13 +115,6 @@ def _box_map(box: Box, size: tuple[int, int], small: tuple[int, int]) -> BoolMap
     x0, y0, x1, y1 = box
     inside[y0:y1, x0:x1] = 1
     return np.asarray(_resized(inside, small) >= 0.5)
-
-
-def _with_slack(box: Box, size: tuple[int, int]) -> Box:
-    x0, y0, x1, y1 = box
-    slack = math.ceil(BOX_SLACK * max(x1 - x0, y1 - y0))
-    height, width = size
-    return max(0, x0 - slack), max(0, y0 - slack), min(width, x1 + slack), min(height, y1 + slack)
 
 
 def _distance(clicks: Iterable[Click], size: tuple[int, int]) -> npt.NDArray[np.float64]:

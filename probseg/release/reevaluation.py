@@ -224,7 +224,7 @@ def _name(described: Mapping[str, Any]) -> str:
     """Return the name of a data set in results."""
     kind = SETS[class_name(described)]
     arguments: Mapping[str, Any] = described["init_args"]
-    return _name(arguments["dataset"]) if kind is Selected else str(kind.name_with(arguments))
+    return _name(arguments["dataset"]) if kind is Selected else str(kind.display_name(arguments))
 
 
 def reevaluate(model: Network, evaluation: Evaluation, device: str = "cpu") -> dict[str, float]:

@@ -15,13 +15,12 @@ from rich.console import Console
 
 from probseg.cli.arguments import add_device, check_writable
 from probseg.errors import DataError, DatasetNotFoundError, DownloadError, UsageError
-from probseg.paths import zoo_dir
+from probseg.paths import offline, zoo_dir
 from probseg.release.card import render_table, write_table
 from probseg.release.evaluations import Evaluation, read_evaluations
 from probseg.release.publish import Facts, check_same_weights, facts_of, publish
 from probseg.terminal import Grid, Terminal, console, print_table
 from probseg.texts import read_text, tell
-from probseg.transfer import offline
 from probseg.zoo.create import create_model
 from probseg.zoo.figures import is_clicks
 from probseg.zoo.hub import PREFIX

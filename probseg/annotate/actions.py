@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from probseg.annotate import output
-from probseg.annotate.errors import MissingError, RequestError
+from probseg.annotate.database import LONGEST_LABEL, MOST_LABELS, is_label
+from probseg.annotate.files import finished
 from probseg.annotate.photographs import Photograph, stored_labels
-from probseg.annotate.settings import LONGEST_LABEL, MOST_LABELS, is_label
 from probseg.annotate.steps import (
     CHECKS,
+    RequestError,
     StoredStep,
     as_step,
     check_polygons,
-    check_snap,
     check_step,
+    check_truth,
     stored_patch,
 )
-from probseg.annotate.store import State, StoredObject
+from probseg.annotate.store import MissingError, State, StoredObject
 from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.interact.session import Answer
@@ -45,34 +45,26 @@ Request = Mapping[str, Any]
 
 
 def add_step(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Answer a click or a box, and add it to the open object or to a new one."""
-    one = sessions.store.open_object(photograph.name)
-    _add(sessions, photograph, one, checked_step(action, photograph))
-    return False
+    """Answer a click, a box or a stroke, and add it to the open object or to a new one.
 
-
-def paint(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Add a stroke; one with `snap` is stored as the patch that it is with the present answer."""
-    one = sessions.store.open_object(photograph.name)
-    step = checked_step(action, photograph)
-    try:
-        snap = check_snap(action)
-    except ValueError as error:
-        raise RequestError(str(error)) from error
-    if snap:
-        session = sessions.answers.session(photograph, one)
+    A stroke with `snap` keeps to contours and edges, and is stored as the pixels that it has then.
+    """
+    current = sessions.store.open_object(photograph.name)
+    step = check_step(action, readable_size(photograph))
+    if step["type"] == "brush" and check_truth(action, "snap", otherwise=False):
+        session = sessions.answers.session(photograph, current)
         image = session.photograph.full.permute(1, 2, 0).cpu().numpy()
         stroke, state = as_step(step), session.answer.state
         assert isinstance(stroke, Stroke), "its type is that of a stroke"
         step = stored_patch(snapped(stroke, image, state.probability))
-    _add(sessions, photograph, one, step)
+    _add(sessions, photograph, current, step)
     return False
 
 
 def edit(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Fill the holes of the open object, or remove its parts that nobody clicked on, as a step."""
-    one = _open_object(sessions, photograph, NO_OBJECT)
-    session = sessions.answers.session(photograph, one)
+    current = _open_object(sessions, photograph, NO_OBJECT)
+    session = sessions.answers.session(photograph, current)
     mask = _drawn(sessions, photograph, session.answer)
     if action["type"] == "fill_holes":
         patch, otherwise = fill_holes(mask), "the object has no hole"
@@ -80,7 +72,7 @@ def edit(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
         patch, otherwise = remove_islands(mask, session.clicks), "the object has no stray part"
     if not patch.pixels.any():
         raise RequestError(otherwise)
-    _patch(sessions, photograph, one, patch)
+    _patch(sessions, photograph, current, patch)
     return False
 
 
@@ -89,16 +81,14 @@ def reshape(sessions: Sessions, photograph: Photograph, action: Request) -> bool
 
     Where the outline is as it was the mask stays as it is, however much the outline is simplified.
     """
-    one = _open_object(sessions, photograph, NO_OBJECT)
-    size = _readable_size(photograph)
-    try:
-        before = polygons.fill(check_polygons(action, "before", size), size)
-        after = polygons.fill(check_polygons(action, "after", size), size)
-    except ValueError as error:
-        raise RequestError(str(error)) from error
+    current = _open_object(sessions, photograph, NO_OBJECT)
+    size = readable_size(photograph)
+    before, after = (
+        polygons.fill(check_polygons(action, name, size), size) for name in ("before", "after")
+    )
     for patch in (Patch(after & ~before), Patch(before & ~after, positive=False)):
         if patch.pixels.any():
-            one = _patch(sessions, photograph, one, patch)
+            current = _patch(sessions, photograph, current, patch)
     return False
 
 
@@ -107,18 +97,16 @@ def split(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
 
     The open object is finished before.
     """
-    one = _finished_object(sessions, photograph, action.get("object"))
-    mask = _finished_mask(one, photograph)
+    stored, mask = _finished_object(sessions, photograph, action.get("object"))
     parts = islands(mask)
     largest = next(parts)
     if np.array_equal(largest, mask):
         msg = "the object has one part"
         raise RequestError(msg)
     _close_object(sessions, photograph, {})
-    _patch_finished(sessions, photograph, one, Patch(mask & ~largest, positive=False))
+    _patch_finished(sessions, photograph, stored, Patch(mask & ~largest, positive=False))
     for part in parts:
-        mask_file = output.finished(part.astype(np.uint8))
-        sessions.store.add_finished(photograph.name, mask_file, one.label)
+        sessions.store.add_finished(photograph.name, finished(part.astype(np.uint8)), stored.label)
     return True
 
 
@@ -127,21 +115,21 @@ def merge(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
 
     The open object is finished before, while `other` still has its pixels.
     """
-    one = _finished_object(sessions, photograph, action.get("object"))
-    other = _finished_object(sessions, photograph, action.get("other"))
-    if one.id == other.id:
+    stored, _ = _finished_object(sessions, photograph, action.get("object"))
+    other, mask = _finished_object(sessions, photograph, action.get("other"))
+    if stored.id == other.id:
         msg = "`other` must be another object than `object`"
         raise RequestError(msg)
     _close_object(sessions, photograph, {})
     sessions.store.delete(other.id)
-    _patch_finished(sessions, photograph, one, Patch(_finished_mask(other, photograph)))
+    _patch_finished(sessions, photograph, stored, Patch(mask))
     return True
 
 
 def copy(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Begin an object with the mask and the label of a finished one of another photograph."""
     source = sessions.photograph(str(action.get("photo")))
-    one = _finished_object(sessions, source, action.get("object"))
+    stored, _ = _finished_object(sessions, source, action.get("object"))
     if source.size != photograph.size:
         msg = (
             f"{source.name} has the size {source.size}, {photograph.name} {photograph.size}; "
@@ -149,42 +137,50 @@ def copy(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
         )
         raise RequestError(msg)
     closed = _close_object(sessions, photograph, {})
-    sessions.store.begin(photograph.name, one.label, one.mask)
+    sessions.store.begin(photograph.name, stored.label, stored.mask)
     return closed
 
 
-def undo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Take the last change of the photograph back, whatever it was."""
-    return _move(sessions, photograph, sessions.store.undo, "nothing to undo")
+def move(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Take the last change of the photograph back, whatever it was, or redo it."""
 
+    def in_files() -> list[tuple[object, ...]]:
+        rejected = sessions.store.photograph(photograph.name).state == "rejected"
+        objects = [one for one in sessions.store.objects(photograph.name) if one.mask is not None]
+        return [(rejected,), *((one.id, one.open, one.label, one.mask) for one in objects)]
 
-def redo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Bring the change back that was taken back last."""
-    return _move(sessions, photograph, sessions.store.redo, "nothing to redo")
+    before, kind = in_files(), action["type"]
+    if not (sessions.store.undo if kind == "undo" else sessions.store.redo)(photograph.name):
+        msg = f"nothing to {kind}"
+        raise RequestError(msg)
+    changed = in_files() != before
+    if changed:
+        sessions.answers.drop(photograph)
+    return changed
 
 
 def clear(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Delete all steps of the open object."""
-    one = _open_object(sessions, photograph, "nothing to clear: no object is open")
-    sessions.store.clear(one.id)
+    current = _open_object(sessions, photograph, "nothing to clear: no object is open")
+    sessions.store.clear(current.id)
     return False
 
 
 def cancel(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Delete the open object, or leave it as it was before it was opened again."""
-    one = _open_object(sessions, photograph, "nothing to cancel: no object is open")
+    current = _open_object(sessions, photograph, "nothing to cancel: no object is open")
     sessions.answers.drop(photograph)
-    if one.mask is None:
-        sessions.store.delete(one.id)
+    if current.mask is None:
+        sessions.store.delete(current.id)
     else:
-        sessions.store.close_again(one.id)
-    return one.mask is not None
+        sessions.store.close_again(current.id)
+    return current.mask is not None
 
 
 def finish(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Close the open object with its mask and perhaps a label."""
-    one = _open_object(sessions, photograph, NO_OBJECT)
-    _finish(sessions, photograph, one, checked_label(action.get("label", one.label)))
+    current = _open_object(sessions, photograph, NO_OBJECT)
+    _finish(sessions, photograph, current, checked_label(action.get("label", current.label)))
     return True
 
 
@@ -203,37 +199,36 @@ def set_state(sessions: Sessions, photograph: Photograph, action: Request) -> bo
 
 def reopen(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Open a finished object, whose mask is the answer from now on."""
-    one = find_object(sessions, photograph, action.get("object"))
-    if not one.open:
+    stored = _find_object(sessions, photograph, action.get("object"))
+    if not stored.open:
         _close_object(sessions, photograph, {})
-        sessions.store.reopen(one.id)
+        sessions.store.reopen(stored.id)
     return True
 
 
 def delete(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Delete an object."""
-    sessions.store.delete(find_object(sessions, photograph, action.get("object")).id)
+    sessions.store.delete(_find_object(sessions, photograph, action.get("object")).id)
     return True
 
 
 def set_label(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Set the class of an object."""
-    one = find_object(sessions, photograph, action.get("object"))
-    _set_label(sessions, one, checked_label(action.get("label")))
+    stored = _find_object(sessions, photograph, action.get("object"))
+    _set_label(sessions, stored, checked_label(action.get("label")))
     return True
 
 
 ACTIONS: dict[str, Callable[[Sessions, Photograph, Request], bool]] = {
     **dict.fromkeys(CHECKS, add_step),
-    "brush": paint,
     "fill_holes": edit,
     "remove_islands": edit,
     "reshape": reshape,
     "split": split,
     "merge": merge,
     "copy": copy,
-    "undo": undo,
-    "redo": redo,
+    "undo": move,
+    "redo": move,
     "clear": clear,
     "cancel": cancel,
     "finish": finish,
@@ -246,13 +241,7 @@ ACTIONS: dict[str, Callable[[Sessions, Photograph, Request], bool]] = {
 
 
 def carry_out(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Carry out an action of any type; return whether finished objects changed.
-
-    Raises:
-        RequestError: If the action is unknown or cannot be carried out.
-        MissingError: If there is no such object.
-        DataError: If the photograph cannot be read.
-    """
+    """Carry out an action of any type; return whether finished objects changed."""
     kind = action.get("type")
     if not isinstance(kind, str) or kind not in ACTIONS:
         msg = f"unknown action {kind!r:.200}; known are {list(ACTIONS)}"
@@ -260,12 +249,11 @@ def carry_out(sessions: Sessions, photograph: Photograph, action: Request) -> bo
     return ACTIONS[kind](sessions, photograph, action)
 
 
-def checked_step(action: Request, photograph: Photograph) -> StoredStep:
-    """Validate a step on a photograph; see `check_step`."""
-    try:
-        return check_step(action, _readable_size(photograph))
-    except (TypeError, ValueError) as error:
-        raise RequestError(str(error)) from error
+def readable_size(photograph: Photograph) -> tuple[int, int]:
+    """Return `(H, W)` of a photograph that can be read."""
+    if photograph.size is None:
+        raise DataError(photograph.error)
+    return photograph.size
 
 
 def checked_label(label: object) -> str | None:
@@ -279,72 +267,58 @@ def checked_label(label: object) -> str | None:
     return name
 
 
-def find_object(sessions: Sessions, photograph: Photograph, number: object) -> StoredObject:
-    """Return an object of a photograph by its number.
-
-    Raises:
-        MissingError: If there is none.
-    """
-    for one in sessions.store.objects(photograph.name):
-        if type(number) is int and one.id == number:
-            return one
+def _find_object(sessions: Sessions, photograph: Photograph, number: object) -> StoredObject:
+    """Return an object of a photograph by its number."""
+    for stored in sessions.store.objects(photograph.name):
+        if type(number) is int and stored.id == number:
+            return stored
     raise MissingError(str(number))
 
 
-def _readable_size(photograph: Photograph) -> tuple[int, int]:
-    if photograph.size is None:
-        raise DataError(photograph.error)
-    return photograph.size
-
-
-def _finished_object(sessions: Sessions, photograph: Photograph, number: object) -> StoredObject:
-    """Return a finished object by its number."""
-    one = find_object(sessions, photograph, number)
-    if one.mask is None or one.open:
-        msg = f"object {one.id} of {photograph.name} is not finished"
+def _finished_object(
+    sessions: Sessions, photograph: Photograph, number: object
+) -> tuple[StoredObject, npt.NDArray[np.bool_]]:
+    """Return a finished object by its number, and its mask `(H, W)`."""
+    stored = _find_object(sessions, photograph, number)
+    if stored.mask is None or stored.open:
+        msg = f"object {stored.id} of {photograph.name} is not finished"
         raise RequestError(msg)
-    return one
-
-
-def _finished_mask(one: StoredObject, photograph: Photograph) -> npt.NDArray[np.bool_]:
-    assert one.mask is not None, "it is finished"
-    mask: npt.NDArray[np.bool_] = stored_labels(one.mask, photograph) == 1
-    return mask
-
-
-def _patch_finished(
-    sessions: Sessions, photograph: Photograph, one: StoredObject, patch: Patch
-) -> None:
-    """Open a finished object, give it a patch, and finish it; no other one is open."""
-    sessions.answers.drop_finished(photograph)  # this one is not among them meanwhile
-    sessions.store.reopen(one.id)
-    _finish(sessions, photograph, _patch(sessions, photograph, one, patch), one.label)
+    return stored, stored_labels(stored.mask, photograph) == 1
 
 
 def _open_object(sessions: Sessions, photograph: Photograph, otherwise: str) -> StoredObject:
-    one = sessions.store.open_object(photograph.name)
-    if one is None:
+    current = sessions.store.open_object(photograph.name)
+    if current is None:
         raise RequestError(otherwise)
-    return one
+    return current
 
 
 def _add(
-    sessions: Sessions, photograph: Photograph, one: StoredObject | None, step: StoredStep
+    sessions: Sessions, photograph: Photograph, current: StoredObject | None, step: StoredStep
 ) -> None:
     """Answer a step, and add it to the open object or, if that is None, to a new one."""
-    sessions.answers.session(photograph, one).add(as_step(step))
-    number = sessions.store.begin(photograph.name) if one is None else one.id
+    sessions.answers.session(photograph, current).add(as_step(step))
+    number = sessions.store.begin(photograph.name) if current is None else current.id
     sessions.store.add_step(number, step)
     sessions.answers.stored(photograph, number, step)
 
 
 def _patch(
-    sessions: Sessions, photograph: Photograph, one: StoredObject, patch: Patch
+    sessions: Sessions, photograph: Photograph, current: StoredObject, patch: Patch
 ) -> StoredObject:
     """Add a patch to the open object; return the object with this step."""
     step = stored_patch(patch)
-    _add(sessions, photograph, one, step)
-    return replace(one, steps=(*one.steps, step))
+    _add(sessions, photograph, current, step)
+    return replace(current, steps=(*current.steps, step))
+
+
+def _patch_finished(
+    sessions: Sessions, photograph: Photograph, stored: StoredObject, patch: Patch
+) -> None:
+    """Open a finished object, give it a patch, and finish it; no other one is open."""
+    sessions.answers.drop_finished(photograph)  # this one is not among them meanwhile
+    sessions.store.reopen(stored.id)
+    _finish(sessions, photograph, _patch(sessions, photograph, stored, patch), stored.label)
 
 
 def _drawn(sessions: Sessions, photograph: Photograph, answer: Answer) -> npt.NDArray[np.bool_]:
@@ -355,69 +329,41 @@ def _drawn(sessions: Sessions, photograph: Photograph, answer: Answer) -> npt.ND
     return mask
 
 
-def _move(
-    sessions: Sessions, photograph: Photograph, move: Callable[[str], bool], otherwise: str
-) -> bool:
-    """Move in the history of a photograph; an error says `otherwise` where it ends."""
-
-    def finished() -> list[tuple[object, ...]]:
-        rejected = sessions.store.photograph(photograph.name).state == "rejected"
-        objects = [one for one in sessions.store.objects(photograph.name) if one.mask is not None]
-        return [(rejected,), *((one.id, one.open, one.label, one.mask) for one in objects)]
-
-    before = finished()
-    if not move(photograph.name):
-        raise RequestError(otherwise)
-    changed = finished() != before
-    if changed:
-        sessions.answers.drop(photograph)
-    return changed
-
-
 def _close_object(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Finish the open object, if there is one; without any prompt it is deleted.
+    """Finish the open object, perhaps with the label of an action; return whether there was one.
 
-    Args:
-        sessions: All photographs.
-        photograph: The photograph.
-        action: Perhaps with a `label` for the object.
-
-    Returns:
-        Whether there was one.
-
-    Raises:
-        RequestError: If the prompts give no pixel.
+    Without any prompt it is deleted.
     """
-    one = sessions.store.open_object(photograph.name)
-    if one is None:
+    current = sessions.store.open_object(photograph.name)
+    if current is None:
         return False
-    if sessions.answers.session(photograph, one).answer.mask is None:
-        sessions.store.delete(one.id)
+    if sessions.answers.session(photograph, current).answer.mask is None:
+        sessions.store.delete(current.id)
     else:
-        label = checked_label(action.get("label", one.label))
-        _finish(sessions, photograph, one, label)
+        label = checked_label(action.get("label", current.label))
+        _finish(sessions, photograph, current, label)
     return True
 
 
 def _finish(
-    sessions: Sessions, photograph: Photograph, one: StoredObject, label: str | None
+    sessions: Sessions, photograph: Photograph, current: StoredObject, label: str | None
 ) -> None:
-    answer = sessions.answers.session(photograph, one).answer
+    answer = sessions.answers.session(photograph, current).answer
     mask = _drawn(sessions, photograph, answer)
     labels = mask.astype(np.uint8)
-    if one.mask is not None:
-        labels[(stored_labels(one.mask, photograph) == 255) & ~mask] = 255
-    _set_label(sessions, one, label)
-    quality = one.quality
-    if one.kept != len(one.steps):  # otherwise the mask is the stored one
+    if current.mask is not None:  # pixels that a file said to ignore stay ignored
+        labels[(stored_labels(current.mask, photograph) == 255) & ~mask] = 255
+    _set_label(sessions, current, label)
+    quality = current.quality
+    if current.kept != len(current.steps):  # otherwise the mask is the stored one
         quality = None if answer.mask is None else round(answer.mask.quality, 3)
-    sessions.store.finish(one.id, output.finished(labels), sessions.answerer.name, quality)
+    sessions.store.finish(current.id, finished(labels), sessions.answerer.name, quality)
     sessions.answers.drop(photograph)
 
 
-def _set_label(sessions: Sessions, one: StoredObject, label: str | None) -> None:
+def _set_label(sessions: Sessions, stored: StoredObject, label: str | None) -> None:
     """Set the class of an object, which can be chosen from now on."""
-    sessions.store.set_label(one.id, label)
+    sessions.store.set_label(stored.id, label)
     known = sessions.labels
     if label is not None and label not in known and len(known) < MOST_LABELS:
         sessions.labels.append(label)

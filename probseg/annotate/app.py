@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from probseg.annotate.errors import MissingError, RequestError
 from probseg.annotate.photographs import shown, thumbnail
-from probseg.annotate.responses import AsciiJson, refusal
-from probseg.annotate.security import READER, Guard
+from probseg.annotate.routes import AsciiJson, refusal
+from probseg.annotate.server import READER, Guard
 from probseg.annotate.sessions import Sessions
-from probseg.annotate.store import StaleRevisionError
+from probseg.annotate.steps import RequestError
+from probseg.annotate.store import MissingError, StaleRevisionError
 from probseg.errors import USER_ERRORS, DataError
 from probseg.page import SHARED
 
@@ -44,14 +44,7 @@ THUMBNAILS = 2000
 def create_app(
     sessions: Sessions, hosts: frozenset[str], token: str, reader: str | None = None
 ) -> Guard:
-    """Return the ASGI application that serves the page and its data.
-
-    Args:
-        sessions: The folder that is annotated.
-        hosts: See `Guard`, as for the other.
-        token: Of the printed address.
-        reader: Of the address with which nothing can be changed; None without.
-    """
+    """Return the ASGI application that serves the page and its data."""
 
     @lru_cache(THUMBNAILS)
     def small(name: str) -> bytes:

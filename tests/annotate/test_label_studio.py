@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from probseg.annotate.tools.label_studio import Backend, asked, create_app
-from probseg.annotate.tools.label_studio_images import Images, Server
+from probseg.annotate.tools.label_studio import Backend, Images, Server, asked, create_app
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.cli import main
 from probseg.formats import brush

@@ -15,8 +15,8 @@ from pycocotools import mask as coco_mask
 
 from probseg import Predictor
 from probseg.annotate import files
+from probseg.annotate.answers import Answerer
 from probseg.annotate.frames import unpack
-from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import list_photographs, refusals
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
@@ -55,7 +55,7 @@ CLICKS = [(64.2, 48.9, True), (5.5, 5.5, False), (64.0, 30.0, True)]
 
 
 def test_masks_are_those_of_the_predictor_for_the_same_prompts(client):
-    predictor = Predictor.from_pretrained(MODEL, zoom="scales")
+    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.answerer.zoom)
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     for x, y, positive in CLICKS:
         _, mask = client.click(x, y, positive)
@@ -175,7 +175,7 @@ def test_wrong_fields_of_a_snapped_stroke_are_refused(client, wrong, said):
 
 def test_finished_objects_are_files_that_training_reads(client):
     _, first = client.click(*CLICKS[0])
-    predictor = Predictor.from_pretrained(MODEL, zoom="scales")
+    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.answerer.zoom)
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     x, y, positive = CLICKS[0]
     quality = pytest.approx(predictor.predict([Click(int(x), int(y), positive)]).quality, abs=1e-3)
@@ -599,7 +599,7 @@ def test_files_that_could_not_be_written_are_written_later(client, monkeypatch):
 
     client.click(*CLICKS[0])
     with monkeypatch.context() as patched:
-        patched.setattr("probseg.annotate.output.write_masks", full)
+        patched.setattr("probseg.annotate.files.write_masks", full)
         revision = client.get(client.path())["revision"]
         body = {"sequence": 1, "revision": revision, "action": {"type": "finish", "label": None}}
         answer = client.http.post(f"{client.path()}/actions", json=body)

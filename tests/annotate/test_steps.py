@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probseg.annotate.models import Answerer
+from probseg.annotate.answers import Answerer
 from probseg.annotate.steps import as_step, check_step
 from probseg.images import read_image
 from probseg.interact import Session

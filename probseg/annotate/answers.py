@@ -143,13 +143,13 @@ MEMORY = 1 << 30
 class _Opened:
     """A photograph in memory."""
 
-    image: InteractionState  # The photograph without prompts
-    image_nbytes: int  # Bytes of it and its encoding
+    image: InteractionState  # without prompts
+    image_nbytes: int  # bytes of it and its encoding
     # All finished objects, bool, shape `(H, W)`; None if not known
     finished: npt.NDArray[np.bool_] | None = None
-    number: int | None = None  # Of the object of the session; None for one that is not stored
-    steps: tuple[StoredStep, ...] = ()  # Of the session, those that were undone included
-    session: Session | None = None  # Steps of the open object; None if not known
+    number: int | None = None  # of the object of the session; None for one that is not stored
+    steps: tuple[StoredStep, ...] = ()  # of the session, those that were undone included
+    session: Session | None = None  # steps of the open object; None if not known
 
     @property
     def nbytes(self) -> int:

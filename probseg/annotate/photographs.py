@@ -47,10 +47,10 @@ _DECODING = threading.Lock()  # a page asks for many pictures at once, each of w
 class Photograph:
     """A file of the folder."""
 
-    id: str  # Opaque name for clients, hexadecimal
-    path: Path  # The file
+    id: str  # opaque name for clients, hexadecimal
+    path: Path
     size: tuple[int, int] | None  # `(H, W)` after the EXIF rotation; None if it cannot be read
-    error: str | None = None  # Why it cannot be read; None if it can
+    error: str | None = None  # why it cannot be read; None if it can
 
     @cached_property
     def name(self) -> str:

@@ -39,38 +39,37 @@ photograph out of all files, or sends it back."""
 
 
 class Finished(NamedTuple):
-    """A finished mask."""
+    """A finished mask: as a mask file, as COCO's compressed run lengths, and its pixels."""
 
-    png: bytes  # As a mask file
-    counts: str  # As COCO's compressed run lengths
-    area: int  # Pixels of the object
+    png: bytes
+    counts: str
+    area: int
 
 
 class StoredPhotograph(NamedTuple):
     """What is stored of a photograph itself."""
 
-    state: State  # Whether it is done
-    revision: int  # Number of its changes
-    undo: bool  # Whether there is a change to undo
-    redo: bool  # Whether there is one to redo
+    state: State
+    revision: int  # number of its changes
+    undo: bool  # whether there is a change to undo
+    redo: bool
 
 
 class Overview(NamedTuple):
     """What the list of photographs says of one of them."""
 
-    state: State  # Whether it is done
-    labels: dict[str, int]  # Number of finished objects by label, which is empty for those without
-    # The lowest `Mask.quality` of its finished objects; None where none has one
-    quality: float | None
+    state: State
+    labels: dict[str, int]  # number of finished objects by label, which is empty for those without
+    quality: float | None  # the lowest `Mask.quality` of its finished objects
 
 
 class Effort(NamedTuple):
     """Work on the finished objects of a label."""
 
-    label: str  # Empty for objects without
-    objects: int  # Their number; masks that were read from files count once somebody opened them
-    seconds: float  # Spent on all of them
-    clicks: int  # On all of them
+    label: str  # empty for objects without
+    objects: int  # masks that were read from files count once somebody opened them
+    seconds: float
+    clicks: int
 
 
 class MissingError(KeyError):
@@ -85,23 +84,17 @@ class StaleRevisionError(RuntimeError):
 class StoredObject:
     """An object of a photograph."""
 
-    id: int  # Number of the object, unique in the database
-    label: str | None  # Its class; None without
-    open: bool  # Whether it is being annotated; at most one of a photograph is
-    steps: tuple[dict[str, Any], ...]  # Clicks, boxes, strokes and patches in order
-    # Number of steps to which `mask` is the answer; 0 if there are none, or if one of them was
-    # replaced since
-    kept: int
+    id: int  # unique in the database
+    label: str | None
+    open: bool  # whether it is being annotated; at most one of a photograph is
+    steps: tuple[dict[str, Any], ...]  # clicks, boxes, strokes and patches in order
+    kept: int  # number of steps to which `mask` is the answer; 0 if one was replaced since
     mask: bytes | None  # PNG of the finished mask; None before
-    counts: str | None  # The same as COCO's compressed run lengths
-    area: int | None  # Pixels of the finished mask; None before
-    # PNG of the mask before the first step, which was read from a file or copied from another
-    # photograph; None without
-    base: bytes | None
-    model: str | None  # Name of the model that answered last; None for masks that were read
-    # Time spent on it, from the last step on another object to its end, pauses cut to
-    # `LONGEST_PAUSE`
-    seconds: float
+    counts: str | None  # the same as COCO's compressed run lengths
+    area: int | None
+    base: bytes | None  # PNG of the mask before the first step, read from a file or copied
+    model: str | None  # which answered last; None for masks that were read
+    seconds: float  # from the last step on another object to its end, without long pauses
     quality: float | None  # `Mask.quality` of the finished mask; None for masks that were read
 
 
@@ -306,9 +299,8 @@ class Store:
 
     def _count_time(self, number: int) -> None:
         """Add the time since the last step of an object to its seconds."""
-        (touched,) = self._db.execute(
-            "SELECT touched FROM objects WHERE id = ?", (number,)
-        ).fetchone()
+        sql = "SELECT touched FROM objects WHERE id = ?"
+        (touched,) = self._db.execute(sql, (number,)).fetchone()
         self._last = now = time.time()
         sql = "UPDATE objects SET seconds = seconds + ?, touched = ? WHERE id = ?"
         self._db.execute(sql, (_counted(now - (touched or now)), now, number))

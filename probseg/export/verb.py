@@ -28,15 +28,7 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `probseg export`.
-
-    Args:
-        arguments: What follows `export` on the command line.
-
-    Raises:
-        UsageError: If an option cannot be used, or see `export_model`.
-        UnknownNameError: If there is no such model.
-    """
+    """Run `probseg export`."""
     options = _parser().parse_args(list(arguments))
     check_writable("--output", options.output)
     model = create_interactive(options.model, pretrained=True)

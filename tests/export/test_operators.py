@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from probseg.export.operators import Replaced, adaptive_avg_pool2d, solve
+from probseg.export.graphs import Replaced, adaptive_avg_pool2d, solve
 
 
 @pytest.mark.parametrize(("size", "grid"), [((12, 9), (4, 3)), ((10, 13), (4, 8)), ((3, 5), 8)])

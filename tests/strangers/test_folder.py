@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from audit import watch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -26,6 +25,7 @@ from probseg.data import ImageMaskFolder
 from probseg.errors import DataError, UsageError
 from probseg.paths import LEADS_OUT, leads_out
 from probseg.terminal import console
+from strangers.audit import watch
 from support.annotate_client import MODEL, begin, draw_photographs
 from support.rows import each
 

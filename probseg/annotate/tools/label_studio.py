@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
     # A file, the content of one, or the address of one in Label Studio (path and query)
     place: Path | bytes | str
-    changed: int = 0  # Time of the last change of a file, in nanoseconds
+    changed: int = 0  # time of the last change of a file, in nanoseconds
 
     @property
     def key(self) -> Hashable:
@@ -191,15 +191,15 @@ def _path_on(server: str, address: str, task: int) -> str | None:
 class Question(NamedTuple):
     """A request for the mask of one object."""
 
-    image: str  # Address of the image in the task
-    task: int  # Number of the task
+    image: str  # address of the image in the task
+    task: int  # number of the task
     size: tuple[float, float]  # `(H, W)` of the image as Label Studio shows it
-    positive: list[tuple[float, float]]  # Points `(x, y)` on the object, in pixels
-    negative: list[tuple[float, float]]  # Points on the background
+    positive: list[tuple[float, float]]  # points `(x, y)` on the object, in pixels
+    negative: list[tuple[float, float]]  # points on the background
     box: tuple[float, float, float, float] | None  # `(x0, y0, x1, y1)`, or None
-    label: str  # Chosen by the annotator
-    tag: str  # Name of the tag `BrushLabels`
-    image_tag: str  # Name of the tag `Image`
+    label: str  # chosen by the annotator
+    tag: str  # name of the tag `BrushLabels`
+    image_tag: str  # name of the tag `Image`
 
 
 class Backend:

@@ -541,7 +541,7 @@ def test_settings_are_live_and_checked(client):
     client = again(client)
     assert client.get("/api/session")["settings"]["zoom"] is None, "settings outlive the server"
     assert np.array_equal(client.mask(), wanted)
-    client.http.post("/api/settings", json={"zoom": "scales"})
+    client.http.post("/api/settings", json={"zoom": "look"})
     client.sessions.close()
 
 

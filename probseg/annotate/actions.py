@@ -169,8 +169,8 @@ class Change:
 
         def in_files() -> list[tuple[object, ...]]:
             rejected = self.store.photograph(self.name).state == "rejected"
-            objects = [one for one in self.store.objects(self.name) if one.mask is not None]
-            return [(rejected,), *((one.id, one.open, one.label, one.mask) for one in objects)]
+            objects = [o for o in self.store.objects(self.name) if o.mask is not None]
+            return [(rejected,), *((o.id, o.open, o.label, o.mask) for o in objects)]
 
         before, kind = in_files(), self.action["type"]
         if not (self.store.undo if kind == "undo" else self.store.redo)(self.name):

@@ -81,7 +81,7 @@ def describe_photograph(
         "state": stored.state,
         "error": photograph.error,
         "revision": stored.revision,
-        **describe_open(stored, next((one for one in objects if one.open), None)),
+        **describe_open(stored, next((o for o in objects if o.open), None)),
         "objects": describe_finished(objects, photograph),
     }
 

@@ -79,13 +79,13 @@ def list_photographs(folder: Path) -> list[Photograph]:
         )
         raise DataError(msg)
     twins = of_one_stem(readable)
-    found: list[Photograph] = []
+    photographs: list[Photograph] = []
     for path in sorted([*readable, *unread_files(place)]):
         name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
         size, error = None, None
         if leads_out(path, folder):
             error = LEADS_OUT
-        elif not _is_text(path.name):
+        elif any("\ud800" <= c <= "\udfff" for c in path.name):  # bytes that are not UTF-8
             error = "the name has bytes that are not text; rename the file"
         elif reason := too_long(path.name):
             error = reason
@@ -98,8 +98,8 @@ def list_photographs(folder: Path) -> list[Photograph]:
                 size = image_size(path)
             except DataError as unreadable:
                 error = str(unreadable).replace(f"{path}: ", "")
-        found.append(Photograph(name, path, size, error))
-    return found
+        photographs.append(Photograph(name, path, size, error))
+    return photographs
 
 
 def refusals(reasons: Iterable[tuple[str, str]]) -> list[str]:
@@ -157,7 +157,10 @@ def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
 
 
 def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.uint8]:
-    """Draw masks over one another at the size of the thumbnail."""
+    """Draw at most 255 masks, as PNG, over one another at the size of the thumbnail.
+
+    A pixel `(h, w)` has the place of its mask from 1 on, 0 outside of all.
+    """
     height, width = photograph.size or (1, 1)
     scale = min(1.0, THUMBNAIL / max(height, width))
     small = max(1, round(width * scale)), max(1, round(height * scale))
@@ -177,14 +180,6 @@ def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
         msg = "the file has changed since the server was started; start it again"
         raise DataError(msg)
     return image
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # Python keeps bytes that are not UTF-8 as lone surrogates
-        return False
-    return True
 
 
 def _encoded(pixels: npt.NDArray[np.uint8], kind: str) -> bytes:

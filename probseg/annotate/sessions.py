@@ -177,7 +177,7 @@ class Sessions:
         with self._lock:
             self.files.read(photograph)
             objects = self.store.objects(photograph.name)
-        masks = {one.id: one.mask for one in objects if one.mask is not None and not one.open}
+        masks = {o.id: o.mask for o in objects if o.mask is not None and not o.open}
         numbers = [*masks][:255]
         return pack({"objects": numbers}, small_map([masks[n] for n in numbers], photograph))
 

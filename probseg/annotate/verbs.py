@@ -131,13 +131,12 @@ def _annotate_parser() -> argparse.ArgumentParser:
     )
     add("--labels", type=_names, default=[], help="classes to choose from, separated by commas")
     add("--out", type=Path, help="folder for masks and annotations.json (default: FOLDER)")
-    add("--port", type=int, default=PORT, help="0 takes any free port (default: %(default)s)")
-    add(
-        "--host",
-        default="127.0.0.1",
-        help="address of the interface to listen on. The default serves this machine only. With "
-        "another address, everybody who can reach it and knows the printed address can see and "
-        "change the annotations, and the connection is not encrypted",
+    _add_address(
+        parser,
+        PORT,
+        ". The default serves this machine only. With another address, everybody who can reach it "
+        "and knows the printed address can see and change the annotations, and the connection is "
+        "not encrypted",
     )
     add("--no-browser", dest="browser", action="store_false", help="only print the address")
     add_device(parser)
@@ -276,12 +275,7 @@ def _add_server(parser: argparse.ArgumentParser, port: int, tool: str) -> None:
         default=RECOMMENDED,
         help="model of the zoo, model folder, or folder of a run (default: %(default)s)",
     )
-    add("--port", type=int, default=port, help="0 takes any free port (default: %(default)s)")
-    add(
-        "--host",
-        default="127.0.0.1",
-        help="address of the interface to listen on (default: %(default)s: this machine only)",
-    )
+    _add_address(parser, port, " (default: %(default)s: this machine only)")
     add(
         "--allow-host",
         action="append",
@@ -292,6 +286,13 @@ def _add_server(parser: argparse.ArgumentParser, port: int, tool: str) -> None:
     )
     _add_token(parser, tool)
     add_device(parser)
+
+
+def _add_address(parser: argparse.ArgumentParser, port: int, who: str) -> None:
+    """Add the options of an address; `who` ends the help of the interface."""
+    add = parser.add_argument
+    add("--port", type=int, default=port, help="0 takes any free port (default: %(default)s)")
+    add("--host", default="127.0.0.1", help=f"address of the interface to listen on{who}")
 
 
 def _add_token(parser: argparse.ArgumentParser, sender: str) -> None:

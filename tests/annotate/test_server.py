@@ -26,7 +26,7 @@ from probseg.interact.snapping import snapped
 from probseg.interact.steps import Stroke, covered
 from probseg.types import Click
 from probseg.zoo import store
-from support.annotate_client import HOST, MODEL, begin, draw_photographs
+from support.annotate_client import HOST, MODEL, again, begin, draw_photographs
 from support.fakes import micro_model
 from support.micro import described
 from support.rows import each
@@ -42,13 +42,6 @@ def client(tmp_path, answerer):
     client = begin(draw_photographs(tmp_path / "photos"), answerer)
     yield client
     client.sessions.close()
-
-
-def again(client):
-    """Stop a server without its leave, and start one on the same folder."""
-    client.sessions.store.close()
-    client.sessions.files.close()
-    return begin(client.sessions.folder, client.sessions.answerer)
 
 
 CLICKS = [(64.2, 48.9, True), (5.5, 5.5, False), (64.0, 30.0, True)]

@@ -352,11 +352,11 @@ def _renew(path: Path, old: sqlite3.Connection, version: int) -> None:
     Version 1 had no quality; version 3 has a history of statements as text; before it, steps that
     undo had taken back lay behind a cursor of their object.
     """
-    names = {statement: name for name, statement in INVERSES.items()}  # version 3 has the texts
+    inverses = {text: name for name, text in INVERSES.items()}  # version 3 has the texts
     numbers = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     history = []
     for *row, text in old.execute("SELECT * FROM history") if version == 3 else []:
-        name = names.get(LITERAL.sub("?", text))
+        name = inverses.get(LITERAL.sub("?", text))
         history.append((*row, name, ", ".join(LITERAL.findall(text))))
     if any(name is None for *_, name, _ in history):
         _logger.warning(

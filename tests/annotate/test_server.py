@@ -104,7 +104,7 @@ def test_strokes_hold_over_later_clicks_and_are_undone(client):
     client.sessions.close()
 
 
-SNAPPED = {"type": "brush", "radius": 20, "points": [[64, 48], [80, 48]], "snap": True}
+SNAPPED = {"type": "brush", "radius": 20, "points": [[64, 48], [96, 48]], "snap": True}
 
 
 def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
@@ -112,7 +112,7 @@ def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
     one = client.sessions.store.open_object("photo0.png")
     photograph = client.sessions.photographs[0]
     probability = client.sessions.answers.session(photograph, one).answer.state.probability
-    stroke = Stroke(((64.0, 48.0), (80.0, 48.0)), 20.0, positive=False)
+    stroke = Stroke(((64.0, 48.0), (96.0, 48.0)), 20.0, positive=False)
     pixels = snapped(stroke, read_image(photograph.path), probability).pixels
     assert 0 < pixels.sum() < covered(stroke, pixels.shape).sum()
     _, mask = client.act({**SNAPPED, "positive": False})
@@ -138,7 +138,7 @@ def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
 
 
 def test_a_snapped_stroke_begins_an_object(client):
-    stroke = Stroke(((64.0, 48.0), (80.0, 48.0)), 20.0)
+    stroke = Stroke(((64.0, 48.0), (96.0, 48.0)), 20.0)
     image = read_image(client.sessions.photographs[0].path)
     pixels = snapped(stroke, image, np.zeros(image.shape[:2], np.float32)).pixels
     _, mask = client.act(SNAPPED)
@@ -461,13 +461,12 @@ def test_all_prompts_are_in_the_annotations_and_give_the_mask_again(client, tmp_
 
 
 def test_what_the_command_line_chose_is_kept_for_the_next_start(tmp_path):
-    store.save(micro_model("micro_csa"), described("micro_csa"), tmp_path / "model")
-    folder, model = draw_photographs(tmp_path / "photos", 1), str(tmp_path / "model")
-    begin(folder, Answerer(model), labels=["cat", "dog"]).sessions.close()
+    folder = draw_photographs(tmp_path / "photos", 1)
+    begin(folder, Answerer(MODEL), labels=["cat", "dog"]).sessions.close()
     later = Answerer()
     client = begin(folder, later)
     assert client.get("/api/session")["labels"] == ["cat", "dog"]
-    assert later.name == model
+    assert later.name == MODEL != Answerer().name
     client.sessions.close()
     client = begin(folder, later, labels=["cow", "cat"])
     assert client.get("/api/session")["labels"] == ["cow", "cat", "dog"]

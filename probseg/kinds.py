@@ -32,10 +32,10 @@ KINDS: dict[str, dict[str, str]] = {
         "slot_gru": "probseg.family.slots.GRUSlotAttention2d",
     },
     "verb": {
-        "annotate": "probseg.annotate.verb.run",
+        "annotate": "probseg.annotate.verbs.run_annotate",
         "bench": "probseg.lab.bench_verb.run",
         "export": "probseg.export.verb.run",
-        "serve": "probseg.annotate.tools.verb.run",
+        "serve": "probseg.annotate.verbs.run_serve",
         "tune": "probseg.lab.tuning.run",
     },
     "data_verb": {

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import torch
 
-from probseg.annotate.models import Answerer
+from probseg.annotate.answers import Answerer
 from probseg.annotate.photographs import read_readable
 from probseg.annotate.sessions import Sessions
 from probseg.convert import READERS, WRITERS, Request, convert

@@ -1,24 +1,139 @@
-"""The sessions of open objects in memory, and their masks.
+"""The model, and the sessions of open objects in memory with their masks.
 
 A budget bounds the memory. An answer that was dropped is computed from the stored steps.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, read_readable, stored_labels
 from probseg.annotate.steps import StoredStep, as_step, check_place
 from probseg.annotate.store import Store, StoredObject
+from probseg.attention import Adaptation
+from probseg.attention.adaptation import UPDATES
+from probseg.descriptions import RECOMMENDED
 from probseg.errors import DataError
-from probseg.interact.session import Answer, Session
+from probseg.interact.loop import InteractionLoop
+from probseg.interact.photograph import as_photograph
+from probseg.interact.session import Answer, Session, build_loop, encode_image, prepared
 from probseg.interact.states import InteractionState
+from probseg.interact.zoom import RECOMMENDED_ZOOM
+from probseg.paths import is_path
+from probseg.zoo import create_interactive, list_models
+
+_logger = logging.getLogger(__name__)
+
+KNOBS = tuple(field.name for field in fields(Adaptation))
+"""Settings of `Segmenter.adapt`."""
+
+ITERATIONS = tuple(f"{kind}_iterations" for kind in UPDATES)
+"""Those of them that switch an adaptation off with 0."""
+
+MOST_ITERATIONS = 100
+"""Most iterations of an adaptation, ten times those of the page's sliders."""
+
+
+class Answerer:
+    """The current model, and the names of models that can replace it.
+
+    Without a name it is that of the earlier session, see `resume`, at first `RECOMMENDED`. Runs of
+    the folder `runs` that were validated can be chosen, too.
+    """
+
+    def __init__(
+        self, name: str | None = None, runs: Path | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        self.first, self._runs = name, runs
+        self.device = torch.device(device)
+        self.zoom: str | None = RECOMMENDED_ZOOM
+        self.load(name or RECOMMENDED)
+
+    @property
+    def names(self) -> list[str]:
+        """Models to choose from: the first one, the zoo's, and runs that were validated."""
+        runs = [] if self._runs is None else sorted(self._runs.glob("**/config.yaml"))
+        trained = [
+            str(run.parent)
+            for run in runs
+            if any(path.stem != "last" for path in run.parent.glob("checkpoints/*.ckpt"))
+        ]
+        shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
+        return list(dict.fromkeys([self.first or RECOMMENDED, *shipped, *trained]))
+
+    @property
+    def loop(self) -> InteractionLoop:
+        """The interaction with the model and the chosen zoom."""
+        return build_loop(self.model, self.zoom)
+
+    def load(self, name: str) -> None:
+        """Load another model; if this fails, keep the current one."""
+        self.model = prepared(create_interactive(name, pretrained=True), self.device)
+        self.name = name
+
+    def resume(self, folder: Path, model: str, settings: Mapping[str, Any]) -> None:
+        """Restore the model and the settings of an earlier session.
+
+        Nothing is changed if another model was asked for. What a folder of others says is followed
+        only to the models of the zoo and of the user's own runs, never to a path.
+        """
+        if model != (self.first or model):
+            return
+        path = Path(model)
+        inside = path.absolute().is_relative_to(folder.absolute())
+        inside |= path.resolve().is_relative_to(folder.resolve())
+        brought = self.first is None and is_path(model) and inside
+        if brought or model not in self.names:
+            _logger.warning("%s: was last used with %r: give --model to use it", folder, model)
+            return
+        self.first = model
+        if model != self.name:
+            self.load(model)
+        off = {name: 0 for name in ITERATIONS if settings.get(name) == 0}
+        try:
+            self.change({**settings, **dict.fromkeys(off, 1)})  # no prior without iterations
+            self.change(off)
+        except ValueError as error:
+            _logger.warning("%s: its last settings are not used: %.300s", folder, error)
+
+    def begin(self, image: npt.NDArray[np.uint8]) -> InteractionState:
+        """Return an image without prompts, encoded if that does not depend on prompts."""
+        return encode_image(self.model, as_photograph(image, self.device))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of inference; None for those that the network has not."""
+        return {**asdict(self.model.adaptation()), "zoom": self.zoom}
+
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Change settings of inference."""
+        rest = dict(settings)
+        zoom = rest.pop("zoom", self.zoom)
+        if zoom is not None and zoom != RECOMMENDED_ZOOM:
+            msg = f"`zoom` must be one of {[RECOMMENDED_ZOOM, None]}, got {zoom!r:.200}"
+            raise ValueError(msg)
+        unknown = sorted(set(rest) - set(KNOBS))
+        if unknown:
+            msg = f"unknown settings {unknown}; known are {[*KNOBS, 'zoom', 'avoid_finished']}"
+            raise ValueError(msg)
+        for name, value in rest.items():
+            most, kinds = (MOST_ITERATIONS, (int,)) if name in ITERATIONS else (1e6, (int, float))
+            if value is not None and not (type(value) in kinds and 0 <= value <= most):
+                msg = f"`{name}` must be a number from 0 to {most:g}, got {value!r:.200}"
+                raise ValueError(msg)
+        if any(value is not None for value in rest.values()):
+            self.model.adapt(Adaptation(**rest))
+        self.zoom = zoom
+
 
 MEMORY = 1 << 30
 """Bytes of photographs, encodings and answers that are kept in memory."""
@@ -26,23 +141,15 @@ MEMORY = 1 << 30
 
 @dataclass
 class _Opened:
-    """A photograph in memory.
+    """A photograph in memory."""
 
-    Args:
-        image: The photograph without prompts.
-        image_nbytes: Bytes of it and its encoding.
-        finished: All finished objects, bool, shape `(H, W)`; None if not known.
-        number: Of the object of the session; None for one that is not stored.
-        steps: Of the session, those that were undone included.
-        session: Steps of the open object; None if not known.
-    """
-
-    image: InteractionState
-    image_nbytes: int
+    image: InteractionState  # without prompts
+    image_nbytes: int  # bytes of it and its encoding
+    # All finished objects, bool, shape `(H, W)`; None if not known
     finished: npt.NDArray[np.bool_] | None = None
-    number: int | None = None
-    steps: tuple[StoredStep, ...] = ()
-    session: Session | None = None
+    number: int | None = None  # of the object of the session; None for one that is not stored
+    steps: tuple[StoredStep, ...] = ()  # of the session, those that were undone included
+    session: Session | None = None  # steps of the open object; None if not known
 
     @property
     def nbytes(self) -> int:
@@ -54,12 +161,8 @@ class _Opened:
 class Answers:
     """Answers to the steps of the open object of each photograph.
 
-    All methods are called under one lock.
-
-    Args:
-        answerer: The model.
-        store: Objects and their steps.
-        avoid_finished: Whether masks leave out the finished objects of a photograph.
+    All methods are called under one lock. Masks leave out the finished objects of a photograph if
+    `avoid_finished` says so.
     """
 
     def __init__(self, answerer: Answerer, store: Store, avoid_finished: bool) -> None:
@@ -76,15 +179,7 @@ class Answers:
         return sum(opened.nbytes for opened in self._opened.values())
 
     def open(self, photograph: Photograph, image: npt.NDArray[np.uint8] | None = None) -> _Opened:
-        """Return a photograph in memory, encoded where that does not depend on prompts.
-
-        Args:
-            photograph: The photograph.
-            image: Its pixels, RGB, uint8, shape `(H, W, 3)`; None reads them if needed.
-
-        Raises:
-            DataError: If the photograph cannot be read.
-        """
+        """Return a photograph in memory, encoded where that does not depend on prompts."""
         opened = self._opened.get(photograph.id)
         if opened is None:
             image = read_readable(photograph) if image is None else image
@@ -95,53 +190,38 @@ class Answers:
         self._opened.move_to_end(photograph.id)
         return opened
 
-    def session(self, photograph: Photograph, one: StoredObject | None) -> Session:
-        """Return the session of the open object, built from its stored steps where it is missing.
+    def session(self, photograph: Photograph, current: StoredObject | None) -> Session:
+        """Return the session of the open object, None for a new one.
 
-        An object that was opened again goes on from its finished mask, and one that was read from a
-        file from the mask in the file.
-
-        Args:
-            photograph: The photograph.
-            one: Its open object; None for a new one.
+        It is built from the stored steps where it is not in memory. An object that was opened again
+        goes on from its finished mask, one that was read from a file from the mask in the file.
         """
         opened = self.open(photograph)
-        number, steps = (None, ()) if one is None else (one.id, one.steps)
+        number, steps = (None, ()) if current is None else (current.id, current.steps)
         same = opened.number == number and opened.steps[: len(steps)] == steps
         if opened.session is None or not same:
             opened.number, opened.steps, opened.session = number, steps, None
-            opened.session = self._built(opened, photograph, one)
+            size = opened.image.photograph.size
+            memory = max(0, MEMORY - opened.nbytes - math.prod(size))
+            masks = _stored_masks(photograph, current)
+            try:
+                for step in steps:
+                    check_place(step, size)
+            except ValueError as error:
+                msg = f"{photograph.name}: {error}; delete the object"
+                raise DataError(msg) from error
+            opened.session = Session(
+                self._answerer.loop,
+                opened.image,
+                [as_step(step) for step in steps],
+                masks=masks,
+                memory=memory,
+            )
         opened.session.move_to(len(steps))
         return opened.session
 
-    def _built(self, opened: _Opened, photograph: Photograph, one: StoredObject | None) -> Session:
-        loop = self._answerer.loop
-        memory = max(0, MEMORY - opened.nbytes - math.prod(opened.image.photograph.size))
-        if one is None:
-            return Session(loop, opened.image, memory=memory)
-        files = {0: one.base, one.kept: one.mask} if one.kept else {0: one.base}
-        masks = {
-            n: stored_labels(content, photograph) == 1
-            for n, content in files.items()
-            if content is not None
-        }
-        try:
-            for step in one.steps:
-                check_place(step, opened.image.photograph.size)
-        except ValueError as error:
-            msg = f"{photograph.name}: {error}; delete the object"
-            raise DataError(msg) from error
-        steps = [as_step(step) for step in one.steps]
-        return Session(loop, opened.image, steps, masks=masks, memory=memory)
-
     def stored(self, photograph: Photograph, number: int, step: StoredStep) -> None:
-        """Record the step that was added to the session, and bound the memory.
-
-        Args:
-            photograph: The photograph.
-            number: Of the object of the session.
-            step: The last step of the session.
-        """
+        """Record the step that was added to the session, and bound the memory."""
         opened = self._opened[photograph.id]
         assert opened.session is not None, "a step was added to it"
         opened.number = number
@@ -149,11 +229,7 @@ class Answers:
         self._bound_memory(photograph)
 
     def mask(self, photograph: Photograph, answer: Answer) -> npt.NDArray[np.bool_] | None:
-        """Return the mask of an answer, as far as the settings leave the finished objects out.
-
-        Returns:
-            bool, shape `(H, W)`; None before the first step.
-        """
+        """Return the mask of an answer, as far as the settings leave the finished objects out."""
         if answer.mask is None:
             return None
         mask = answer.mask.binary
@@ -162,9 +238,9 @@ class Answers:
         opened = self.open(photograph)
         if opened.finished is None:
             opened.finished = np.zeros(mask.shape, np.bool_)
-            for one in self._store.objects(photograph.name):
-                if one.mask is not None and not one.open:
-                    opened.finished |= stored_labels(one.mask, photograph) == 1
+            for stored in self._store.objects(photograph.name):
+                if stored.mask is not None and not stored.open:
+                    opened.finished |= stored_labels(stored.mask, photograph) == 1
         return mask & ~opened.finished
 
     def drop(self, photograph: Photograph) -> None:
@@ -188,3 +264,17 @@ class Answers:
             if total <= MEMORY or name == photograph.id:
                 break
             total -= self._opened.pop(name).nbytes
+
+
+def _stored_masks(
+    photograph: Photograph, current: StoredObject | None
+) -> dict[int, npt.NDArray[np.bool_]]:
+    """Return the masks that an object has before a step, by the number of steps before."""
+    if current is None:
+        return {}
+    files = {0: current.base, current.kept: current.mask} if current.kept else {0: current.base}
+    return {
+        n: stored_labels(content, photograph) == 1
+        for n, content in files.items()
+        if content is not None
+    }

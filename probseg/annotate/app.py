@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from probseg.annotate.errors import MissingError, RequestError
 from probseg.annotate.photographs import shown, thumbnail
-from probseg.annotate.responses import AsciiJson, refusal
-from probseg.annotate.security import READER, Guard
+from probseg.annotate.routes import AsciiJson, refusal
+from probseg.annotate.server import READER, Guard
 from probseg.annotate.sessions import Sessions
-from probseg.annotate.store import StaleRevisionError
+from probseg.annotate.steps import RequestError
+from probseg.annotate.store import MissingError, StaleRevisionError
 from probseg.errors import USER_ERRORS, DataError
 from probseg.page import SHARED
 
@@ -35,8 +35,6 @@ FILES = {
 }
 """Files of the page that are served, their folders and media types."""
 
-FRAME = "application/octet-stream"
-
 THUMBNAILS = 2000
 """Thumbnails that are kept in memory, about 15 kilobytes each."""
 
@@ -44,14 +42,7 @@ THUMBNAILS = 2000
 def create_app(
     sessions: Sessions, hosts: frozenset[str], token: str, reader: str | None = None
 ) -> Guard:
-    """Return the ASGI application that serves the page and its data.
-
-    Args:
-        sessions: The folder that is annotated.
-        hosts: See `Guard`, as for the other.
-        token: Of the printed address.
-        reader: Of the address with which nothing can be changed; None without.
-    """
+    """Return the ASGI application that serves the page and its data."""
 
     @lru_cache(THUMBNAILS)
     def small(name: str) -> bytes:
@@ -65,16 +56,9 @@ def create_app(
         sessions.choose_model(body.get("name"))
         return sessions.session()
 
-    def preview(name: str, body: dict[str, Any]) -> Response:
-        frame = sessions.preview(sessions.photograph(name), body)
-        return Response(status_code=204) if frame is None else Response(frame, media_type=FRAME)
-
     def image(name: str) -> Response:
         content, media = shown(sessions.photograph(name))
         return Response(content, media_type=media)
-
-    def frame(content: bytes) -> Response:
-        return Response(content, media_type=FRAME)
 
     photo = sessions.photograph
     routes = [
@@ -88,7 +72,7 @@ def create_app(
         _get("/api/photos/{name}", lambda name: sessions.describe(photo(name))),
         _post("/api/photos/{name}/open", lambda name, body: sessions.open(photo(name))),
         _get("/api/photos/{name}/image", image),
-        _get("/api/photos/{name}/masks", lambda name: frame(sessions.small_masks(photo(name)))),
+        _get("/api/photos/{name}/masks", lambda name: sessions.small_masks(photo(name))),
         _get(
             "/api/photos/{name}/outline/{tolerance:float}",
             lambda name, tolerance: sessions.outline(photo(name), tolerance),
@@ -99,25 +83,30 @@ def create_app(
         ),
         _get(
             "/api/photos/{name}/objects/{number}/mask",
-            lambda name, number: frame(sessions.finished_mask(photo(name), number)),
+            lambda name, number: sessions.finished_mask(photo(name), number),
         ),
-        _get("/api/photos/{name}/mask", lambda name: frame(sessions.current_mask(photo(name)))),
+        _get("/api/photos/{name}/mask", lambda name: sessions.current_mask(photo(name))),
         _get(
             "/api/photos/{name}/uncertainty",
-            lambda name: frame(sessions.uncertainty(photo(name))),
+            lambda name: sessions.uncertainty(photo(name)),
         ),
-        _post("/api/photos/{name}/preview", preview),
+        _post("/api/photos/{name}/preview", lambda name, body: sessions.preview(photo(name), body)),
         _post(
             "/api/photos/{name}/actions",
-            lambda name, body: frame(sessions.act(photo(name), body)),
+            lambda name, body: sessions.act(photo(name), body),
         ),
         _post("/api/settings", lambda body: {"settings": sessions.change_settings(body)}),
         _post("/api/model", model),
         _post("/api/labels", lambda body: {"labels": sessions.set_labels(body.get("labels"))}),
         _post("/api/export", lambda body: sessions.export(body.get("format"))),
     ]
-    handlers = {HTTPException: _http_error}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token, reader=reader)
+
+    def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return refusal(error.status_code, error.detail)
+
+    app = Starlette(routes=routes, exception_handlers={HTTPException: http_error})
+    return Guard(app, hosts, token, reader=reader)
 
 
 def _file(path: Path, media: str) -> Callable[[Request], Awaitable[Response]]:
@@ -150,7 +139,10 @@ def _post(path: str, answer: Callable[..., Any]) -> Route:
 
 
 async def _answered(answer: Callable[..., Any], **arguments: Any) -> Response:  # noqa: ANN401
-    """Answer a request in a thread, errors of the client and of its files with their reason."""
+    """Answer a request in a thread, errors of the client and of its files with their reason.
+
+    Bytes are a frame, None is no content.
+    """
     try:
         result = await run_in_threadpool(answer, **arguments)
     except StaleRevisionError:
@@ -163,9 +155,8 @@ async def _answered(answer: Callable[..., Any], **arguments: Any) -> Response:  
         return refusal(400, str(error))
     except (OSError, sqlite3.Error) as error:  # the disk is full, or the folder is gone
         return refusal(507, str(error))
+    if result is None:
+        return Response(status_code=204)
+    if isinstance(result, bytes):
+        return Response(result, media_type="application/octet-stream")
     return result if isinstance(result, Response) else AsciiJson(result)
-
-
-def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(error.status_code, error.detail)

@@ -1,22 +1,218 @@
-"""The door of the database of annotations, whose file may come from a stranger.
+"""The database of annotations, whose file may come from a stranger.
 
 Nothing in it is carried out: it has our tables and triggers or is refused, all its pages and rows
 are checked when it is opened, and later statements reach nothing but our tables. Of an earlier
 schema the rows are read, as data, into a new file.
+
+`history` holds each change of a photograph as what takes it back, or, where it is undone, what
+redoes it: the name of a statement of `INVERSES` and the values in it, in groups by the revision
+that the change led to. `recording` has one row during a change.
+https://www.sqlite.org/undoredo.html describes the method.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Annotated, Any
 
-from probseg.annotate.schema import COLUMNS, INVERSES, LITERAL, SCHEMA, VERSION, insertion
+from pydantic import AfterValidator, Field, TypeAdapter
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
+
 from probseg.errors import UsageError
 from probseg.paths import replacing
 
 _logger = logging.getLogger(__name__)
+
+VERSION = 4
+"""`PRAGMA user_version` of `SCHEMA`."""
+
+COLUMNS = {
+    "photographs": ("name", "state", "revision", "written"),
+    "objects": (
+        *("id", "photo", "label", "open", "kept", "mask", "counts", "area", "source", "base"),
+        *("model", "seconds", "touched", "quality"),
+    ),
+    "steps": ("object", "position", "body"),
+    "settings": ("name", "value"),
+    "history": ("number", "photo", "revision", "undone", "object", "inverse", "literals"),
+    "recording": ("photo", "revision", "undone"),
+}
+"""Columns of each table."""
+
+_TABLES = """
+CREATE TABLE photographs (
+    name TEXT PRIMARY KEY NOT NULL,
+    state TEXT NOT NULL DEFAULT 'open'
+        CHECK (state IN ('open', 'done', 'review', 'accepted', 'rejected', 'returned')),
+    revision INTEGER NOT NULL DEFAULT 0 CHECK (revision BETWEEN 0 AND 1000000000000),
+    written INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    photo TEXT NOT NULL REFERENCES photographs(name),
+    label TEXT,
+    open INTEGER NOT NULL CHECK (open IN (0, 1)),
+    kept INTEGER NOT NULL DEFAULT 0 CHECK (kept BETWEEN 0 AND 1000000000),
+    mask BLOB,
+    counts TEXT CHECK (counts NOT GLOB '*[^0-o]*' AND counts GLOB '*[0-O]'), -- whole run lengths
+    area INTEGER CHECK (area BETWEEN 0 AND 1000000000),
+    source TEXT,
+    base BLOB,
+    model TEXT,
+    seconds REAL NOT NULL DEFAULT 0 CHECK (seconds BETWEEN 0 AND 1e9),
+    touched REAL CHECK (touched BETWEEN 0 AND 1e12),
+    quality REAL CHECK (quality BETWEEN 0 AND 1)
+) STRICT;
+CREATE UNIQUE INDEX one_open ON objects(photo) WHERE open = 1;
+CREATE INDEX of_photo ON objects(photo);
+CREATE TABLE steps (
+    object INTEGER NOT NULL REFERENCES objects(id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (object, position)
+) STRICT;
+CREATE TABLE settings (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) STRICT;
+CREATE TABLE history (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    photo TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    undone INTEGER NOT NULL,
+    object INTEGER,
+    inverse TEXT NOT NULL,
+    literals TEXT NOT NULL
+) STRICT;
+CREATE INDEX history_of_photo ON history(photo, undone, revision);
+CREATE TABLE recording (
+    photo TEXT NOT NULL, revision INTEGER NOT NULL, undone INTEGER NOT NULL
+) STRICT;
+"""
+
+UNDONE = ("label", "open", "kept", "mask", "counts", "area", "model", "quality")
+"""Columns of objects that undo and redo change; the time that was spent stays."""
+
+_DELETED = ("id", "photo", "source", "base", "seconds", "touched", *UNDONE)
+"""Columns of an object that was deleted."""
+
+
+def insertion(table: str, columns: Sequence[str]) -> str:
+    """Return the statement that inserts a row with values of these columns."""
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+
+
+INVERSES = {
+    "photographs_state": "UPDATE photographs SET state = ? WHERE name = ?",
+    **{f"objects_{name}": f"UPDATE objects SET {name} = ? WHERE id = ?" for name in UNDONE},
+    "objects_insert": "DELETE FROM objects WHERE id = ?",
+    "objects_delete": insertion("objects", _DELETED),
+    "steps_insert": "DELETE FROM steps WHERE object = ? AND position = ?",
+    "steps_delete": insertion("steps", COLUMNS["steps"]),
+}
+"""Statements that take changes back, by the names of the triggers that record the changes."""
+
+LITERAL = re.compile(r"NULL|X'[0-9A-F]*'|'[^']*(?:''[^']*)*'|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+"""A value as SQLite's function `quote` writes it."""
+
+
+def values(literals: str) -> list[str | bytes | float | None]:
+    """Return the values of literals with commas between; anything else is a `ValueError`."""
+
+    def value(literal: str) -> str | bytes | float | None:
+        match literal[0]:
+            case "N":
+                return None
+            case "X":
+                return bytes.fromhex(literal[2:-1])
+            case "'":
+                return literal[1:-1].replace("''", "'")
+        return int(literal) if literal.lstrip("-").isdigit() else float(literal)
+
+    texts = LITERAL.findall(literals)
+    if ", ".join(texts) != literals:
+        msg = f"expected a list of values, got {literals!r:.100}"
+        raise ValueError(msg)
+    return [value(text) for text in texts]
+
+
+def _recorded(name: str, event: str, values: Sequence[str], number: str = "OLD.id") -> str:
+    """Return a trigger that records how to take a change back, if a change is being recorded.
+
+    The trigger and the statement in `INVERSES` have one name; `values` are expressions of what the
+    statement needs, `number` of the object that it concerns.
+    """
+    literals = " || ', ' || ".join(f"quote({value})" for value in values)
+    return (
+        f"CREATE TRIGGER {name} AFTER {event} BEGIN "
+        "INSERT INTO history (photo, revision, undone, object, inverse, literals) "
+        f"SELECT photo, revision, undone, {number}, '{name}', {literals} FROM recording; END;\n"
+    )
+
+
+def _assigned(table: str, column: str, key: str, number: str) -> str:
+    """Record the value that a column had."""
+    changed = f"UPDATE OF {column} ON {table} WHEN OLD.{column} IS NOT NEW.{column}"
+    return _recorded(f"{table}_{column}", changed, [f"OLD.{column}", f"OLD.{key}"], number)
+
+
+_OLD_OBJECT, _OLD_STEP = (
+    [f"OLD.{column}" for column in columns] for columns in (_DELETED, COLUMNS["steps"])
+)
+SCHEMA = "".join(
+    [
+        _TABLES,
+        _assigned("photographs", "state", "name", "NULL"),
+        *(_assigned("objects", column, "id", "OLD.id") for column in UNDONE),
+        _recorded("objects_insert", "INSERT ON objects", ["NEW.id"], "NEW.id"),
+        _recorded("objects_delete", "DELETE ON objects", _OLD_OBJECT),
+        _recorded("steps_insert", "INSERT ON steps", ["NEW.object", "NEW.position"], "NEW.object"),
+        _recorded("steps_delete", "DELETE ON steps", _OLD_STEP, "OLD.object"),
+        f"PRAGMA user_version = {VERSION};\n",
+    ]
+)
+"""Statements that make the tables of an empty file."""
+
+LONGEST_LABEL = 100
+"""Most characters of a label."""
+
+MOST_LABELS = 1000
+"""Most classes to choose from."""
+
+
+class Inference(TypedDict):
+    """The model of the last session, and its settings, which `Answerer.change` checks."""
+
+    model: Annotated[str, Field(max_length=4096)]
+    settings: Annotated[dict[str, Any], Field(max_length=100)]
+
+
+def is_label(text: str) -> bool:
+    """Return whether a text can be a label: a short line that can be printed."""
+    return 0 < len(text) <= LONGEST_LABEL and text.isprintable()
+
+
+def _label(text: str) -> str:
+    if not is_label(text):
+        msg = f"a label must be text of at most {LONGEST_LABEL} characters, got {text!r:.100}"
+        raise ValueError(msg)
+    return text
+
+
+SETTINGS: dict[str, TypeAdapter[Any]] = {
+    "labels": TypeAdapter(
+        Annotated[list[Annotated[str, AfterValidator(_label)]], Field(max_length=MOST_LABELS)]
+    ),
+    "avoid_finished": TypeAdapter(bool),
+    "inference": TypeAdapter(Inference),
+    "annotations": TypeAdapter(bool),
+    "annotations_due": TypeAdapter(bool),
+    "exports": TypeAdapter(Annotated[list[str], Field(max_length=100)]),
+}
+"""What each setting may be."""
 
 WAY_OUT = (
     "rename the folder `.probseg` to begin anew (mask files stay as they are; clicks, labels and "
@@ -44,20 +240,9 @@ _ACTIONS = (
 
 _FUNCTIONS = ("coalesce", "count", "sum", "max", "min", "quote", "json_extract")
 
-_AS_TEXT = {statement: name for name, statement in INVERSES.items()}
-"""Names of the statements that version 3 kept as text, with question marks for values."""
-
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open the database of a folder; make it if it is missing, renew it if it is of an old schema.
-
-    Args:
-        path: The file; links were refused before.
-
-    Raises:
-        UsageError: If it is no database of this version or an earlier one, is damaged, or is used
-            by another process.
-    """
+    """Open the database of a folder; make it where it is missing, renew it from an old schema."""
     journal = path.with_name(f"{path.name}-journal")
     if journal.exists():  # SQLite would carry it out, and delete a file that it names
         msg = f"{journal}: is not written by probseg, which uses no such journal; remove it"
@@ -167,10 +352,11 @@ def _renew(path: Path, old: sqlite3.Connection, version: int) -> None:
     Version 1 had no quality; version 3 has a history of statements as text; before it, steps that
     undo had taken back lay behind a cursor of their object.
     """
+    inverses = {text: name for name, text in INVERSES.items()}  # version 3 has the texts
     numbers = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     history = []
     for *row, text in old.execute("SELECT * FROM history") if version == 3 else []:
-        name = _AS_TEXT.get(LITERAL.sub("?", text))
+        name = inverses.get(LITERAL.sub("?", text))
         history.append((*row, name, ", ".join(LITERAL.findall(text))))
     if any(name is None for *_, name, _ in history):
         _logger.warning(

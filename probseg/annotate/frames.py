@@ -1,15 +1,18 @@
-"""The binary answer of the annotation server: a JSON header, then a mask or a map of bytes."""
+"""What clients read: photographs and objects as JSON, masks and maps in binary frames."""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
+from probseg.annotate.photographs import Photograph
+from probseg.annotate.store import Overview, StoredObject, StoredPhotograph
 from probseg.clicks.boxes import mask_box
 
 Window = tuple[int, int, int, int]
@@ -24,30 +27,21 @@ def bounding_window(mask: npt.NDArray[np.bool_]) -> Window | None:
     return x0, y0, x1 - x0, y1 - y0
 
 
-def crop(maps: npt.NDArray[Any], window: Window) -> npt.NDArray[Any]:
-    """Cut a window out of a map `(H, W)`."""
-    x, y, width, height = window
-    return maps[y : y + height, x : x + width]
-
-
 def pack(header: Mapping[str, Any], maps: npt.NDArray[Any] | None) -> bytes:
-    """Encode a frame.
+    """Encode a frame of a mask, bool, or a map, uint8, of shape `(H, W)`; None for no payload.
 
     Layout: the length of the JSON as uint32, little-endian; the JSON in UTF-8 with the keys
     `kind` (`"bits"`, `"bytes"` or `"none"`) and `window` added; the payload. A mask is
     cut to its bounding window and stored row by row with one bit a pixel, the most significant bit
     of each byte first.
-
-    Args:
-        header: What else the JSON says.
-        maps: A mask, bool, or a map, uint8, of shape `(H, W)`; None for no payload.
     """
     window: Window | None = None
     kind, payload = "none", b""
     if maps is not None and maps.dtype == np.bool_:
         kind, window = "bits", bounding_window(maps)
         if window is not None:
-            payload = np.packbits(crop(maps, window)).tobytes()
+            x, y, width, height = window
+            payload = np.packbits(maps[y : y + height, x : x + width]).tobytes()
     elif maps is not None:
         kind, window = "bytes", (0, 0, maps.shape[1], maps.shape[0])
         payload = maps.tobytes()
@@ -58,11 +52,7 @@ def pack(header: Mapping[str, Any], maps: npt.NDArray[Any] | None) -> bytes:
 def unpack(
     frame: bytes, size: tuple[int, int]
 ) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | None]:
-    """Decode a frame for an image of `(H, W)`.
-
-    Returns:
-        The header, and the mask (bool) or map (uint8) of shape `(H, W)`; None without a payload.
-    """
+    """Decode header, and mask (bool) or map (uint8), of a frame for an image of `(H, W)`."""
     (length,) = struct.unpack_from("<I", frame)
     header: dict[str, Any] = json.loads(frame[4 : 4 + length])
     payload = np.frombuffer(frame, np.uint8, offset=4 + length)
@@ -72,7 +62,93 @@ def unpack(
         return header, payload.reshape(size)
     whole = np.zeros(size, np.bool_)
     if header["window"] is not None:
-        _, _, width, height = header["window"]
+        x, y, width, height = header["window"]
         bits = np.unpackbits(payload, count=width * height).astype(np.bool_)
-        crop(whole, header["window"])[:] = bits.reshape(height, width)
+        whole[y : y + height, x : x + width] = bits.reshape(height, width)
     return header, whole
+
+
+def describe_photograph(
+    photograph: Photograph, stored: StoredPhotograph, objects: Sequence[StoredObject]
+) -> dict[str, Any]:
+    """Describe all that a page shows of a photograph."""
+    height, width = photograph.size or (None, None)
+    return {
+        "id": photograph.id,
+        "name": photograph.name,
+        "width": width,
+        "height": height,
+        "state": stored.state,
+        "error": photograph.error,
+        "revision": stored.revision,
+        **describe_open(stored, next((o for o in objects if o.open), None)),
+        "objects": describe_finished(objects, photograph),
+    }
+
+
+def describe_open(stored: StoredPhotograph, current: StoredObject | None) -> dict[str, Any]:
+    """Describe the open object of a photograph, None where there is none."""
+    moves = {"undo": stored.undo, "redo": stored.redo}
+    if current is None:
+        return {**moves, "current": None}
+    boxes = [step["box"] for step in current.steps if step["type"] == "box"]
+    clicks = [
+        {"x": step["x"], "y": step["y"], "positive": step["positive"]}
+        for step in current.steps
+        if step["type"] == "click"
+    ]
+    described = {
+        "object": current.id,
+        "clicks": clicks,
+        "box": boxes[-1] if boxes else None,
+        "label": current.label,
+    }
+    return {**moves, "current": described}
+
+
+def describe_finished(
+    objects: Sequence[StoredObject], photograph: Photograph
+) -> list[dict[str, Any]]:
+    """Describe the finished ones among the objects of a photograph."""
+
+    def window(stored: StoredObject) -> list[int]:
+        if photograph.size is None:  # pycocotools ends the process for a height of 0
+            return [0, 0, 0, 0]
+        box = coco_mask.toBbox({"size": list(photograph.size), "counts": stored.counts})
+        return [int(value) for value in box]
+
+    return [
+        {
+            "id": stored.id,
+            "label": stored.label,
+            "area": stored.area,
+            "window": window(stored),
+            "clicks": sum(step["type"] == "click" for step in stored.steps),
+            "seconds": round(stored.seconds, 1),
+            "quality": stored.quality,
+        }
+        for stored in objects
+        if not stored.open
+    ]
+
+
+def describe_overview(
+    photograph: Photograph, stored: Overview | None, files: int
+) -> dict[str, Any]:
+    """Describe a photograph in the list of all.
+
+    One that was never opened has nothing stored; its mask files count as its objects.
+    """
+    state, labels, quality = stored or Overview("open", {"": files} if files else {}, None)
+    height, width = photograph.size or (None, None)
+    return {
+        "id": photograph.id,
+        "name": photograph.name,
+        "width": width,
+        "height": height,
+        "state": state,
+        "objects": sum(labels.values()),
+        "labels": labels,
+        "quality": quality,
+        "error": photograph.error,
+    }

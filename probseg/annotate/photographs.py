@@ -45,19 +45,12 @@ _DECODING = threading.Lock()  # a page asks for many pictures at once, each of w
 
 @dataclass(frozen=True)
 class Photograph:
-    """A file of the folder.
+    """A file of the folder."""
 
-    Args:
-        id: Opaque name for clients, hexadecimal.
-        path: The file.
-        size: `(H, W)` after the EXIF rotation; None if it cannot be read.
-        error: Why it cannot be read; None if it can.
-    """
-
-    id: str
+    id: str  # opaque name for clients, hexadecimal
     path: Path
-    size: tuple[int, int] | None
-    error: str | None = None
+    size: tuple[int, int] | None  # `(H, W)` after the EXIF rotation; None if it cannot be read
+    error: str | None = None  # why it cannot be read; None if it can
 
     @cached_property
     def name(self) -> str:
@@ -75,9 +68,6 @@ def list_photographs(folder: Path) -> list[Photograph]:
 
     Unreadable files, links that leave the folder, second files of one stem, and names that are not
     UTF-8 or too long are listed with an error.
-
-    Raises:
-        DataError: If there is no photograph.
     """
     place = folder / "images" if (folder / "images").is_dir() else folder
     readable = list_pictures(place)
@@ -89,13 +79,13 @@ def list_photographs(folder: Path) -> list[Photograph]:
         )
         raise DataError(msg)
     twins = of_one_stem(readable)
-    found: list[Photograph] = []
+    photographs: list[Photograph] = []
     for path in sorted([*readable, *unread_files(place)]):
         name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
         size, error = None, None
         if leads_out(path, folder):
             error = LEADS_OUT
-        elif not _is_text(path.name):
+        elif any("\ud800" <= c <= "\udfff" for c in path.name):  # bytes that are not UTF-8
             error = "the name has bytes that are not text; rename the file"
         elif reason := too_long(path.name):
             error = reason
@@ -108,20 +98,12 @@ def list_photographs(folder: Path) -> list[Photograph]:
                 size = image_size(path)
             except DataError as unreadable:
                 error = str(unreadable).replace(f"{path}: ", "")
-        found.append(Photograph(name, path, size, error))
-    return found
+        photographs.append(Photograph(name, path, size, error))
+    return photographs
 
 
 def refusals(reasons: Iterable[tuple[str, str]]) -> list[str]:
-    """Return why files are not read, the most frequent reason first.
-
-    Args:
-        reasons: Name of each file that is not read, and why.
-
-    Returns:
-        A line for each of up to `REASONS` reasons, with the number of files and the names of up to
-        three.
-    """
+    """Return why files are not read, the most frequent reason first."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, reason in reasons:
         names[reason].append(name)
@@ -138,9 +120,6 @@ def shown(photograph: Photograph) -> tuple[bytes, str]:
     """Return a photograph as browsers show it, pixel for pixel, and its media type.
 
     The file itself where browsers show the pixels that `read_image` gives; else a PNG of them.
-
-    Raises:
-        DataError: If it cannot be read.
     """
     if photograph.error is not None:
         raise DataError(photograph.error)
@@ -159,11 +138,7 @@ def shown(photograph: Photograph) -> tuple[bytes, str]:
 
 
 def thumbnail(photograph: Photograph) -> bytes:
-    """Return a small JPEG, its longer side at most `THUMBNAIL` pixels.
-
-    Raises:
-        DataError: If the photograph cannot be read.
-    """
+    """Return a small JPEG, its longer side at most `THUMBNAIL` pixels."""
     with _DECODING:
         picture = Image.fromarray(read_readable(photograph))
         picture.thumbnail((THUMBNAIL, THUMBNAIL), reducing_gap=2)
@@ -171,11 +146,7 @@ def thumbnail(photograph: Photograph) -> bytes:
 
 
 def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
-    """Decode a mask of the database, as `probseg.formats.png.decode` does.
-
-    Raises:
-        DataError: If it cannot be read, or has another size than its photograph.
-    """
+    """Decode a mask of the database, as `probseg.formats.png.decode` does."""
     name = f"a stored mask of {photograph.name}"
     with opened(io.BytesIO(mask), name) as picture:
         size = picture.height, picture.width
@@ -186,14 +157,9 @@ def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
 
 
 def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.uint8]:
-    """Draw masks over one another at the size of the thumbnail.
+    """Draw at most 255 masks, as PNG, over one another at the size of the thumbnail.
 
-    Args:
-        masks: At most 255 as PNG, the object 1 (see `probseg.formats.png.decode`).
-        photograph: Their photograph, which can be read.
-
-    Returns:
-        Place of the mask of each pixel from 1 on, 0 outside of all; uint8, shape `(h, w)`.
+    A pixel `(h, w)` has the place of its mask from 1 on, 0 outside of all.
     """
     height, width = photograph.size or (1, 1)
     scale = min(1.0, THUMBNAIL / max(height, width))
@@ -206,11 +172,7 @@ def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.
 
 
 def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
-    """Read a photograph as RGB, uint8, shape `(H, W, 3)`.
-
-    Raises:
-        DataError: If it is listed with an error, cannot be read, or has changed its size.
-    """
+    """Read a photograph as RGB, uint8, shape `(H, W, 3)`."""
     if photograph.error is not None:
         raise DataError(photograph.error)
     image = read_image(photograph.path)
@@ -218,14 +180,6 @@ def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
         msg = "the file has changed since the server was started; start it again"
         raise DataError(msg)
     return image
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # Python keeps bytes that are not UTF-8 as lone surrogates
-        return False
-    return True
 
 
 def _encoded(pixels: npt.NDArray[np.uint8], kind: str) -> bytes:

@@ -6,32 +6,28 @@ Objects are rows of steps in the `Store`; `Answers` holds the answers to them.
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probseg.annotate.actions import carry_out, checked_label, checked_step
-from probseg.annotate.answers import Answers
-from probseg.annotate.described import (
-    answer_header,
+from probseg.annotate.actions import carry_out, checked_label, readable_size
+from probseg.annotate.answers import Answerer, Answers
+from probseg.annotate.database import MOST_LABELS
+from probseg.annotate.files import DATABASE, Files, check_links, export_names, read_keys
+from probseg.annotate.frames import (
     describe_finished,
     describe_open,
     describe_overview,
     describe_photograph,
-    train_command,
+    pack,
 )
-from probseg.annotate.errors import MissingError, RequestError
-from probseg.annotate.exports import COCO, file_names, write_export
-from probseg.annotate.files import DATABASE, Files, check_links
-from probseg.annotate.frames import pack
-from probseg.annotate.keys import read_keys
-from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import (
     Photograph,
     list_photographs,
@@ -39,34 +35,25 @@ from probseg.annotate.photographs import (
     small_map,
     stored_labels,
 )
-from probseg.annotate.settings import MOST_LABELS
-from probseg.annotate.steps import MAX_RADIUS, as_step, next_click
-from probseg.annotate.store import State, Store
+from probseg.annotate.steps import MAX_RADIUS, RequestError, as_step, check_step, next_click
+from probseg.annotate.store import MissingError, Store
 from probseg.errors import DataError, UsageError
 from probseg.formats import polygons
 from probseg.interact.session import Session
+
+MANY_OBJECTS = 40
+"""With fewer objects, trainings take small batches, so that an epoch has several steps."""
 
 
 class Sessions:
     """The photographs of a folder while they are annotated.
 
-    Args:
-        folder: Photographs, or a folder with `images/` and perhaps `masks/`.
-        out: Where masks, `annotations.json` and the database go; None is the folder itself.
-        answerer: Loads models and answers prompts.
-        labels: Classes to choose from, besides those that the database knows.
-
-    Raises:
-        DataError: If there is no photograph.
-        UsageError: If the database or a folder for masks cannot be used.
+    Masks, `annotations.json` and the database go to `out`, None for the folder itself. `labels` can
+    be chosen besides those that the database knows.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        out: Path | None,
-        answerer: Answerer,
-        labels: Sequence[str] = (),
+        self, folder: Path, out: Path | None, answerer: Answerer, labels: Sequence[str] = ()
     ) -> None:
         self.folder, self.out = folder, out or folder
         self.photographs = list_photographs(folder)
@@ -77,15 +64,14 @@ class Sessions:
         self.store = Store(self.out / DATABASE)
         self.files = Files(folder, self.out, self.photographs, self.store, self._lock)
         self.answerer = answerer
-        known = self.store.setting("labels") or []
-        self.labels: list[str] = known
-        avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
-        self.answers = Answers(answerer, self.store, avoid_finished)
+        self.labels: list[str] = self.store.setting("labels") or []
+        avoid_finished = self.store.setting("avoid_finished")
+        self.answers = Answers(answerer, self.store, avoid_finished in (None, True))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
         if labels:
             try:
-                self.set_labels([*labels, *known])
+                self.set_labels([*labels, *self.labels])
             except RequestError as error:
                 self.store.close()
                 msg = f"--labels: {error}"
@@ -93,7 +79,7 @@ class Sessions:
         past = self.store.setting("inference")
         if past is not None:
             answerer.resume(folder, **past)
-        if answerer.wanted is not None:
+        if answerer.first is not None:
             self._remember_inference()
         with self._lock:
             self.files.write_what_is_due()
@@ -124,22 +110,29 @@ class Sessions:
             "labels": [*self.labels],
             "settings": self.settings(),
             "photographs": rows,
-            "train_command": train_command(self.folder, self.out, objects),
-            "formats": [*file_names()],
+            "train_command": self._train_command(objects),
+            "formats": [*export_names()],
             "keys": read_keys(self.out),
             "folder": self.folder.name,
         }
+
+    def _train_command(self, objects: int) -> str:
+        """Return the command that fine-tunes the recommended model on the objects of the folder.
+
+        It is empty where photographs and masks are in different folders.
+        """
+        if self.out.resolve() != self.folder.resolve():
+            return ""
+        root = shlex.quote(str(self.folder.resolve()))
+        command = f"probseg fit --config configs/experiment/folder.yaml --data.root {root}"
+        return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""
         return {**self.answerer.settings(), "avoid_finished": self.answers.avoid_finished}
 
     def photograph(self, name: str) -> Photograph:
-        """Return a photograph by its opaque name.
-
-        Raises:
-            MissingError: If there is none.
-        """
+        """Return a photograph by its opaque name."""
         try:
             return self._by_id[name]
         except KeyError:
@@ -159,25 +152,21 @@ class Sessions:
         following = [p for p in self.photographs[place + 1 :] if p.error is None][:1]
         for waiting in self._ahead:
             waiting.cancel()
-        readable = [one for one in [photograph, *following] if one.error is None]
-        self._ahead = [self._background.submit(self._prepare, one) for one in readable]
+        readable = [p for p in [photograph, *following] if p.error is None]
+        self._ahead = [self._background.submit(self._prepare, p) for p in readable]
         return described
 
     def finished_mask(self, photograph: Photograph, number: str) -> bytes:
-        """Return the frame of a finished object, whose number is in an address.
-
-        Raises:
-            MissingError: If there is no such object.
-        """
+        """Return the frame of a finished object, whose number is in an address."""
         with self._lock:
             objects = self.store.objects(photograph.name)
-        one = next((one for one in objects if str(one.id) == number), None)
-        if one is None:
+        stored = next((stored for stored in objects if str(stored.id) == number), None)
+        if stored is None:
             raise MissingError(number)
-        if one.mask is None:
+        if stored.mask is None:
             msg = f"object {number} is not finished"
             raise RequestError(msg)
-        return pack({}, stored_labels(one.mask, photograph) == 1)
+        return pack({}, stored_labels(stored.mask, photograph) == 1)
 
     def small_masks(self, photograph: Photograph) -> bytes:
         """Return the frame of all finished objects at the size of the thumbnail.
@@ -188,16 +177,12 @@ class Sessions:
         with self._lock:
             self.files.read(photograph)
             objects = self.store.objects(photograph.name)
-        finished = [one for one in objects if one.mask is not None and not one.open][:255]
-        small = small_map([one.mask for one in finished if one.mask is not None], photograph)
-        return pack({"objects": [one.id for one in finished]}, small)
+        masks = {o.id: o.mask for o in objects if o.mask is not None and not o.open}
+        numbers = [*masks][:255]
+        return pack({"objects": numbers}, small_map([masks[n] for n in numbers], photograph))
 
     def outline(self, photograph: Photograph, tolerance: float) -> dict[str, Any]:
-        """Return the outline of the open object, simplified to a tolerance in pixels.
-
-        Raises:
-            RequestError: If the tolerance is above `MAX_RADIUS`.
-        """
+        """Return the outline of the open object, simplified to a tolerance in pixels."""
         if not tolerance <= MAX_RADIUS:
             msg = f"`tolerance` must be at most {MAX_RADIUS} pixels, got {tolerance}"
             raise RequestError(msg)
@@ -211,17 +196,17 @@ class Sessions:
         """Return the frame of the open object."""
         with self._lock:
             self.files.read(photograph)
-            return self._frame(photograph, {}, time.perf_counter())
+            return self._frame(photograph, _timed({}, time.perf_counter()))
 
     def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
         """Return the answer to one more click, which is not given; None if the model is busy."""
-        step = as_step(checked_step({**request, "type": "click"}, photograph))
+        step = as_step(check_step({**request, "type": "click"}, readable_size(photograph)))
         if not self._lock.acquire(blocking=False):
             return None
         try:
             began = time.perf_counter()
             answer = self._session(photograph).preview(step)
-            return pack(answer_header(request, began), self.answers.mask(photograph, answer))
+            return pack(_timed(request, began), self.answers.mask(photograph, answer))
         finally:
             self._lock.release()
 
@@ -234,27 +219,20 @@ class Sessions:
             entropy, suggestion = np.zeros(answer.state.photograph.size, np.float32), None
         else:
             entropy, suggestion = answer.mask.uncertainty, next_click(answer.mask)
-        header = {**answer_header({}, began), "suggestion": suggestion}
+        header = {**_timed({}, began), "suggestion": suggestion}
         return pack(header, np.rint(entropy * 255).astype(np.uint8))
 
     # What clients change
 
     def act(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes:
-        """Carry out an action, store it, and return the resulting frame.
-
-        Raises:
-            RequestError: If the action cannot be carried out.
-            MissingError: If there is no such object.
-            StaleRevisionError: If another client was first.
-        """
+        """Carry out an action, store it, and return the resulting frame."""
         action, revision = request.get("action"), request.get("revision")
         if not isinstance(action, dict) or type(revision) is not int:
             msg = "expected {'sequence': number, 'revision': number, 'action': {'type': ...}}"
             raise RequestError(msg)
         with self._lock:
-            began = time.perf_counter()
+            began, name = time.perf_counter(), photograph.name
             self.files.read(photograph)
-            name = photograph.name
             try:
                 with self.store.change(name, revision) as before:
                     files_change = carry_out(self, photograph, action)
@@ -265,18 +243,19 @@ class Sessions:
                 self.answers.drop(photograph)  # its steps were not stored
                 self.answers.drop_finished(photograph)
                 raise
+            news: dict[str, Any] = {}
             if files_change:
                 self.answers.drop_finished(photograph)
                 self.files.write(name)
-            return self._frame(photograph, request, began, files_change, before.state)
+                news["objects"] = describe_finished(self.store.objects(name), photograph)
+            state = self.store.photograph(name).state
+            if state != before.state:
+                news["state"] = state
+            return self._frame(photograph, {**news, **_timed(request, began)})
 
-    def change_settings(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Change settings of inference; the open objects are answered with the new ones.
-
-        Raises:
-            RequestError: If one is unknown, or out of range.
-        """
-        rest = dict(wanted)
+    def change_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Change settings of inference; the open objects are answered with the new ones."""
+        rest = dict(settings)
         with self._lock:
             avoid = rest.pop("avoid_finished", self.answers.avoid_finished)
             if not isinstance(avoid, bool):
@@ -289,21 +268,19 @@ class Sessions:
             self.answers.avoid_finished = avoid
             self.store.set_setting("avoid_finished", avoid)
             if rest:
-                self._begin_again()
+                self._remember_inference()
+                self.answers.clear()
             return self.settings()
 
     def choose_model(self, name: object) -> None:
-        """Answer with another model from now on.
-
-        Raises:
-            RequestError: If it is not one of the names of the session.
-        """
+        """Answer with another model from now on."""
         with self._lock:
             if not isinstance(name, str) or name not in self.answerer.names:
                 msg = f"`model` must be one of {self.answerer.names}, got {name!r}"
                 raise RequestError(msg)
             self.answerer.load(name)
-            self._begin_again()
+            self._remember_inference()
+            self.answers.clear()
 
     def set_labels(self, labels: object) -> list[str]:
         """Set the classes to choose from."""
@@ -317,36 +294,23 @@ class Sessions:
             return [*self.labels]
 
     def export(self, name: object) -> dict[str, Any]:
-        """Write the finished objects in a format of `file_names`, or the report of the work.
+        """Write the finished objects in a format of `export_names`, or the report of the work.
 
-        Returns:
-            The path, the photographs with open objects, and what the format cannot hold.
-
-        Raises:
-            RequestError: If the format is unknown.
-            DataError: If it cannot hold the objects, or would take the place of other files.
+        Returns the path, the photographs with open objects, and what the format cannot hold.
         """
-        names = file_names()
-        if not isinstance(name, str) or name not in names:
-            msg = f"`format` must be one of {list(names)}, got {name!r:.200}"
+        names = list(export_names())
+        if name not in names:
+            msg = f"`format` must be one of {names}, got {name!r:.200}"
             raise RequestError(msg)
-        path, lost = self.files.write_coco(), []
+        path, lost = self.files.export(str(name))
         with self._lock:
-            unfinished, efforts = self.store.with_open_objects(), self.store.efforts()
-        if name != COCO:
-            annotations, path = path, self.files.take(names[name])
-            lost = write_export(name, annotations, path, self._storage(), efforts)
+            unfinished = self.store.with_open_objects()
         return {"path": str(path), "unfinished": unfinished, "lost": lost}
-
-    def _storage(self) -> PurePosixPath:
-        """Return the folder of the photographs, from the one that the project is in."""
-        project = self.folder.resolve()
-        return PurePosixPath(project.name, "images" if (project / "images").is_dir() else "")
 
     def report(self) -> dict[str, Any]:
         """Return the work on finished objects by label."""
         with self._lock:
-            return {"labels": [one._asdict() for one in self.store.efforts()]}
+            return {"labels": [effort._asdict() for effort in self.store.efforts()]}
 
     # Inside the lock
 
@@ -354,7 +318,7 @@ class Sessions:
         """Return the session of the open object, or of a new one where none is open."""
         return self.answers.session(photograph, self.store.open_object(photograph.name))
 
-    def _reconsider(self, name: str, before: State, files_change: bool) -> None:
+    def _reconsider(self, name: str, before: str, files_change: bool) -> None:
         """Open a photograph that is done again where an object is open, or accepted and changed."""
         state = self.store.photograph(name).state
         if state != before or state not in ("done", "accepted"):
@@ -364,45 +328,19 @@ class Sessions:
         elif files_change and state == "accepted":
             self.store.set_state(name, "done")
 
-    def _begin_again(self) -> None:
-        """Remember model and settings, and forget what was encoded with others."""
-        self._remember_inference()
-        self.answers.clear()
-
     def _remember_inference(self) -> None:
         inference = {"model": self.answerer.name, "settings": self.answerer.settings()}
         self.store.set_setting("inference", inference)
 
-    def _frame(
-        self,
-        photograph: Photograph,
-        request: Mapping[str, Any],
-        began: float,
-        objects: bool = False,
-        state: str | None = None,
-    ) -> bytes:
-        """Return the frame of the open object, with the other objects and the state if new.
-
-        Args:
-            photograph: The photograph.
-            request: Perhaps with the `sequence` of a client's requests.
-            began: When it came, of `time.perf_counter`.
-            objects: Whether the finished objects have changed.
-            state: Of the photograph as the client knows it; None if it does not ask.
-        """
-        name = photograph.name
-        stored = self.store.photograph(name)
-        one = self.store.open_object(name)
-        header = {"revision": stored.revision, **describe_open(stored, one)}
-        if objects:
-            header["objects"] = describe_finished(self.store.objects(name), photograph)
-        if state is not None and state != stored.state:
-            header["state"] = stored.state
-        mask = None
-        if one is not None and photograph.error is None:
-            answer = self.answers.session(photograph, one).answer
+    def _frame(self, photograph: Photograph, news: Mapping[str, Any]) -> bytes:
+        """Return the frame of the open object, with news for the client in the header."""
+        stored = self.store.photograph(photograph.name)
+        current, mask = self.store.open_object(photograph.name), None
+        if current is not None and photograph.error is None:
+            answer = self.answers.session(photograph, current).answer
             mask = self.answers.mask(photograph, answer)
-        return pack({**header, **answer_header(request, began)}, mask)
+        header = {"revision": stored.revision, **describe_open(stored, current), **news}
+        return pack(header, mask)
 
     def _prepare(self, photograph: Photograph) -> None:
         if photograph in self.answers:
@@ -411,3 +349,9 @@ class Sessions:
             image = read_readable(photograph)  # clicks on another one are answered meanwhile
             with self._lock:
                 self.answers.open(photograph, image)
+
+
+def _timed(request: Mapping[str, Any], began: float) -> dict[str, Any]:
+    """Return the number of a request and the time since it `began`, for the answer's header."""
+    milliseconds = round(1000 * (time.perf_counter() - began), 1)
+    return {"sequence": request.get("sequence", 0), "milliseconds": milliseconds}

@@ -31,6 +31,11 @@ MAX_RADIUS = 500.0
 
 StoredStep = dict[str, Any]
 
+
+class RequestError(ValueError):
+    """A client's request is invalid; the message says what was expected."""
+
+
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _Number = Annotated[float, Field(gt=-1e9, lt=1e9)]
 _Side = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
@@ -91,71 +96,43 @@ def check_place(step: StoredStep, size: tuple[int, int]) -> None:
 
 
 def check_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
-    """Validate a step, and return it in its stored form.
-
-    Args:
-        sent: With a `type` of `"click"`, `"box"` or `"brush"`, as clients send it.
-        size: `(H, W)` of the photograph.
-
-    Raises:
-        ValueError: If something is missing, of another type, or outside of the photograph.
-    """
+    """Validate a step on a photograph of `(H, W)`, and return it in its stored form."""
     kind = sent.get("type")
     check = CHECKS.get(kind) if isinstance(kind, str) else None
     if check is None:
         msg = f"`type` must be 'click', 'box' or 'brush', got {kind!r:.200}"
-        raise ValueError(msg)
+        raise RequestError(msg)
     return {"type": kind, **check(sent, *size)}
 
 
-def check_snap(sent: Mapping[str, Any]) -> bool:
-    """Validate whether a stroke keeps to contours and edges; by default it does not.
-
-    Args:
-        sent: What clients send for a stroke.
-
-    Raises:
-        ValueError: If `snap` is neither true nor false.
-    """
-    return _truth(sent, "snap", otherwise=False)
-
-
 def check_polygons(sent: Mapping[str, Any], name: str, size: tuple[int, int]) -> list[Polygon]:
-    """Validate the polygons of an outline: `[[ring, hole, ...], ...]`, each ring `[[x, y], ...]`.
-
-    Args:
-        sent: What clients send.
-        name: Of the argument that has the polygons.
-        size: `(H, W)` of the photograph.
-
-    Raises:
-        ValueError: If they have another form, too many points, or lie outside of the photograph.
-    """
+    """Validate the polygons `[[ring, hole, ...], ...]` of an outline, each ring `[[x, y], ...]`."""
     groups = sent.get(name)
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
         msg = f"`{name}` must be a list of polygons, each a list of rings, got {groups!r:.200}"
-        raise ValueError(msg)
+        raise RequestError(msg)
     drawn = [[np.array(_points(ring, name, *size)) for ring in group] for group in groups]
     if sum(len(ring) for group in drawn for ring in group) > MAX_POINTS:
         msg = f"`{name}` must have at most {MAX_POINTS} points"
-        raise ValueError(msg)
+        raise RequestError(msg)
     return [Polygon(group[0], tuple(group[1:])) for group in drawn if group]
 
 
 def check_number(value: object, name: str) -> float:
-    """Return a number of a client.
-
-    Args:
-        value: What it sent.
-        name: Of the argument.
-
-    Raises:
-        ValueError: If it is something else, infinite, not a number, or absurd.
-    """
+    """Return a number of a client; anything else, or an absurd one, is refused."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9:
         return float(value)
     msg = f"`{name}` must be a number, got {value!r:.200}"
-    raise ValueError(msg)
+    raise RequestError(msg)
+
+
+def check_truth(sent: Mapping[str, Any], name: str, otherwise: bool) -> bool:
+    """Return what a client says to yes or no, `otherwise` if it does not."""
+    value = sent.get(name, otherwise)
+    if not isinstance(value, bool):
+        msg = f"`{name}` must be true or false, got {value!r:.200}"
+        raise RequestError(msg)
+    return value
 
 
 def as_step(stored: StoredStep) -> Step:
@@ -199,19 +176,19 @@ def _click(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
     x, y = check_number(sent.get("x"), "x"), check_number(sent.get("y"), "y")
     if not (0 <= x < width and 0 <= y < height):
         msg = f"`x` and `y` must satisfy 0 <= x < {width} and 0 <= y < {height}, got ({x}, {y})"
-        raise ValueError(msg)
-    return {"x": x, "y": y, "positive": _sign(sent)}
+        raise RequestError(msg)
+    return {"x": x, "y": y, "positive": check_truth(sent, "positive", otherwise=True)}
 
 
 def _box(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
     box = sent.get("box")
     if not isinstance(box, list) or len(box) != 4:
         msg = f"`box` must be four numbers [x0, y0, x1, y1], got {box!r:.200}"
-        raise ValueError(msg)
+        raise RequestError(msg)
     x0, y0, x1, y1 = (check_number(value, "box") for value in box)
     if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
         msg = f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, got {box}"
-        raise ValueError(msg)
+        raise RequestError(msg)
     return {"box": [math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)]}
 
 
@@ -219,24 +196,28 @@ def _stroke(sent: Mapping[str, Any], height: int, width: int) -> StoredStep:
     radius = check_number(sent.get("radius"), "radius")
     if not 0 < radius <= MAX_RADIUS:
         msg = f"`radius` must be above 0 and at most {MAX_RADIUS}, got {radius}"
-        raise ValueError(msg)
+        raise RequestError(msg)
     pairs = _points(sent.get("points"), "points", height, width)
-    return {"radius": radius, "points": pairs, "positive": _sign(sent)}
+    return {
+        "radius": radius,
+        "points": pairs,
+        "positive": check_truth(sent, "positive", otherwise=True),
+    }
 
 
 def _points(points: object, name: str, height: int, width: int) -> list[list[float]]:
     if not isinstance(points, list) or not 0 < len(points) <= MAX_POINTS:
         msg = f"`{name}` must have lists of 1 to {MAX_POINTS} pairs, got {points!r:.200}"
-        raise ValueError(msg)
+        raise RequestError(msg)
     pairs = []
     for point in points:
         if not isinstance(point, list) or len(point) != 2:
             msg = f"`{name}` must be pairs [x, y], got {point!r:.200}"
-            raise ValueError(msg)
+            raise RequestError(msg)
         x, y = (check_number(value, name) for value in point)
         if not (-width <= x <= 2 * width and -height <= y <= 2 * height):
             msg = f"`{name}` must be near the photograph, got [{x}, {y}]"
-            raise ValueError(msg)
+            raise RequestError(msg)
         pairs.append([x, y])
     return pairs
 
@@ -247,15 +228,3 @@ CHECKS: dict[str, Callable[[Mapping[str, Any], int, int], StoredStep]] = {
     "brush": _stroke,
 }
 """Validates what is sent for a step in a photograph of height and width, by type of the step."""
-
-
-def _sign(sent: Mapping[str, Any]) -> bool:
-    return _truth(sent, "positive", otherwise=True)
-
-
-def _truth(sent: Mapping[str, Any], name: str, otherwise: bool) -> bool:
-    value = sent.get(name, otherwise)
-    if not isinstance(value, bool):
-        msg = f"`{name}` must be true or false, got {value!r:.200}"
-        raise ValueError(msg)
-    return value

@@ -2,7 +2,7 @@
 
 Every change is one transaction, which is on the disk when it returns. Each photograph has one
 history of all that was done to its objects and to its state, for undo and redo: see
-`probseg.annotate.schema`. A server that was killed continues at the same step of it.
+`probseg.annotate.database`. A server that was killed continues at the same step of it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from probseg.annotate.database import WAY_OUT, open_database
-from probseg.annotate.schema import INVERSES, values
-from probseg.annotate.settings import SETTINGS, is_label
+from probseg.annotate.database import (
+    INVERSES,
+    SETTINGS,
+    WAY_OUT,
+    is_label,
+    open_database,
+    values,
+)
 from probseg.annotate.steps import check_stored
 from probseg.errors import DataError, UsageError
 
@@ -34,13 +39,7 @@ photograph out of all files, or sends it back."""
 
 
 class Finished(NamedTuple):
-    """A finished mask.
-
-    Args:
-        png: As a mask file.
-        counts: As COCO's compressed run lengths.
-        area: Pixels of the object.
-    """
+    """A finished mask: as a mask file, as COCO's compressed run lengths, and its pixels."""
 
     png: bytes
     counts: str
@@ -48,49 +47,33 @@ class Finished(NamedTuple):
 
 
 class StoredPhotograph(NamedTuple):
-    """What is stored of a photograph itself.
-
-    Args:
-        state: Whether it is done.
-        revision: Number of its changes.
-        undo: Whether there is a change to undo.
-        redo: Whether there is one to redo.
-    """
+    """What is stored of a photograph itself."""
 
     state: State
-    revision: int
-    undo: bool
+    revision: int  # number of its changes
+    undo: bool  # whether there is a change to undo
     redo: bool
 
 
 class Overview(NamedTuple):
-    """What the list of photographs says of one of them.
-
-    Args:
-        state: Whether it is done.
-        labels: Number of finished objects by label, which is empty for those without.
-        quality: The lowest `Mask.quality` of its finished objects; None where none has one.
-    """
+    """What the list of photographs says of one of them."""
 
     state: State
-    labels: dict[str, int]
-    quality: float | None
+    labels: dict[str, int]  # number of finished objects by label, which is empty for those without
+    quality: float | None  # the lowest `Mask.quality` of its finished objects
 
 
 class Effort(NamedTuple):
-    """Work on the finished objects of a label.
+    """Work on the finished objects of a label."""
 
-    Args:
-        label: Empty for objects without.
-        objects: Their number; masks that were read from files count once somebody opened them.
-        seconds: Spent on all of them.
-        clicks: On all of them.
-    """
-
-    label: str
-    objects: int
+    label: str  # empty for objects without
+    objects: int  # masks that were read from files count once somebody opened them
     seconds: float
     clicks: int
+
+
+class MissingError(KeyError):
+    """There is no such photograph or object."""
 
 
 class StaleRevisionError(RuntimeError):
@@ -99,49 +82,24 @@ class StaleRevisionError(RuntimeError):
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object of a photograph.
+    """An object of a photograph."""
 
-    Args:
-        id: Number of the object, unique in the database.
-        label: Its class; None without.
-        open: Whether it is being annotated; at most one of a photograph is.
-        steps: Clicks, boxes, strokes and patches in order.
-        kept: Number of steps to which `mask` is the answer; 0 if there are none, or if one of
-            them was replaced since.
-        mask: PNG of the finished mask; None before.
-        counts: The same as COCO's compressed run lengths.
-        area: Pixels of the finished mask; None before.
-        base: PNG of the mask before the first step, which was read from a file or copied from
-            another photograph; None without.
-        model: Name of the model that answered last; None for masks that were read.
-        seconds: Time spent on it, from the last step on another object to its end, pauses cut to
-            `LONGEST_PAUSE`.
-        quality: `Mask.quality` of the finished mask; None for masks that were read.
-    """
-
-    id: int
+    id: int  # unique in the database
     label: str | None
-    open: bool
-    steps: tuple[dict[str, Any], ...]
-    kept: int
-    mask: bytes | None
-    counts: str | None
+    open: bool  # whether it is being annotated; at most one of a photograph is
+    steps: tuple[dict[str, Any], ...]  # clicks, boxes, strokes and patches in order
+    kept: int  # number of steps to which `mask` is the answer; 0 if one was replaced since
+    mask: bytes | None  # PNG of the finished mask; None before
+    counts: str | None  # the same as COCO's compressed run lengths
     area: int | None
-    base: bytes | None
-    model: str | None
-    seconds: float
-    quality: float | None
+    base: bytes | None  # PNG of the mask before the first step, read from a file or copied
+    model: str | None  # which answered last; None for masks that were read
+    seconds: float  # from the last step on another object to its end, without long pauses
+    quality: float | None  # `Mask.quality` of the finished mask; None for masks that were read
 
 
 class Store:
-    """The database of a folder.
-
-    Args:
-        path: The file; made if it is missing.
-
-    Raises:
-        UsageError: If it cannot be used, see `open_database`.
-    """
+    """The database of a folder."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -164,16 +122,7 @@ class Store:
 
     @contextmanager
     def change(self, photo: str, revision: int | None) -> Iterator[StoredPhotograph]:
-        """Make all changes of a block one transaction on a photograph, and yield it as it was.
-
-        Args:
-            photo: Name of the photograph.
-            revision: What the client has read; None for a change of the server's own, which has no
-                undo.
-
-        Raises:
-            StaleRevisionError: If the photograph is at another revision.
-        """
+        """Make all changes of a block one transaction on a photograph, and yield it as it was."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.execute("INSERT OR IGNORE INTO photographs (name) VALUES (?)", (photo,))
@@ -320,13 +269,7 @@ class Store:
         return tuple([json.loads(body) for (body,) in self._db.execute(sql, (number,))])
 
     def begin(self, photo: str, label: str | None = None, base: bytes | None = None) -> int:
-        """Begin an object; inside `change`.
-
-        Args:
-            photo: Name of the photograph.
-            label: Its class.
-            base: PNG of the mask to begin with.
-        """
+        """Begin an object; inside `change`."""
         sql = (
             "INSERT INTO objects (photo, open, touched, label, base, seconds) "
             "VALUES (?, 1, ?, ?, ?, ?)"
@@ -340,14 +283,7 @@ class Store:
     def add_finished(
         self, photo: str, mask: Finished, label: str | None = None, source: str | None = None
     ) -> None:
-        """Add an object that is finished; inside `change`.
-
-        Args:
-            photo: Name of the photograph.
-            mask: The mask to begin with where it is opened.
-            label: Its class.
-            source: The mask file that it was read from, if it was.
-        """
+        """Add an object that is finished; inside `change`."""
         columns = "photo, open, label, source, base, mask, counts, area"
         sql = f"INSERT INTO objects ({columns}) VALUES (?, 0, ?, ?, ?, ?, ?, ?)"
         self._db.execute(sql, (photo, label, source, mask.png, *mask))
@@ -363,9 +299,8 @@ class Store:
 
     def _count_time(self, number: int) -> None:
         """Add the time since the last step of an object to its seconds."""
-        (touched,) = self._db.execute(
-            "SELECT touched FROM objects WHERE id = ?", (number,)
-        ).fetchone()
+        sql = "SELECT touched FROM objects WHERE id = ?"
+        (touched,) = self._db.execute(sql, (number,)).fetchone()
         self._last = now = time.time()
         sql = "UPDATE objects SET seconds = seconds + ?, touched = ? WHERE id = ?"
         self._db.execute(sql, (_counted(now - (touched or now)), now, number))

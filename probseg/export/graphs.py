@@ -1,21 +1,23 @@
 """A network as graphs of tensors of a fixed size, traced by `torch.export`.
 
 Networks whose prompts enter at the head are two graphs, "encode" for an image and "click" for its
-prompts; the others are one, "whole", which takes both. EM iterations are unrolled.
+prompts; the others are one, "whole", which takes both. EM iterations are unrolled. Operators that
+ONNX does not have are made of others.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.overrides import TorchFunctionMode
 
 from probseg.errors import UsageError
-from probseg.export.operators import Replaced
 from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
 from probseg.types import Prompts
@@ -25,25 +27,15 @@ COARSER = "coarser_"
 
 
 class Graph(NamedTuple):
-    """A traced part of a network.
+    """A traced part of a network."""
 
-    Args:
-        program: Of positional tensors. The number of clicks is free, but at least 2.
-        inputs: An example of each input by name.
-        outputs: An example of each output by name.
-    """
-
-    program: ExportedProgram
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
+    program: ExportedProgram  # Of positional tensors. The number of clicks is free, but at least 2
+    inputs: dict[str, Tensor]  # An example of each input by name
+    outputs: dict[str, Tensor]  # An example of each output by name
 
 
 class Encode(nn.Module):
-    """The part of the network that needs no prompts.
-
-    Args:
-        model: Network whose prompts enter at the head.
-    """
+    """The part of the network that needs no prompts."""
 
     def __init__(self, model: Segmenter) -> None:
         super().__init__()
@@ -55,12 +47,7 @@ class Encode(nn.Module):
 
 
 class Click(nn.Module):
-    """The logits for all prompts on an image.
-
-    Args:
-        model: Any network.
-        names: Of the inputs.
-    """
+    """The logits for all prompts on an image."""
 
     def __init__(self, model: Segmenter, names: list[str]) -> None:
         super().__init__()
@@ -68,12 +55,12 @@ class Click(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """Return logits `(1, 1, S, S)`."""
-        given = dict(zip(self.names, tensors, strict=True))
-        image = given["image"]
+        inputs = dict(zip(self.names, tensors, strict=True))
+        image = inputs["image"]
         size = (image.shape[2], image.shape[3])
-        prompts = Prompts(given["points"], given["labels"], given["box"], given.get("previous"))
+        prompts = Prompts(inputs["points"], inputs["labels"], inputs["box"], inputs.get("previous"))
         return self.model.raw_logits(
-            Encoded(size, size, image, decoder_maps_of(given)), prompts
+            Encoded(size, size, image, decoder_maps_of(inputs)), prompts
         ).main
 
 
@@ -97,15 +84,7 @@ def decoder_maps_of(named: Mapping[str, Tensor]) -> DecoderMaps | None:
 
 @torch.no_grad()
 def trace(model: Segmenter, side: int) -> dict[str, Graph]:
-    """Trace the graphs of a network, in the order in which they run.
-
-    Args:
-        model: In evaluation mode, on the CPU.
-        side: Height and width `S` of the padded images in pixels, whole cells of the network.
-
-    Raises:
-        UsageError: If a part of the network computes on the host.
-    """
+    """Trace the graphs of a network, in the order in which they run."""
     if model.refinement is not None:
         msg = (
             f"`model` must have no refinement, which no graph can hold, got a "
@@ -146,3 +125,50 @@ def _graph(module: nn.Module, inputs: Mapping[str, Tensor], names: list[str]) ->
     outputs = module(*arguments)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return Graph(program, dict(inputs), dict(zip(names, outputs, strict=True)))
+
+
+def adaptive_avg_pool2d(maps: Tensor, output_size: Sequence[int] | int) -> Tensor:
+    """Average maps over a grid of cells that may overlap, as products with two matrices."""
+    grid = (output_size, output_size) if isinstance(output_size, int) else output_size
+    rows, columns = (
+        _shares(side, cells, maps) for side, cells in zip(maps.shape[2:], grid, strict=True)
+    )
+    return rows @ maps @ columns.mT
+
+
+def _shares(length: int, cells: int, like: Tensor) -> Tensor:
+    """Return the weights of the pixels of a line in the mean of each cell, `(cells, length)`."""
+    cell, pixel = torch.arange(cells)[:, None], torch.arange(length)
+    first, last = cell * length // cells, -(-(cell + 1) * length // cells)
+    inside = (pixel >= first) & (pixel < last)
+    return (inside / (last - first)).to(like)
+
+
+def solve(matrix: Tensor, target: Tensor) -> Tensor:
+    """Solve positive definite systems by elimination, which needs no pivots there."""
+    rows = torch.cat([matrix, target[..., None]], dim=-1)  # (B, D, D + 1)
+    for step in range(matrix.shape[-1]):
+        pivot = rows[:, step : step + 1] / rows[:, step : step + 1, step : step + 1]
+        rest = rows - rows[:, :, step : step + 1] * pivot
+        rows = torch.cat([rest[:, :step], pivot, rest[:, step + 1 :]], dim=1)
+    return rows[..., -1]
+
+
+class Replaced(TorchFunctionMode):
+    """Context in which the functions of this module take the place of PyTorch's."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Call a function of PyTorch, or its replacement."""
+        return _REPLACEMENTS.get(func, func)(*args, **(kwargs or {}))
+
+
+_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.adaptive_avg_pool2d: adaptive_avg_pool2d,
+    torch.linalg.solve: solve,
+}

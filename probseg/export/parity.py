@@ -69,7 +69,7 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
         model: In evaluation mode, without refinement; it pads as the graphs do.
         runner: Of the exported graphs; its zoom is left as it is.
     """
-    own = runner.zoom
+    zoom = runner.zoom
     expected: list[Tensor] = []
 
     def remember(*hooked: Any) -> None:  # noqa: ANN401
@@ -81,12 +81,12 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
     hook.remove()
     runner.zoom, predictor = runner.about["zoom"], Predictor(model)
     zoomed = [pair for image in _images() for pair in _compared(predictor, runner, image)]
-    runner.zoom = own
-    logits = [(one.numpy(), pair.logits) for one, pair in zip(expected, plain, strict=True)]
+    runner.zoom = zoom
+    logits = [(logits.numpy(), pair.logits) for logits, pair in zip(expected, plain, strict=True)]
     return Parity(
         answers=len(plain + zoomed),
-        largest_logit=max(float(np.abs(one).max()) for one, _ in logits),
-        logit_difference=max(float(np.abs(one - other).max()) for one, other in logits),
+        largest_logit=max(float(np.abs(ours).max()) for ours, _ in logits),
+        logit_difference=max(float(np.abs(ours - theirs).max()) for ours, theirs in logits),
         pixels=sum(pair.pixels for pair in plain + zoomed),
         differing_pixels=sum(pair.differing for pair in plain + zoomed),
     )

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from PIL import Image
+from skimage.data import coffee
 
+from probseg.errors import UsageError
 from probseg.export import runner
 from probseg.export.graphs import Graph
 from probseg.export.parity import TorchRunner
 from probseg.export.runner import Runner
-from probseg.export.web import write_page
+from probseg.page import SHARED
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 
+RUNTIME = "onnxruntime-web@1.30.0"
+"""npm package of ONNX Runtime Web, MIT licence."""
+
+RUNTIME_FILES = (
+    "ort.wasm.min.mjs",
+    "ort-wasm-simd-threaded.mjs",
+    "ort-wasm-simd-threaded.wasm",
+)
+"""Its files for graphs on the processor."""
+
+PAGE = Path(__file__).parent / "page"
+
+OWN_FILES = (
+    *(PAGE / name for name in ("index.html", "page.js", "runner.js")),
+    *(SHARED / name for name in ("canvas.js", "page.css", "icon.svg")),
+)
+
 
 class Target(NamedTuple):
-    """A format of exported graphs.
+    """A format of exported graphs."""
 
-    Args:
-        help: Half a sentence for `probseg export --help`.
-        suffix: End of the names of the graphs.
-        packages: That it needs beyond the dependencies of probseg.
-        write: Writes a graph to a file.
-        runner: Answers clicks with the graphs of a folder.
-        accompany: Writes to the folder what goes with the graphs, before they are traced.
-    """
-
-    help: str
-    suffix: str
-    packages: tuple[str, ...]
-    write: Callable[[Graph, Path], None]
-    runner: Callable[[Path], Runner]
+    help: str  # Half a sentence for `probseg export --help`
+    suffix: str  # End of the names of the graphs
+    packages: tuple[str, ...]  # That it needs beyond the dependencies of probseg
+    write: Callable[[Graph, Path], None]  # Writes a graph to a file
+    runner: Callable[[Path], Runner]  # Answers clicks with the graphs of a folder
+    # Writes to the folder what goes with the graphs, before they are traced
     accompany: Callable[[Path], object]
 
 
@@ -60,6 +75,32 @@ def write_torch(graph: Graph, path: Path) -> None:
 def copy_runner(folder: Path) -> None:
     """Copy the module that answers clicks without probseg."""
     shutil.copyfile(runner.__file__, folder / "runner.py")
+
+
+def write_page(folder: Path) -> None:
+    """Write the page, ONNX Runtime Web and a photograph into a folder."""
+    npm = shutil.which("npm")
+    if npm is None:
+        msg = f"npm, which fetches {RUNTIME}, must be installed, got none; install Node.js"
+        raise UsageError(msg)
+    with tempfile.TemporaryDirectory() as temporary:
+        command = [npm, "pack", RUNTIME, "--pack-destination", temporary]
+        fetched = subprocess.run(command, capture_output=True, text=True, check=False)
+        if fetched.returncode:
+            msg = (
+                f"`npm pack {RUNTIME}` must succeed, got status {fetched.returncode}: "
+                f"{fetched.stderr.strip()[-500:]}; check the network and npm's settings"
+            )
+            raise UsageError(msg)
+        (packed,) = Path(temporary).glob("*.tgz")
+        with tarfile.open(packed) as archive:
+            for name in RUNTIME_FILES:
+                content = archive.extractfile(f"package/dist/{name}")
+                assert content is not None, "a file"
+                (folder / name).write_bytes(content.read())
+    for path in OWN_FILES:
+        shutil.copyfile(path, folder / path.name)
+    Image.fromarray(coffee()).save(folder / "photo.png")
 
 
 TARGETS: dict[str, Target] = {

@@ -28,26 +28,18 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `probseg export`.
-
-    Args:
-        arguments: What follows `export` on the command line.
-
-    Raises:
-        UsageError: If an option cannot be used, or see `export_model`.
-        UnknownNameError: If there is no such model.
-    """
+    """Run `probseg export`."""
     options = _parser().parse_args(list(arguments))
     check_writable("--output", options.output)
     model = create_interactive(options.model, pretrained=True)
-    given = {
+    settings = {
         f"{kind}_{what}": getattr(options, f"{kind}_{what}")
         for kind in SETTINGS
         for what in ("iterations", "prior")
     }
-    if any(value is not None for value in given.values()):
+    if any(value is not None for value in settings.values()):
         try:
-            model.adapt(Adaptation(**given))
+            model.adapt(Adaptation(**settings))
         except ValueError as error:
             raise UsageError(str(error)) from error
     parity = export_model(

@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from probseg.annotate.tools.label_studio import Backend, asked, create_app
-from probseg.annotate.tools.label_studio_images import Images, Server
+from probseg.annotate.tools.label_studio import Backend, Images, Server, asked, create_app
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.cli import main
 from probseg.formats import brush
@@ -305,11 +304,15 @@ def test_a_stopped_server_is_named(images):
 
 
 @each(
-    ("address", "word"), [("127.0.0.1:8080", "--fetch-from"), ("http://a", "LABEL_STUDIO_API_KEY")]
+    ("options", "word"),
+    [
+        (["--images", "no"], "--images"),
+        (["--images", ".", "--fetch-from", "127.0.0.1:8080"], "--fetch-from"),
+        (["--images", ".", "--fetch-from", "http://a"], "LABEL_STUDIO_API_KEY"),
+    ],
 )
-def test_fetching_needs_an_address_and_a_token(images, capsys, monkeypatch, address, word):
+def test_wrong_options_are_refused(capsys, monkeypatch, options, word):
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
-    options = ["--images", str(images), "--fetch-from", address]
     assert main(["serve", "label-studio", *options]) == 2
     assert word in capsys.readouterr().err
 
@@ -370,8 +373,3 @@ def test_a_server_process_answers(images, tmp_path):
         os.kill(server.pid, signal.SIGINT)
         server.join(60)
     assert "Traceback" not in (tmp_path / "output.txt").read_text()
-
-
-def test_a_missing_folder_is_named(tmp_path, capsys):
-    assert main(["serve", "label-studio", "--images", str(tmp_path / "no")]) == 2
-    assert "--images" in capsys.readouterr().err

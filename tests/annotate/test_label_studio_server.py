@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from probseg.annotate.tools.label_studio import brush_tags
-from probseg.annotate.tools.label_studio_images import Images, Server
+from probseg.annotate.tools.label_studio import Images, Server, brush_tags
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.convert import Request, convert
 from probseg.convert.label_studio import BRUSH_TAG, IMAGE_TAG

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from probseg.annotate.answers import Answerer
 from probseg.annotate.app import create_app
 from probseg.annotate.frames import unpack
-from probseg.annotate.models import Answerer
 from probseg.annotate.sessions import Sessions
 from probseg.data import ImageMaskFolder
 from probseg.errors import UsageError

@@ -15,8 +15,8 @@ from pycocotools import mask as coco_mask
 
 from probseg import Predictor
 from probseg.annotate import files
+from probseg.annotate.answers import Answerer
 from probseg.annotate.frames import unpack
-from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import list_photographs, refusals
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
@@ -26,7 +26,7 @@ from probseg.interact.snapping import snapped
 from probseg.interact.steps import Stroke, covered
 from probseg.types import Click
 from probseg.zoo import store
-from support.annotate_client import HOST, MODEL, begin, draw_photographs
+from support.annotate_client import HOST, MODEL, again, begin, draw_photographs
 from support.fakes import micro_model
 from support.micro import described
 from support.rows import each
@@ -44,18 +44,11 @@ def client(tmp_path, answerer):
     client.sessions.close()
 
 
-def again(client):
-    """Stop a server without its leave, and start one on the same folder."""
-    client.sessions.store.close()
-    client.sessions.files.close()
-    return begin(client.sessions.folder, client.sessions.answerer)
-
-
 CLICKS = [(64.2, 48.9, True), (5.5, 5.5, False), (64.0, 30.0, True)]
 
 
 def test_masks_are_those_of_the_predictor_for_the_same_prompts(client):
-    predictor = Predictor.from_pretrained(MODEL, zoom="scales")
+    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.answerer.zoom)
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     for x, y, positive in CLICKS:
         _, mask = client.click(x, y, positive)
@@ -111,7 +104,7 @@ def test_strokes_hold_over_later_clicks_and_are_undone(client):
     client.sessions.close()
 
 
-SNAPPED = {"type": "brush", "radius": 20, "points": [[64, 48], [80, 48]], "snap": True}
+SNAPPED = {"type": "brush", "radius": 20, "points": [[64, 48], [96, 48]], "snap": True}
 
 
 def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
@@ -119,7 +112,7 @@ def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
     one = client.sessions.store.open_object("photo0.png")
     photograph = client.sessions.photographs[0]
     probability = client.sessions.answers.session(photograph, one).answer.state.probability
-    stroke = Stroke(((64.0, 48.0), (80.0, 48.0)), 20.0, positive=False)
+    stroke = Stroke(((64.0, 48.0), (96.0, 48.0)), 20.0, positive=False)
     pixels = snapped(stroke, read_image(photograph.path), probability).pixels
     assert 0 < pixels.sum() < covered(stroke, pixels.shape).sum()
     _, mask = client.act({**SNAPPED, "positive": False})
@@ -145,7 +138,7 @@ def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
 
 
 def test_a_snapped_stroke_begins_an_object(client):
-    stroke = Stroke(((64.0, 48.0), (80.0, 48.0)), 20.0)
+    stroke = Stroke(((64.0, 48.0), (96.0, 48.0)), 20.0)
     image = read_image(client.sessions.photographs[0].path)
     pixels = snapped(stroke, image, np.zeros(image.shape[:2], np.float32)).pixels
     _, mask = client.act(SNAPPED)
@@ -175,7 +168,7 @@ def test_wrong_fields_of_a_snapped_stroke_are_refused(client, wrong, said):
 
 def test_finished_objects_are_files_that_training_reads(client):
     _, first = client.click(*CLICKS[0])
-    predictor = Predictor.from_pretrained(MODEL, zoom="scales")
+    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.answerer.zoom)
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     x, y, positive = CLICKS[0]
     quality = pytest.approx(predictor.predict([Click(int(x), int(y), positive)]).quality, abs=1e-3)
@@ -468,13 +461,12 @@ def test_all_prompts_are_in_the_annotations_and_give_the_mask_again(client, tmp_
 
 
 def test_what_the_command_line_chose_is_kept_for_the_next_start(tmp_path):
-    store.save(micro_model("micro_csa"), described("micro_csa"), tmp_path / "model")
-    folder, model = draw_photographs(tmp_path / "photos", 1), str(tmp_path / "model")
-    begin(folder, Answerer(model), labels=["cat", "dog"]).sessions.close()
+    folder = draw_photographs(tmp_path / "photos", 1)
+    begin(folder, Answerer(MODEL), labels=["cat", "dog"]).sessions.close()
     later = Answerer()
     client = begin(folder, later)
     assert client.get("/api/session")["labels"] == ["cat", "dog"]
-    assert later.name == model
+    assert later.name == MODEL != Answerer().name
     client.sessions.close()
     client = begin(folder, later, labels=["cow", "cat"])
     assert client.get("/api/session")["labels"] == ["cow", "cat", "dog"]
@@ -541,7 +533,7 @@ def test_settings_are_live_and_checked(client):
     client = again(client)
     assert client.get("/api/session")["settings"]["zoom"] is None, "settings outlive the server"
     assert np.array_equal(client.mask(), wanted)
-    client.http.post("/api/settings", json={"zoom": "scales"})
+    client.http.post("/api/settings", json={"zoom": "look"})
     client.sessions.close()
 
 
@@ -599,7 +591,7 @@ def test_files_that_could_not_be_written_are_written_later(client, monkeypatch):
 
     client.click(*CLICKS[0])
     with monkeypatch.context() as patched:
-        patched.setattr("probseg.annotate.output.write_masks", full)
+        patched.setattr("probseg.annotate.files.write_masks", full)
         revision = client.get(client.path())["revision"]
         body = {"sequence": 1, "revision": revision, "action": {"type": "finish", "label": None}}
         answer = client.http.post(f"{client.path()}/actions", json=body)

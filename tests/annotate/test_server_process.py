@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from probseg.annotate.actions import ACTIONS, STATES
-from probseg.annotate.exports import file_names
+from probseg.annotate.answers import KNOBS
+from probseg.annotate.files import export_names
 from probseg.annotate.frames import unpack
-from probseg.annotate.models import KNOBS
-from probseg.annotate.security import MAX_BODY
+from probseg.annotate.server import MAX_BODY
 from probseg.cli import main
 from support.annotate_client import draw_photographs
 from support.runs import printed_line, started
@@ -84,7 +84,7 @@ class Server:
             "pages": pages,
             "frames": frames,
             "masks": _files(self.folder, "masks", ".probseg/masks"),
-            "exports": _files(self.folder, *(set(file_names().values()) - {COCO_FILE})),
+            "exports": _files(self.folder, *(set(export_names().values()) - {COCO_FILE})),
         }
 
     def _read(self, path):
@@ -200,7 +200,7 @@ def _script(server):
     ]
     scripted = [(f"{server.path(0)}/actions", {"action": action}) for action in first]
     scripted.append(("/api/labels", {"labels": ["nut", "bolt", "washer"]}))
-    scripted += [("/api/export", {"format": name}) for name in file_names()]
+    scripted += [("/api/export", {"format": name}) for name in export_names()]
     scripted.append(("/api/settings", {"avoid_finished": False}))
     return scripted + [(f"{server.path(1)}/actions", {"action": action}) for action in second]
 
@@ -229,7 +229,7 @@ def _any_change(numbers, server):
     action = {"object": numbers.choice(objects), **arguments.get(kind, {}), "type": kind}
     others = [
         ("/api/settings", {"avoid_finished": positive}),
-        ("/api/export", {"format": numbers.choice(list(file_names()))}),
+        ("/api/export", {"format": numbers.choice(list(export_names()))}),
     ]
     return numbers.choice([(f"{server.path(n)}/actions", {"action": action})] * 9 + others)
 
@@ -406,7 +406,7 @@ SENT = {
     "/api/settings": _mostly(SETTINGS),
     "/api/model": _mostly({"name": st.just("none")}),
     "/api/labels": _mostly({"labels": st.lists(LABELS | WRONG, max_size=3)}),
-    "/api/export": _mostly({"format": st.sampled_from(list(file_names()))}),
+    "/api/export": _mostly({"format": st.sampled_from(list(export_names()))}),
 }
 """What is sent to each path, nearly as a client of the page would."""
 

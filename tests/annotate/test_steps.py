@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probseg.annotate.models import Answerer
+from probseg.annotate.answers import Answerer
 from probseg.annotate.steps import as_step, check_step
 from probseg.images import read_image
 from probseg.interact import Session
 from probseg.zoo import store
-from support.annotate_client import begin, draw_photographs
+from support.annotate_client import again, begin, draw_photographs
 from support.fakes import micro_model
 from support.micro import described
 
@@ -56,13 +56,6 @@ def folders(tmp_path_factory):
     return (tmp_path_factory.mktemp("photos") for _ in count())
 
 
-def restarted(client):
-    """Stop a server without its leave, and start one on the same folder."""
-    client.sessions.store.close()
-    client.sessions.files.close()
-    return begin(client.sessions.folder, client.sessions.answerer)
-
-
 @settings(max_examples=12, deadline=None)
 @given(moves=MOVES)
 def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, answerer, folders):
@@ -71,7 +64,7 @@ def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, a
     for move in moves:
         rows = history[place]
         if move == "restart":
-            client = restarted(client)
+            client = again(client)
         elif move == "undo" or move == "redo":
             there = place + (1 if move == "redo" else -1)
             if 0 <= there < len(history):
@@ -85,7 +78,7 @@ def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, a
     for row in history[place]:
         fresh.add(as_step(check_step(row, (HEIGHT, WIDTH))))
     assert_shows(client, history, place, fresh)
-    client = restarted(client)
+    client = again(client)
     assert_shows(client, history, place, fresh)
     client.sessions.close()
 

@@ -87,7 +87,7 @@ def test_results_that_cannot_be_written(arguments, named, tmp_path, monkeypatch,
         raise OSError(errno.EROFS, "Read-only file system", str(dir))
 
     monkeypatch.setattr("probseg.cli.arguments.TemporaryFile", read_only)
-    monkeypatch.setattr("probseg.annotate.verb.need_server", lambda: None)
+    monkeypatch.setattr("probseg.annotate.verbs.need_server", lambda: None)
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path / "data", images=2, size=(24, 32))
     message = usage_error(capsys, *arguments)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseg.annotate.models import Answerer
+from probseg.annotate.answers import Answerer
 from probseg.export import export_model
 from probseg.models import Segmenter
 from probseg.zoo import create_model

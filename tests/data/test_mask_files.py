@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from probseg.annotate.output import existing_masks
+from probseg.annotate.files import existing_masks
 from probseg.annotate.photographs import Photograph
 from probseg.convert import READERS, Ledger, Request
 from probseg.data import ImageMaskFolder

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from probseg.annotate import output
+from probseg.annotate.files import existing_masks, mask_files, write_masks
 from probseg.annotate.photographs import list_photographs
 from probseg.annotate.store import StoredObject
 from probseg.callbacks.predictions import PredictionWriter
@@ -104,9 +104,9 @@ def test_all_readers_find_the_objects_of_all_writers(writer, objects):
         assert {file: sorted(numbers) for file, numbers in found.items()} == wanted
         assert check_folder(root).objects == sum(objects.values())
         names = mask_names(root / "images")
-        files = output.mask_files(root, names).owned
+        files = mask_files(root, names).owned
         for photograph in list_photographs(root):
-            read = output.existing_masks(files.get(photograph.stem, []), photograph)
+            read = existing_masks(files.get(photograph.stem, []), photograph)
             assert sorted(int(labels.argmax()) for _, labels in read) == wanted[photograph.name]
 
 
@@ -122,7 +122,7 @@ def annotated(root, drawn):
         rest = {"label": None, "open": False, "steps": (), "kept": 0, "counts": ""}
         rest |= {"area": 1, "base": None, "model": None, "seconds": 0, "quality": None}
         objects = [StoredObject(id=n, mask=mask, **rest) for n, mask in enumerate(contents)]
-        output.write_masks(root, photograph, objects, names)
+        write_masks(root, photograph, objects, names)
 
 
 def predicted(root, drawn):
@@ -161,7 +161,7 @@ def test_an_unreadable_photograph_keeps_its_masks(tmp_path):
     problems = [problem.path for problem in check_folder(tmp_path).problems]
     assert str(tmp_path / "masks" / "cat_1.png") in problems
     names = mask_names(tmp_path / "images")
-    assert output.mask_files(tmp_path, names).owned.keys() == {"cat", "cat_1"}
+    assert mask_files(tmp_path, names).owned.keys() == {"cat", "cat_1"}
 
 
 def test_a_conversion_keeps_off_photographs_without_objects(tmp_path):

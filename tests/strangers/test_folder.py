@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from probseg.annotate.files import DATABASE
-from probseg.annotate.models import MOST_ITERATIONS, Answerer
-from probseg.annotate.output import finished
-from probseg.annotate.schema import COLUMNS, INVERSES, values
+from probseg.annotate.answers import MOST_ITERATIONS, Answerer
+from probseg.annotate.database import COLUMNS, INVERSES, values
+from probseg.annotate.files import DATABASE, finished
 from probseg.annotate.store import Store
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
@@ -287,7 +286,7 @@ def test_settings_of_others_are_bounded(tmp_path, answerer, name, value, caplog)
         sql = "INSERT OR REPLACE INTO settings VALUES (?, ?)"
         db.execute(sql, (name, json.dumps(value)))
         db.commit()
-    answerer.wanted = None
+    answerer.first = None
     before = answerer.settings()
     client = begin(folder, answerer)
     session = client.get("/api/session")
@@ -335,7 +334,7 @@ def test_no_model_is_loaded_that_only_the_folder_names(folder, where, caplog, mo
     answerer.resume(folder, places[where], {})
     assert loaded == ["lite2_unet_prop"]
     assert f"was last used with {places[where]!r}: give --model to use it" in caplog.text
-    assert answerer.wanted is None
+    assert answerer.first is None
 
 
 SECRET = b"\x89PNG a private file"
@@ -562,7 +561,7 @@ def traced(*arguments, **options):
     return db
 
 sqlite3.connect = traced
-from probseg.annotate.models import Answerer
+from probseg.annotate.answers import Answerer
 from support.annotate_client import begin
 
 client = begin(Path(sys.argv[1]), Answerer())

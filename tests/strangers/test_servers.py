@@ -31,10 +31,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from starlette.testclient import TestClient
 
-from probseg.annotate import connections, security
-from probseg.annotate.security import has_password
-from probseg.annotate.tools import label_studio, posts, prompted, x_anylabeling
-from probseg.annotate.tools.label_studio_images import Images
+from probseg.annotate import routes, server
+from probseg.annotate.server import has_password
+from probseg.annotate.tools import label_studio, prompted, x_anylabeling
 from probseg.annotate.tools.prompted import Encodings, PromptedModel
 from probseg.cli import main
 from support.annotate_client import draw_photographs
@@ -56,7 +55,7 @@ def _few_handles_and_a_short_time():
     import resource
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (HANDLES, HANDLES))
-    connections.SECONDS = SECONDS
+    routes.SECONDS = SECONDS
     webbrowser.open = lambda address: print(f"opens {address}", flush=True)
 
 
@@ -185,7 +184,7 @@ def client(tool, model, folder, password=None):
         backend = x_anylabeling.Backend(model)
         app = x_anylabeling.create_app(backend, frozenset({HOST}), password)
     else:
-        backend = label_studio.Backend(model, Images(folder))
+        backend = label_studio.Backend(model, label_studio.Images(folder))
         app = label_studio.create_app(backend, frozenset({HOST}), password)
     return TestClient(app, base_url=f"http://{HOST}")
 
@@ -218,8 +217,8 @@ def test_the_password_is_read_where_tools_put_it(headers, right):
 @pytest.mark.parametrize("tool", PATHS)
 def test_without_the_password_nothing_is_answered(model, tmp_path, tool):
     http = client(tool, model, tmp_path, PASSWORD)
-    routes = [("GET", "/health"), ("POST", PATHS[tool]), ("POST", "/setup"), ("GET", "/v1/models")]
-    for method, path in routes:
+    paths = [("GET", "/health"), ("POST", PATHS[tool]), ("POST", "/setup"), ("GET", "/v1/models")]
+    for method, path in paths:
         answer = http.request(method, path, json=RIGHT[tool])
         assert answer.status_code == 401, path
         assert "--token" in answer.json()["error"]
@@ -406,7 +405,7 @@ def test_one_request_is_answered_at_a_time(model, tmp_path, monkeypatch):
 
 
 def test_bodies_in_memory_have_a_limit(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(posts, "MAX_BODY", 100_000)
+    monkeypatch.setattr(routes, "MAX_BODY", 100_000)
     go_on, answer = threading.Event(), model.answer
 
     def later(*arguments):
@@ -416,7 +415,7 @@ def test_bodies_in_memory_have_a_limit(model, tmp_path, monkeypatch):
     monkeypatch.setattr(model, "answer", later)
     body = {**RIGHT["x-anylabeling"], "more": 80_000 * "x"}
     with client("x-anylabeling", model, tmp_path) as http, ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(posted, http, "/v1/predict", body) for _ in range(security.BODIES + 2)]
+        asked = [pool.submit(posted, http, "/v1/predict", body) for _ in range(server.BODIES + 2)]
         assert next(as_completed(asked, timeout=60)).result().status_code == 429
         go_on.set()
         assert sorted(one.result().status_code for one in asked) == [200, 200, 429, 429]

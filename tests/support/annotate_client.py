@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 from starlette.testclient import TestClient
 
+from probseg.annotate.answers import Answerer
 from probseg.annotate.app import create_app
 from probseg.annotate.frames import unpack
-from probseg.annotate.models import Answerer
 from probseg.annotate.sessions import Sessions
 
 TOKEN = "token"
@@ -85,3 +85,10 @@ def begin(folder: Path, answerer: Answerer | None = None, **options) -> Client:
     return Client(
         Sessions(folder, options.pop("out", None), answerer or Answerer(MODEL), **options)
     )
+
+
+def again(client: Client) -> Client:
+    """Stop a server without its leave, and start one on the same folder."""
+    client.sessions.store.close()
+    client.sessions.files.close()
+    return begin(client.sessions.folder, client.sessions.answerer)

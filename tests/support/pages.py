@@ -80,8 +80,8 @@ def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[st
         model: What answers, without a zoom; None for `lite0_unet_prop`.
     """
     uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
+    from probseg.annotate.answers import Answerer
     from probseg.annotate.app import create_app
-    from probseg.annotate.models import Answerer
     from probseg.annotate.sessions import Sessions
 
     answerer = Answerer("lite0_unet_prop")

@@ -14,11 +14,7 @@ from probseg.interact.states import InteractionState
 
 
 class Interactor:
-    """`cvat_sdk.auto_annotation.InteractionFunction` that answers with one mask.
-
-    Args:
-        model: Answers the prompts.
-    """
+    """`cvat_sdk.auto_annotation.InteractionFunction` that answers with one mask."""
 
     spec = cvataa.InteractionFunctionSpec(min_pos_points=0, min_neg_points=0, min_bounding_boxes=0)
 

@@ -2,75 +2,215 @@
 
 The routes are those that Label Studio calls: `GET /health`, `POST /setup`, `POST /predict` and
 `POST /webhook`. Label Studio does not show why a request was refused: the reason is logged.
+
+Images come from the task itself, from a folder, or from Label Studio. No other address is ever
+fetched: a task may name any.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import json
+import os
+import re
+import urllib.error
+import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.etree import ElementTree
 
+import numpy as np
+import numpy.typing as npt
 from starlette.requests import Request
 from starlette.routing import Route
 
-from probseg.annotate.responses import AsciiJson
-from probseg.annotate.security import Guard
+from probseg.annotate.routes import AsciiJson, Json, guarded, post
+from probseg.annotate.server import Guard
 from probseg.annotate.steps import check_number
-from probseg.annotate.tools.label_studio_images import Images
-from probseg.annotate.tools.posts import Json, guarded, post
 from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import brush
+from probseg.images import decode_image, read_image
 
 MAX_CONFIG = 1 << 20
 """Most characters of a labelling interface, which takes fifty times as much memory when read."""
 
 
+LARGEST = 256 << 20
+"""Most bytes of an image that is fetched."""
+
+SECONDS = 60.0
+"""How long Label Studio may take to answer."""
+
+CLOUDS = ("s3", "gs", "azure-blob")
+"""Schemes of files that Label Studio passes on from its storages."""
+
+SERVED = re.compile(r"/data/|/(tasks|projects)/[0-9]+/resolve/")
+"""Beginnings of the paths at which Label Studio has images."""
+
+_UNCHANGED = "%/?=&+,;:@!$'()*~[]"
+"""Characters of an address that are not encoded again."""
+
+
+class Source(NamedTuple):
+    """Where an image is."""
+
+    # A file, the content of one, or the address of one in Label Studio (path and query)
+    place: Path | bytes | str
+    changed: int = 0  # time of the last change of a file, in nanoseconds
+
+    @property
+    def key(self) -> Hashable:
+        """What tells it apart from others."""
+        place = self.place
+        return (hashlib.sha256(place).digest() if isinstance(place, bytes) else place, self.changed)
+
+
+class Server:
+    """A server of Label Studio, which is asked for images with a token."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address, self._token = address.rstrip("/"), token
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def read(self, path: str) -> bytes:
+        """Return a file."""
+        url = self.address + quote(path.partition("#")[0], safe=_UNCHANGED)
+        content = self._answer(url, urllib.request.Request(url, headers=self._credentials()))
+        if len(content) > LARGEST:
+            msg = f"{url:.200}: has more than {LARGEST >> 20} MiB, the most that is fetched"
+            raise ValueError(msg)
+        return content
+
+    def _credentials(self) -> dict[str, str]:
+        """Return the header of a request; a personal token is changed into one of five minutes."""
+        if self._token.count(".") != 2:
+            return {"Authorization": f"Token {self._token}"}
+        url, body = f"{self.address}/api/token/refresh", json.dumps({"refresh": self._token})
+        headers = {"Content-Type": "application/json"}
+        answer = self._answer(url, urllib.request.Request(url, body.encode(), headers))
+        return {"Authorization": f"Bearer {json.loads(answer)['access']}"}
+
+    def _answer(self, url: str, request: urllib.request.Request) -> bytes:
+        try:
+            with self._opener.open(request, timeout=SECONDS) as answer:
+                content: bytes = answer.read(LARGEST + 1)
+        except urllib.error.HTTPError as error:
+            reason = {
+                401: "the token in LABEL_STUDIO_API_KEY is not accepted; make a new one in "
+                "Account & Settings",
+                403: "the user of the token may not see this; use the token of another user",
+                404: "there is no such file; check the storage and the address of the task",
+            }.get(error.code, error.reason)
+            if 300 <= error.code < 400:
+                reason = (
+                    "the file is at another address, which is not fetched; switch off the "
+                    "pre-signed URLs of the storage"
+                )
+            msg = f"{url:.200}: Label Studio answers with {error.code}: {reason}"
+            raise ValueError(msg) from error
+        except OSError as error:
+            msg = f"{url:.200}: cannot be read ({error}); check --fetch-from"
+            raise ValueError(msg) from error
+        return content
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirection as the error that it is: it may lead to any host."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow no redirection."""
+
+
+class Images:
+    """Finds and reads the images of tasks."""
+
+    def __init__(self, folder: Path, server: Server | None = None) -> None:
+        self._folder, self._server = folder.resolve(), server
+
+    def find(self, address: str, task: int) -> Source:
+        """Return where an image is."""
+        if address.startswith("data:"):
+            try:
+                return Source(base64.b64decode(address.partition(";base64,")[2], validate=True))
+            except binascii.Error as error:
+                msg = f"{address:.40}...: the image of the task is not base64 ({error})"
+                raise ValueError(msg) from error
+        inside = _path_in_data(address)
+        path = None if inside is None else Path(os.path.realpath(self._folder / inside))
+        if path is not None and path.is_relative_to(self._folder) and path.is_file():
+            return Source(path, path.stat().st_mtime_ns)
+        if self._server is not None:
+            fetched = _path_on(self._server.address, address, task)
+            if fetched is not None:
+                return Source(fetched)
+            msg = f"{address:.200}: is not at {self._server.address}, and is not fetched"
+        elif inside is not None:
+            msg = f"{inside:.200}: no such file in the folder of --images, {self._folder}"
+        else:
+            msg = (
+                f"{address:.200}: is not fetched; give tasks images of local storage "
+                "(/data/local-files/?d=...), uploaded ones (/data/upload/...) or base64 "
+                "(data:image/png;base64,...), or start probseg serve with --fetch-from"
+            )
+        raise ValueError(msg)
+
+    def read(self, source: Source) -> npt.NDArray[np.uint8]:
+        """Return an image, RGB, shape `(H, W, 3)`."""
+        if isinstance(source.place, Path):
+            return read_image(source.place)
+        if isinstance(source.place, bytes):
+            return decode_image(source.place)
+        assert self._server is not None, "`find` gives an address only where there is a server"
+        return decode_image(self._server.read(source.place))
+
+
+def _path_in_data(address: str) -> str | None:
+    """Return the path of an image under the document root or the folder of media."""
+    parts = urlsplit(address)
+    inside = unquote(parts.path).partition("/data/")[2]
+    if inside.rstrip("/") == "local-files":
+        return parse_qs(parts.query).get("d", [""])[0]
+    return inside if inside.startswith("upload/") else None
+
+
+def _path_on(server: str, address: str, task: int) -> str | None:
+    """Return path and query with which a server answers for an image; None if it is elsewhere."""
+    if address.partition("://")[0] in CLOUDS:
+        code = base64.urlsafe_b64encode(address.encode()).decode()
+        return f"/tasks/{task}/resolve/?fileuri={code}"
+    path = address.removeprefix(server)
+    climbs = ".." in unquote(urlsplit(path).path).split("/")
+    return path if SERVED.match(path) and not climbs else None
+
+
 class Question(NamedTuple):
-    """A request for the mask of one object.
+    """A request for the mask of one object."""
 
-    Args:
-        image: Address of the image in the task.
-        task: Number of the task.
-        size: `(H, W)` of the image as Label Studio shows it.
-        positive: Points `(x, y)` on the object, in pixels.
-        negative: Points on the background.
-        box: `(x0, y0, x1, y1)`, or None.
-        label: Chosen by the annotator.
-        tag: Name of the tag `BrushLabels`.
-        image_tag: Name of the tag `Image`.
-    """
-
-    image: str
-    task: int
-    size: tuple[float, float]
-    positive: list[tuple[float, float]]
-    negative: list[tuple[float, float]]
-    box: tuple[float, float, float, float] | None
-    label: str
-    tag: str
-    image_tag: str
+    image: str  # address of the image in the task
+    task: int  # number of the task
+    size: tuple[float, float]  # `(H, W)` of the image as Label Studio shows it
+    positive: list[tuple[float, float]]  # points `(x, y)` on the object, in pixels
+    negative: list[tuple[float, float]]  # points on the background
+    box: tuple[float, float, float, float] | None  # `(x0, y0, x1, y1)`, or None
+    label: str  # chosen by the annotator
+    tag: str  # name of the tag `BrushLabels`
+    image_tag: str  # name of the tag `Image`
 
 
 class Backend:
-    """Answers the requests of Label Studio.
-
-    Args:
-        model: Answers the prompts.
-        images: Reads the images of tasks.
-    """
+    """Answers the requests of Label Studio."""
 
     def __init__(self, model: PromptedModel, images: Images) -> None:
         self.model, self._images = model, images
         self._encodings = Encodings(model)
 
     def predict(self, body: Mapping[str, Any]) -> Json:
-        """Return the mask of the object under the prompts; no result without prompts.
-
-        Raises:
-            ValueError: If the request is malformed, its image cannot be read, or a prompt is
-                outside of it.
-        """
+        """Return the mask of the object under the prompts; no result without prompts."""
         try:
             question = asked(body)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
@@ -115,13 +255,7 @@ class Backend:
 
 
 def asked(body: Mapping[str, Any]) -> Question | None:
-    """Return the question of a request to `/predict`; None without prompts.
-
-    Raises:
-        ValueError: If the labelling interface has no brush, a region is no prompt, or a prompt is
-            outside of the image.
-        AttributeError, IndexError, KeyError, TypeError: If the request is malformed.
-    """
+    """Return the question of a request to `/predict`; None without prompts."""
     regions = ((body.get("params") or {}).get("context") or {}).get("result")
     if not regions:
         return None
@@ -154,11 +288,7 @@ def asked(body: Mapping[str, Any]) -> Question | None:
 
 
 def brush_tags(label_config: str) -> tuple[str, str, str]:
-    """Return the names of the tags `BrushLabels` and `Image`, and the image's key in tasks.
-
-    Raises:
-        ValueError: If the labelling interface has no such tags.
-    """
+    """Return the names of the tags `BrushLabels` and `Image`, and the image's key in tasks."""
     if len(label_config) > MAX_CONFIG:
         msg = f"`label_config` must have at most {MAX_CONFIG} characters"
         raise ValueError(msg)
@@ -180,13 +310,7 @@ def brush_tags(label_config: str) -> tuple[str, str, str]:
 
 
 def create_app(backend: Backend, hosts: frozenset[str], password: str | None = None) -> Guard:
-    """Return the ASGI application.
-
-    Args:
-        backend: Answers the requests.
-        hosts: Accepted values of `Host`; see `Guard`.
-        password: That Label Studio must send; None for none.
-    """
+    """Return the ASGI application."""
 
     async def health(request: Request) -> AsciiJson:
         return AsciiJson({"status": "UP", "model_class": "probseg"})

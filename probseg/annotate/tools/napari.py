@@ -148,16 +148,7 @@ def _is_stored_turned(path: str | None) -> bool:
 def displayed(
     data: npt.NDArray[Any], limits: tuple[float, float] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Return an image as it is displayed, as 8-bit RGB.
-
-    Args:
-        data: Grey, shape `(H, W)`; or colours, shape `(H, W, 3)` or `(H, W, 4)`, floating
-            point ones in [0, 1].
-        limits: Grey values that are black and white; None for colours.
-
-    Returns:
-        uint8, shape `(H, W, 3)`; transparency is left out.
-    """
+    """Return an image as it is displayed, as 8-bit RGB."""
     if limits is None:
         white = np.iinfo(data.dtype).max if np.issubdtype(data.dtype, np.integer) else 1.0
         limits, data = (0.0, white), data[..., :3]
@@ -168,14 +159,7 @@ def displayed(
 
 
 def open_viewer(photographs: Sequence[str]) -> None:
-    """Open photographs upright in a new viewer, with the widget; return when it is closed.
-
-    Args:
-        photographs: Files.
-
-    Raises:
-        DataError: If one cannot be read.
-    """
+    """Open photographs upright in a new viewer, with the widget; return when it is closed."""
     # Before OpenGL: the LLVM of Mesa's software renderer and that of torch's compiler, which
     # torchvision imports for timm, break each other in the other order.
     import napari

@@ -32,14 +32,6 @@ class PromptedModel:
 
     Nothing is kept between calls: an encoded image can be asked about any number of objects in any
     order, also from several threads.
-
-    Args:
-        name: Model of the zoo, model folder, or folder of a run.
-        device: Where to compute.
-
-    Raises:
-        UsageError: If it is a network for semantic segmentation.
-        UnknownNameError: If there is no such model.
     """
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
@@ -48,11 +40,7 @@ class PromptedModel:
         self._loop = build_loop(self._model, zoom=None)
 
     def encode(self, image: npt.NDArray[np.uint8]) -> InteractionState:
-        """Return an image without prompts, encoded if that does not depend on prompts.
-
-        Args:
-            image: RGB, uint8, shape `(H, W, 3)`.
-        """
+        """Return an image without prompts, encoded if that does not depend on prompts."""
         return encode_image(self._model, as_photograph(image, self._device))
 
     def answer(
@@ -65,20 +53,6 @@ class PromptedModel:
         """Segment an object by all its prompts.
 
         Coordinates are continuous: (0, 0) is the upper left corner of the first pixel.
-
-        Args:
-            encoded: The image, from `encode`; it is not changed.
-            positive: Points `(x, y)` on the object, at most 2 pixels over the edge of the image
-                (`OVERHANG`), where they become clicks on the nearest pixel.
-            negative: Points on the background, likewise.
-            box: Around the object, `(x0, y0, x1, y1)`; up to 2 pixels over the edge of the image
-                are cut off with a warning.
-
-        Returns:
-            The mask, which is empty where there is neither a positive point nor a box.
-
-        Raises:
-            ValueError: If a prompt is outside of the image, or there are too many.
         """
         if len(positive) + len(negative) > MAX_POINTS:
             msg = f"an object must have at most {MAX_POINTS} points; clear some"
@@ -94,23 +68,14 @@ class PromptedModel:
 
 
 class Encodings:
-    """Encoded images by name; the last ones are kept, as many as fit into `MEMORY`.
-
-    Args:
-        model: Encodes them.
-    """
+    """Encoded images by name; the last ones are kept, as many as fit into `MEMORY`."""
 
     def __init__(self, model: PromptedModel) -> None:
         self._model = model
         self._kept: OrderedDict[Hashable, InteractionState] = OrderedDict()
 
     def find(self, name: Hashable, read: Callable[[], npt.NDArray[np.uint8]]) -> InteractionState:
-        """Return an image from memory, or else read and encode it.
-
-        Args:
-            name: Of the image with its content.
-            read: Returns it, RGB, uint8, shape `(H, W, 3)`.
-        """
+        """Return an image from memory, or else read and encode it."""
         if name not in self._kept:
             self._drop(MEMORY // 2)
             self._kept[name] = self._model.encode(read())
@@ -130,11 +95,7 @@ def _nbytes(state: InteractionState) -> int:
 
 
 def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
-    """Return a click on the pixel under a point, or on the nearest one.
-
-    Raises:
-        ValueError: If the point is further than `OVERHANG` over the edge of an image `(H, W)`.
-    """
+    """Return a click on the pixel under a point, or on the nearest one."""
     (x, y), (height, width) = point, size
     if not is_inside(point, size):
         msg = f"`point` must be inside the image of {width} x {height} pixels, got ({x}, {y})"

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from probseg.annotate.security import Guard
+from probseg.annotate.routes import Json, guarded, post
+from probseg.annotate.server import Guard
 from probseg.annotate.steps import check_number
-from probseg.annotate.tools.posts import Json, guarded, post
 from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import polygons
 from probseg.images import decode_image
@@ -43,11 +43,7 @@ TOLERANCE = 1.0
 
 
 class Backend:
-    """Answers the requests of X-AnyLabeling.
-
-    Args:
-        model: Answers the prompts.
-    """
+    """Answers the requests of X-AnyLabeling."""
 
     def __init__(self, model: PromptedModel) -> None:
         self._model = model
@@ -64,12 +60,7 @@ class Backend:
         }
 
     def predict(self, body: Mapping[str, Any]) -> Json:
-        """Return the polygons of the object under the prompts; none without prompts.
-
-        Raises:
-            ValueError: If the request is malformed, its image cannot be read, or a prompt is
-                outside of it.
-        """
+        """Return the polygons of the object under the prompts; none without prompts."""
         try:
             image, marks = body["image"], (body.get("params") or {}).get("marks") or []
             positive, negative, box = _prompts(marks)
@@ -101,10 +92,6 @@ def _prompts(
     """Return the points on the object and on the background, and the rectangle.
 
     X-AnyLabeling rounds points down to whole pixels.
-
-    Raises:
-        ValueError: If there are several rectangles, or one on the background.
-        AttributeError, KeyError, TypeError: If the marks are malformed.
     """
     points: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
     boxes: list[list[float]] = []
@@ -125,13 +112,7 @@ def _prompts(
 
 
 def create_app(backend: Backend, hosts: frozenset[str], password: str | None = None) -> Guard:
-    """Return the ASGI application.
-
-    Args:
-        backend: Answers the requests.
-        hosts: Accepted values of `Host`; see `Guard`.
-        password: That X-AnyLabeling must send as its API key; None for none.
-    """
+    """Return the ASGI application."""
 
     async def models(request: Request) -> JSONResponse:
         return JSONResponse({"success": True, "data": {MODEL_ID: backend.info()}})

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probseg.annotate.security import has_password
+from probseg.annotate.server import has_password
 from probseg.annotate.steps import check_number
 from probseg.annotate.tools.prompted import Encodings, PromptedModel
 from probseg.formats.regions import as_region

@@ -1,4 +1,4 @@
-"""Access control of the annotation server.
+"""Listening and access control of the servers of the verbs annotate and serve.
 
 The page is served to this machine's own browser. Other sites that this browser visits must not be
 able to use the server: the name in `Host` is checked before anything else (against DNS
@@ -11,8 +11,14 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from probseg.errors import UsageError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,17 +43,73 @@ HEADERS = {
 """Headers of all answers."""
 
 
+def need_server() -> None:
+    """Raise a `UsageError` unless the packages of a server are installed."""
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        msg = f'{names} not installed; in a checkout run: pip install -e ".[annotate]"'
+        raise UsageError(msg)
+
+
+class Listening(NamedTuple):
+    """A socket that listens, its address, and the values of `Host` that its requests may have."""
+
+    listener: socket.socket
+    address: str
+    hosts: frozenset[str]
+
+
+def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
+    """Listen at a port of one interface, 0 for any free one.
+
+    Clients may call this machine by `host`, localhost and the other names.
+    """
+    if host in ("0.0.0.0", "::", ""):
+        msg = f"--host must be the address of one interface, got {host!r}"
+        raise UsageError(msg)
+    # With the protocol, asyncio sets TCP_NODELAY. Otherwise the body of each answer waits for the
+    # delayed acknowledgement of its head, 40 ms.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)  # requests wait until the server runs
+    except (OSError, OverflowError) as error:
+        msg = f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
+        raise UsageError(msg) from error
+    port = listener.getsockname()[1]
+    names = {host, "localhost", "127.0.0.1", *other_names}
+    hosts = frozenset(f"{name.lower()}:{port}" for name in names)
+    return Listening(listener, f"http://{host}:{port}", hosts)
+
+
+def serve(app: ASGIApp, listening: Listening) -> None:
+    """Serve an application until Ctrl-C, or SIGTERM, which is a `SystemExit` then."""
+    import uvicorn
+
+    from probseg.annotate.routes import CONNECTIONS, Connection
+
+    settings = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=60,
+        backlog=CONNECTIONS,
+        limit_concurrency=4 * CONNECTIONS,  # with requests whose clients are gone
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # uvicorn ends, then sends it again
+    uvicorn.Server(settings).run(sockets=[listening.listener])
+
+
 class Guard:
     """ASGI middleware that refuses requests before they reach the routes.
 
-    Args:
-        app: Application that answers the accepted requests.
-        hosts: Accepted values of `Host`, for instance `"127.0.0.1:8808"`.
-        token: Value that the header `X-Probseg-Token` must have under `/api`.
-        max_body: Most bytes of a request's body.
-        way_out: What to do where `Host` is refused.
-        reader: Another value of the token, with which nothing can be changed; None without.
-        password: What all requests must bring (see `has_password`); None without.
+    `hosts` are the accepted values of `Host`. Requests under `/api` need `token` in the header
+    `X-Probseg-Token`, or `reader`, with which nothing can be changed. All requests need the
+    password, if there is one. `way_out` says what to do where `Host` is refused.
     """
 
     def __init__(
@@ -78,10 +140,14 @@ class Guard:
             refused = await self._read(receive, parts)
         size = sum(map(len, parts))
         try:
-            if refused is not None:
-                await _refuse(send, *refused)
-            else:
+            if refused is None:
                 await self._answer(scope, parts, receive, send)
+            else:
+                status, reason = refused
+                headers = [(b"content-type", b"application/json"), *HEADERS.items()]
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                body = json.dumps({"error": reason}).encode()
+                await send({"type": "http.response.body", "body": body})
         finally:
             self._held -= size
 
@@ -121,34 +187,30 @@ class Guard:
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         """Return status and reason if a request is refused for its headers."""
-        headers: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            if name in (b"host", b"origin") and name in headers:
-                return 400, f"more than one header {name.decode()}"
-            headers[name] = value
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        headers: dict[str, str] = {}
+        for key, value in scope["headers"]:
+            name = key.decode("latin-1")
+            if name in ("host", "origin") and name in headers:
+                return 400, f"more than one header {name}"
+            headers[name] = value.decode("latin-1")
+        host = headers.get("host", "").lower()
         if host not in self.hosts:
             return 403, f"this name is not one of the server; {self.way_out}"
-        origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower() != f"http://{host}":
+        if headers.get("origin", f"http://{host}").lower() != f"http://{host}":
             return 403, "requests from other sites are refused"
-        if self.password is not None:
-            sent = {
-                key.decode("latin-1"): value.decode("latin-1") for key, value in headers.items()
-            }
-            if not has_password(sent, self.password):
-                return 401, "the password of --token is missing or wrong; see docs/integrations.md"
+        if self.password is not None and not has_password(headers, self.password):
+            return 401, "the password of --token is missing or wrong; see docs/integrations.md"
         if scope["path"].startswith("/api"):
-            given = headers.get(b"x-probseg-token", b"")
-            reads = self.reader is not None and hmac.compare_digest(given, self.reader.encode())
+            sent = headers.get("x-probseg-token", "").encode("latin-1")
+            reads = self.reader is not None and hmac.compare_digest(sent, self.reader.encode())
             scope[READER] = reads
             if reads and scope["method"] not in ("GET", "HEAD"):
                 return 403, "this address only shows the annotations"
-            if not reads and not hmac.compare_digest(given, self.token.encode()):
+            if not reads and not hmac.compare_digest(sent, self.token.encode()):
                 return 401, "the token is missing or wrong; open the address that was printed"
         if scope["method"] == "POST":
-            media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-            if media != b"application/json":
+            media = headers.get("content-type", "").split(";")[0].strip().lower()
+            if media != "application/json":
                 return 415, "the body must be application/json"
         return None
 
@@ -158,10 +220,6 @@ def has_password(headers: Mapping[str, str], password: str) -> bool:
 
     X-AnyLabeling sends its API key as `Token`. Label Studio sends user and password as
     `Authorization: Basic`, where any user counts.
-
-    Args:
-        headers: Of the request.
-        password: The right one.
     """
     fields = {name.lower(): value for name, value in headers.items()}
     method, _, sent = fields.get("authorization", "").partition(" ")
@@ -172,9 +230,3 @@ def has_password(headers: Mapping[str, str], password: str) -> bool:
             sent = ""
     sent = fields.get("token") or sent
     return hmac.compare_digest(sent.encode(), password.encode())
-
-
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    headers = [(b"content-type", b"application/json"), *HEADERS.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})

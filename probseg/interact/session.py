@@ -124,14 +124,14 @@ class Answer:
     @cached_property
     def encoded(self) -> dict[int, int]:
         """Bytes of each tensor of the encoded views by its identity: answers share views."""
-        found, waiting = {}, [(self.state.encoded, self.state.look)]
+        sizes, waiting = {}, [(self.state.encoded, self.state.look)]
         while waiting:
             for part in waiting.pop():
                 if isinstance(part, Tensor):
-                    found[id(part)] = part.nbytes
+                    sizes[id(part)] = part.nbytes
                 elif isinstance(part, tuple):
                     waiting.append(part)
-        return found
+        return sizes
 
 
 def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
@@ -153,7 +153,12 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
             case Stroke() | Patch():
                 strokes = painted(step, strokes, state.photograph.size)
             case MaskStep():
-                _check_mask(step, state)
+                if step.probability.shape != state.photograph.size:
+                    msg = (
+                        "`probability` must have the shape of the image, "
+                        f"{state.photograph.size}, got {step.probability.shape}"
+                    )
+                    raise ValueError(msg)
                 blank = state._replace(clicks=(), box=None, window=None, look=None)
                 state, strokes = blank._replace(answer=ProbabilityMap.of(step.probability)), None
     return Answer(state, strokes, before.begun)
@@ -162,14 +167,15 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
 def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
     """Carry out steps together: the model answers their prompts once, strokes and patches hold.
 
-    Args:
-        loop: Of the model.
-        before: The answer to the steps before.
-        steps: One or more.
-
     Raises:
-        ValueError: See `with_steps`.
+        ValueError: If the model takes no mask and a step is one; or see `with_steps`.
     """
+    if not loop.previous_mask and any(isinstance(step, MaskStep) for step in steps):
+        msg = (
+            "`mask` must be None: this model takes no mask to begin with; choose one with "
+            "previous_mask, such as 'lite2_unet_prop'"
+        )
+        raise ValueError(msg)
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
     prompted = bool(state.clicks) or state.box is not None or state.answer.any()
@@ -260,8 +266,8 @@ class Session:
         An error changes nothing.
 
         Raises:
-            ValueError: If a click or a box is outside of the image, or a mask or a patch has
-                another shape.
+            ValueError: If a click or a box is outside of the image, a mask or a patch has another
+                shape, or the model takes no mask.
         """
         answer = answer_steps(self._loop, self.answer, steps)
         count = self._cursor
@@ -337,10 +343,3 @@ class Session:
         steps = self.steps
         masks = [count for count, step in enumerate(steps, 1) if isinstance(step, MaskStep)]
         return steps[masks[-1] :] if masks else steps
-
-
-def _check_mask(step: MaskStep, state: InteractionState) -> None:
-    shape, expected = step.probability.shape, state.photograph.size
-    if shape != expected:
-        msg = f"`probability` must have the shape of the image, {expected}, got {shape}"
-        raise ValueError(msg)

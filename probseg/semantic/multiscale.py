@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from probseg.models.encoded import resized
+from probseg.models.network import resized
 from probseg.semantic.network import SemanticSegmenter
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from probseg.attention.bases import Bases
 from probseg.backbones import Backbone, ResNet
 from probseg.kinds import TaskName
-from probseg.models.network import Network
-from probseg.models.parts import check_head, check_image, normalised
+from probseg.models.network import Network, check_head, check_image, normalised
 from probseg.ops.checks import check_iterations
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo

@@ -124,7 +124,7 @@ def test_images_of_other_sizes_share_a_call(entry):
     images = [noise(3, *size, seed=n) for n, size in enumerate(sizes)]
     given = [asked(previous=noise(1, 1, *sizes[0], seed=9)), asked()]
     with torch.no_grad():
-        together = SegmenterModel(model).decode_each(
+        together, _ = SegmenterModel(model).decode_each(
             SegmenterModel(model).encode_each(images), given
         )
         for image, one, answer in zip(images, given, together, strict=True):

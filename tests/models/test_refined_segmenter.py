@@ -49,7 +49,7 @@ def test_clicks_on_one_image_after_another_give_what_all_at_once_gives(working_s
     model = network(working_size=working_size)
     images = [image()[0], image(45, 62)[0]]
     with torch.no_grad():
-        together = SegmenterModel(model).decode_each(
+        together, _ = SegmenterModel(model).decode_each(
             SegmenterModel(model).encode_each(images), [CLICKS, CLICKS]
         )
         alone = [model(one[None], CLICKS)[0, 0] for one in images]

@@ -247,8 +247,8 @@ def test_many_images_are_computed_as_each_alone(name, working_size):
     ]
     with torch.no_grad():
         encoded = SegmenterModel(model).encode_each(images)
-        together = SegmenterModel(model).decode_each(encoded, asked)
-        some = SegmenterModel(model).decode_each([encoded[2], encoded[0]], [asked[2], asked[0]])
+        together, _ = SegmenterModel(model).decode_each(encoded, asked)
+        some, _ = SegmenterModel(model).decode_each([encoded[2], encoded[0]], [asked[2], asked[0]])
         for image, given_prompts, one, answer in zip(images, asked, encoded, together, strict=True):
             alone = model.encode(image[None])
             assert (one.size, one.working_size) == (alone.size, alone.working_size)

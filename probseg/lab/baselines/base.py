@@ -60,7 +60,9 @@ class ClassicalModel(ABC):
             for image in images
         ]
 
-    def decode_each(self, encoded: Sequence[Image], prompts: Sequence[Prompts]) -> list[Tensor]:
+    def decode_each(
+        self, encoded: Sequence[Image], prompts: Sequence[Prompts]
+    ) -> tuple[list[Tensor], None]:
         """Answer the prompts on each image.
 
         A clicked pixel has the label of its last click. Clicks outside of the image, as under a
@@ -71,10 +73,10 @@ class ClassicalModel(ABC):
             prompts: All clicks so far and the box of each image, as a batch of 1.
 
         Returns:
-            Logits `(H, W)` of each image, float32, on the device of its prompts.
+            Logits `(H, W)` of each image, float32, on the device of its prompts; and no quality.
         """
         with ThreadPoolExecutor() as threads:
-            return list(threads.map(self._answer, encoded, prompts))
+            return list(threads.map(self._answer, encoded, prompts)), None
 
     def _answer(self, image: Image, prompts: Prompts) -> Tensor:
         size = image.shape[0], image.shape[1]

@@ -292,4 +292,4 @@ def test_wrong_strides_and_levels_are_named():
     levels = FeatureInfo((4, 5), (14, 16))
     refused(ValueError, partial(PromptUNet, levels, 3, (1, 1)), "`inputs`", "(14, 16)")
     one = partial(PromptUNet, FeatureInfo((4,), (16,)), 3, (1,), PromptPropagation)
-    refused(ValueError, one, "`propagation`", 1)
+    refused(ValueError, one, "`propagation_level`", 1)

@@ -49,11 +49,7 @@ class Photograph:
 
     @classmethod
     def of(cls, image: Tensor) -> Photograph:
-        """Return a photograph that is always shown as it is.
-
-        Args:
-            image: RGB, uint8, shape `(3, H, W)`; see `image_tensor`.
-        """
+        """Return an image, RGB, uint8, `(3, H, W)`, that is always shown as it is."""
         return cls((image.shape[1], image.shape[2]), (image,))
 
     @cached_property
@@ -82,16 +78,9 @@ class Photograph:
         return reduced(box_size(box), SHOWN if self.is_large else None)
 
     def shown(self, box: Box, size: Size) -> Tensor:
-        """Cut a box out and resize it.
+        """Cut a box out and resize it to `(h, w)`: RGB in [0, 1], float32, shape `(3, h, w)`.
 
         Of a large photograph, the pixels come from the smallest copy that has enough of them.
-
-        Args:
-            box: In pixels of the image.
-            size: `(h, w)`.
-
-        Returns:
-            RGB in [0, 1], float32, shape `(3, h, w)`.
         """
         x0, y0, x1, y1 = box
         height, width = box_size(box)
@@ -120,12 +109,7 @@ def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu
 
 
 def as_photograph(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Photograph:
-    """Return an image with reduced copies if it is large.
-
-    Args:
-        image: RGB, uint8, shape `(H, W, 3)`.
-        device: Of the model.
-    """
+    """Return an image, RGB, uint8, `(H, W, 3)`, with reduced copies if it is large."""
     whole = image_tensor(image, device)
     if max(whole.shape) <= LARGE:
         return Photograph.of(whole)
@@ -136,13 +120,7 @@ def as_photograph(image: npt.NDArray[np.uint8], device: torch.device | str = "cp
 def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograph:
     """Read an image file: of a large one, reduced copies; itself when a view needs its pixels.
 
-    Args:
-        path: In any format of `probseg.images.read_image`.
-        device: Of the model.
-
-    Raises:
-        DataError: If the file cannot be read; also by the first view that needs all pixels, if it
-            cannot be read any more, or has another size.
+    A DataError says that the file cannot be read: now, or by the first view that needs all pixels.
     """
     image, size = read_reduced(path, LEVELS[0])
     if max(size) <= LARGE:

@@ -155,14 +155,8 @@ def keep_clicks(answer: ProbabilityMap, clicks: Sequence[Click]) -> ProbabilityM
 
     Of several clicks on one pixel the last one counts. Clicks outside of the answer's box do not
     count. Where the answer has fewer values than the box has pixels, all values between which
-    the clicked pixel is interpolated get its label.
-
-    Args:
-        answer: The answer of a model.
-        clicks: All clicks so far, in order, in pixels of the image.
-
-    Returns:
-        `answer` itself where it obeys all clicks by `MARGIN`.
+    the clicked pixel is interpolated get its label. An answer that obeys all clicks by `MARGIN`
+    stays as it is.
     """
     labels = _labels(answer, clicks)
     if not labels:
@@ -191,9 +185,6 @@ def conditioned(values: Tensor, samples: Tensor, logits: Tensor, length: float) 
         samples: Rows and columns `X` of the observed values, all different, int64, shape `(n, 2)`.
         logits: The observations `y`, float64, shape `(n,)`.
         length: In samples.
-
-    Returns:
-        Of the type and shape of `values`.
     """
     at = samples.double()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,19 +29,15 @@ from probseg.interact.states import (
 )
 from probseg.interact.steps import BoxStep, MaskStep, Patch, Step, Stroke, painted
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
+from probseg.models import Segmenter
 from probseg.ops.folding import folded
 from probseg.types import Click, Prompts
-
-if TYPE_CHECKING:  # the parts of networks, which a loop of other models does not need
-    from probseg.models import Segmenter
 
 
 def prepared(model: Segmenter, device: torch.device | str) -> Segmenter:
     """Return a network as it answers fastest: on its device, with channels last, and `folded`.
 
-    Args:
-        model: Is moved, laid out and put into evaluation mode; its weights stay as they are.
-        device: Where to compute.
+    The network is moved, laid out and put into evaluation mode; its weights stay as they are.
     """
     # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
     model = model.to(device).to(memory_format=torch.channels_last).eval()
@@ -63,13 +58,8 @@ def build_loop(
 ) -> InteractionLoop:
     """Build the loop of a network in evaluation mode, with its last answer if it takes one.
 
-    With a zoom, clicked pixels get the label of their click. Without one, late answers
-    would get worse (entry 30 of benchmarks/notebook).
-
-    Args:
-        model: The network.
-        zoom: A name in `ZOOMS`; None for none.
-        batch_size: See `InteractionLoop`.
+    With a zoom, a name in `ZOOMS`, clicked pixels get the label of their click. Without one, late
+    answers would get worse (entry 30 of benchmarks/notebook).
     """
     return InteractionLoop(
         model,
@@ -81,12 +71,7 @@ def build_loop(
 
 
 def encode_image(model: Segmenter, photograph: Photograph) -> InteractionState:
-    """Return the state of an image without prompts, encoded if that does not depend on prompts.
-
-    Args:
-        model: The network, in evaluation mode.
-        photograph: On its device; see `as_photograph` and `open_photograph`.
-    """
+    """Return the state of an image without prompts, encoded if that does not depend on prompts."""
     state = begin(photograph)
     return build_loop(model).encode(state) if model.prompts_enter == "head" else state
 
@@ -135,12 +120,7 @@ class Answer:
 
 
 def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
-    """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask.
-
-    Raises:
-        ValueError: If a click or a box is outside of the image, or a mask or a patch of another
-            shape.
-    """
+    """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask."""
     state, strokes = before.state, before.strokes
     for step in steps:
         match step:
@@ -167,8 +147,8 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
 def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
     """Carry out steps together: the model answers their prompts once, strokes and patches hold.
 
-    Raises:
-        ValueError: If the model takes no mask and a step is one; or see `with_steps`.
+    A ValueError refuses steps outside of the image, and masks of other shapes or where the model
+    takes none.
     """
     if not loop.previous_mask and any(isinstance(step, MaskStep) for step in steps):
         msg = (

@@ -121,16 +121,9 @@ def snapped(
     than `STEP`, as in a mask without probabilities, there is no contour to see: of these pixels, a
     watershed of the colours decides, from the middle line and from the pixels around the brush that
     have the other label. The middle line belongs to the stroke, and the rest where it is connected
-    to it under the brush.
+    to it under the brush; there are no pixels where it is outside of the image.
 
-    Args:
-        stroke: The stroke.
-        image: RGB, uint8, shape `(H, W, 3)`.
-        probability: Of the object before the stroke, float32, shape `(H, W)`.
-
-    Returns:
-        A patch with the label of the stroke; without pixels where its middle line is outside of the
-        image.
+    The image is RGB, uint8, `(H, W, 3)`; the probability that of the object before the stroke.
     """
     size = probability.shape
     under = covered(stroke, size)

@@ -30,8 +30,7 @@ from probseg.annotate.store import MissingError, State, StoredObject
 from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.interact.session import Answer
-from probseg.interact.snapping import snapped
-from probseg.interact.steps import Patch, Stroke, fill_holes, islands, remove_islands
+from probseg.interact.steps import Patch, Stroke, fill_holes, islands, remove_islands, snapped
 
 if TYPE_CHECKING:
     from probseg.annotate.sessions import Sessions

@@ -20,8 +20,8 @@ from probseg.errors import UnknownNameError, UsageError
 from probseg.export.graphs import trace
 from probseg.export.parity import Parity, measure
 from probseg.export.targets import TARGETS
-from probseg.interact.kept import CLAMPED, JITTER, LENGTH, MARGIN, NEGLIGIBLE, REACH
 from probseg.interact.photograph import LEVELS, SHOWN
+from probseg.interact.probability import CLAMPED, JITTER, LENGTH, MARGIN, NEGLIGIBLE, REACH
 from probseg.interact.zoom import CUT, RECOMMENDED_ZOOM, RIM, SMALLEST_SIDE, ZOOMS
 from probseg.models import Segmenter
 from probseg.paths import digest

@@ -11,8 +11,12 @@ from torch import Tensor
 
 from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
-from probseg.models.encoded import Size, as_given
+from probseg.models.network import Size
 from probseg.types import Prompts
+
+Decoded = tuple[Sequence[Tensor], Sequence[Tensor] | Tensor | None]
+"""Logits `(H, W)` of each image, and the predicted IoU of each answer with the truth, from 0 to 1;
+None of models that do not predict it."""
 
 
 class Model(Protocol):
@@ -24,21 +28,13 @@ class Model(Protocol):
     def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
         """Encode images `(3, H, W)` in [0, 1] of one `grid`; called once for each image."""
 
-    def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Tensor]:
-        """Return logits `(H, W)` of each image for all its prompts so far (a batch of 1)."""
+    def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Decoded:
+        """Answer all prompts so far (a batch of 1) on each image.
 
-
-class Answered(NamedTuple):
-    """Answer to all prompts on one image.
-
-    Args:
-        logits: Calibrated, float32, shape `(H, W)`.
-        quality: Predicted IoU of the mask with the truth, as far as the image shows it, from 0 to
-            1, shape `()`; None where the model does not predict it.
-    """
-
-    logits: Tensor
-    quality: Tensor | None = None
+        Returns:
+            Logits `(H, W)` of each image; and the IoU with the truth that the model predicts for
+            each answer, from 0 to 1, or None if it predicts none.
+        """
 
 
 class OneStep(NamedTuple):
@@ -58,12 +54,10 @@ class OneStep(NamedTuple):
         """Return the images unchanged."""
         return images
 
-    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
+    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> Decoded:
         """Call the function for each image."""
-        return [
-            self.predict(image[None], own)[0, 0]
-            for image, own in zip(encoded, prompts, strict=True)
-        ]
+        pairs = zip(encoded, prompts, strict=True)
+        return [self.predict(image[None], asked)[0, 0] for image, asked in pairs], None
 
 
 class SegmenterModel(NamedTuple):
@@ -80,16 +74,10 @@ class SegmenterModel(NamedTuple):
 
     def grid(self, size: Size) -> Size:
         """Return the size of the padded image that the network sees, for one of size `(H, W)`."""
-        height, width = self.network.sized(size)
-        cell = self.network.cell
-        return height + -height % cell, width + -width % cell
+        return self.network.sizes(size)[1]
 
     def encode_each(self, images: Sequence[Tensor]) -> list[Encoded]:
-        """Compute what does not depend on prompts.
-
-        Args:
-            images: RGB in [0, 1], float, shape `(3, H, W)` each, all of one `grid`.
-        """
+        """Compute what does not depend on prompts, for images of one `grid`."""
         prepared = [self.network.prepared(image[None]) for image in images]
         decoder_maps = self.network.features(torch.cat([encoded.image for encoded in prepared]))
         if decoder_maps is None:
@@ -100,34 +88,26 @@ class SegmenterModel(NamedTuple):
             for n, encoded in enumerate(prepared)
         ]
 
-    def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
-        """Return the logits of `answer_each`."""
-        return [answered.logits for answered in self.answer_each(encoded, prompts)]
-
-    def answer_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Answered]:
-        """Answer the prompts on each image.
-
-        Args:
-            encoded: Of `encode_each`, all of one `grid`.
-            prompts: Clicks and box of each image, as a batch of 1, in its pixels.
+    def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> Decoded:
+        """Answer clicks and box of each image, a batch of 1 in its pixels.
 
         Raises:
             ValueError: If the shapes do not fit together.
         """
         network = self.network
         moved = [
-            network.moved(network.uncalibrated(own), image)
-            for image, own in zip(encoded, prompts, strict=True)
+            network.moved(network.uncalibrated(asked), image)
+            for image, asked in zip(encoded, prompts, strict=True)
         ]
-        image = torch.cat([part.image for part in encoded])
-        maps = _joined_features(encoded)
-        raw, _, quality = network.grid_logits(image, maps, _joined_prompts(moved))
-        answers = []
-        for n, part in enumerate(encoded):
-            refined = as_given(network.refined(raw[n : n + 1], part, moved[n]), part)
-            own = None if quality is None else quality[n].sigmoid()
-            answers.append(Answered(network.calibrated(refined)[0, 0], own))
-        return answers
+        images = torch.cat([image.image for image in encoded])
+        raw, _, quality = network.grid_logits(
+            images, _joined_features(encoded), _joined_prompts(moved)
+        )
+        logits = []
+        for n, image in enumerate(encoded):
+            refined = network.refined(raw[n : n + 1], image, moved[n])
+            logits.append(network.calibrated(image.enlarged(refined))[0, 0])
+        return logits, None if quality is None else quality.sigmoid()
 
 
 def _joined_features(encoded: Sequence[Encoded]) -> DecoderMaps | None:
@@ -146,18 +126,17 @@ def _joined_features(encoded: Sequence[Encoded]) -> DecoderMaps | None:
 def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
     """Return the prompts of several images as one batch, padded with rows that are no clicks.
 
-    Args:
-        prompts: Of each image; all of them with previous masks of one size, or all without.
+    All of them have previous masks of one size, or none has.
     """
     if len(prompts) == 1:
         return prompts[0]
-    previous = [own.previous for own in prompts if own.previous is not None]
-    most = max(own.labels.shape[1] for own in prompts)
-    missing = [most - own.labels.shape[1] for own in prompts]
+    previous = [each.previous for each in prompts if each.previous is not None]
+    most = max(each.labels.shape[1] for each in prompts)
+    missing = [most - each.labels.shape[1] for each in prompts]
     pairs = list(zip(prompts, missing, strict=True))
     return Prompts(
-        points=torch.cat([F.pad(own.points, (0, 0, 0, n)) for own, n in pairs]),
-        labels=torch.cat([F.pad(own.labels, (0, n), value=-1) for own, n in pairs]),
-        boxes=torch.cat([own.boxes for own in prompts]),
+        points=torch.cat([F.pad(each.points, (0, 0, 0, n)) for each, n in pairs]),
+        labels=torch.cat([F.pad(each.labels, (0, n), value=-1) for each, n in pairs]),
+        boxes=torch.cat([each.boxes for each in prompts]),
         previous=torch.cat(previous) if previous else None,
     )

@@ -1,4 +1,7 @@
-"""A photograph and reduced copies of it: clicks whose cost does not grow with the photograph."""
+"""A photograph with reduced copies, and where its pixels lie in boxes that are resized.
+
+With the copies, the cost of a click does not grow with the photograph.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
 from probseg.errors import DataError
 from probseg.images import read_image, read_reduced
-from probseg.interact.sampling import box_size, fitted, positions, sampled
-from probseg.models.encoded import Size, reduced
+from probseg.models.network import Size, reduced
 
 LARGE = 2000
 """Most pixels of the longer side of a photograph that is shown to the model as it is."""
@@ -46,11 +49,7 @@ class Photograph:
 
     @classmethod
     def of(cls, image: Tensor) -> Photograph:
-        """Return a photograph that is always shown as it is.
-
-        Args:
-            image: RGB, uint8, shape `(3, H, W)`; see `image_tensor`.
-        """
+        """Return an image, RGB, uint8, `(3, H, W)`, that is always shown as it is."""
         return cls((image.shape[1], image.shape[2]), (image,))
 
     @cached_property
@@ -79,16 +78,9 @@ class Photograph:
         return reduced(box_size(box), SHOWN if self.is_large else None)
 
     def shown(self, box: Box, size: Size) -> Tensor:
-        """Cut a box out and resize it.
+        """Cut a box out and resize it to `(h, w)`: RGB in [0, 1], float32, shape `(3, h, w)`.
 
         Of a large photograph, the pixels come from the smallest copy that has enough of them.
-
-        Args:
-            box: In pixels of the image.
-            size: `(h, w)`.
-
-        Returns:
-            RGB in [0, 1], float32, shape `(3, h, w)`.
         """
         x0, y0, x1, y1 = box
         height, width = box_size(box)
@@ -117,12 +109,7 @@ def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu
 
 
 def as_photograph(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Photograph:
-    """Return an image with reduced copies if it is large.
-
-    Args:
-        image: RGB, uint8, shape `(H, W, 3)`.
-        device: Of the model.
-    """
+    """Return an image, RGB, uint8, `(H, W, 3)`, with reduced copies if it is large."""
     whole = image_tensor(image, device)
     if max(whole.shape) <= LARGE:
         return Photograph.of(whole)
@@ -133,13 +120,7 @@ def as_photograph(image: npt.NDArray[np.uint8], device: torch.device | str = "cp
 def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograph:
     """Read an image file: of a large one, reduced copies; itself when a view needs its pixels.
 
-    Args:
-        path: In any format of `probseg.images.read_image`.
-        device: Of the model.
-
-    Raises:
-        DataError: If the file cannot be read; also by the first view that needs all pixels, if it
-            cannot be read any more, or has another size.
+    A DataError says that the file cannot be read: now, or by the first view that needs all pixels.
     """
     image, size = read_reduced(path, LEVELS[0])
     if max(size) <= LARGE:
@@ -172,3 +153,61 @@ def _resampled(level: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
     x0, y0 = (max(0, int(at[0]) - 1) for at in (columns, rows))
     part = level[:, y0 : int(rows[-1]) + 3, x0 : int(columns[-1]) + 3].float() / 255
     return sampled(part, columns - x0, rows - y0, "border")
+
+
+def box_size(box: Box) -> Size:
+    """Return `(H, W)` of a box."""
+    return box[3] - box[1], box[2] - box[0]
+
+
+def fitted(maps: Tensor, size: Size) -> Tensor:
+    """Resize maps `(C, H, W)`; maps of this size are returned as they are."""
+    if tuple(maps.shape[-2:]) == size:
+        return maps
+    # Corners aligned, as in the code of RITM, so that its figures can be compared.
+    return F.interpolate(maps[None], size, mode="bilinear", align_corners=True)[0]
+
+
+def positions(first: int, length: int, count: int) -> Tensor:
+    """Return pixels, float64 `(count,)`, evenly from `first` to `first + length - 1`."""
+    if count == 1:
+        return torch.tensor([float(first)], dtype=torch.float64)
+    return torch.linspace(first, first + length - 1, count, dtype=torch.float64)
+
+
+def places(
+    points: npt.NDArray[np.float64], box: Box, size: Size, *, shifted: bool = False
+) -> npt.NDArray[np.float64]:
+    """Return where points of an image lie among the samples of a box, the inverse of `positions`.
+
+    Args:
+        points: `(x, y)` in pixels of the image, shape `(n, 2)`.
+        box: In pixels of the image.
+        size: `(h, w)` that the box was resized to.
+        shifted: Multiply by the ratio of the sizes, as the published code does. What lies there is
+            off by up to one pixel less the ratio `pixels / samples`, at the end of the box.
+    """
+    relative = points - np.array(box[:2])
+    samples, pixels = np.array(size[::-1]), np.array(box_size(box)[::-1])
+    scale = samples / pixels
+    if not shifted and tuple(samples) != tuple(pixels):
+        # The last sample lies on the last pixel, to all of which a click with a fraction belongs.
+        # Clicks outside of the box stay outside.
+        relative = np.where(relative < pixels, np.minimum(relative, pixels - 1), relative)
+        scale = (samples - 1) / np.maximum(pixels - 1, 1)
+    moved: npt.NDArray[np.float64] = relative * scale
+    return moved
+
+
+def sampled(maps: Tensor, columns: Tensor, rows: Tensor, padding: str) -> Tensor:
+    """Interpolate maps `(C, H, W)` bilinearly at columns `(w,)` and rows `(h,)`, to `(C, h, w)`.
+
+    Pixels have their centres at whole numbers. Outside of the maps, padding "border" repeats the
+    outermost pixels, and "zeros" is 0.
+    """
+    y, x = (
+        2 * at.to(maps) / max(1, length - 1) - 1
+        for at, length in zip((rows, columns), maps.shape[-2:], strict=True)
+    )
+    grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
+    return F.grid_sample(maps[None], grid[None], "bilinear", padding, align_corners=True)[0]

@@ -214,12 +214,6 @@ class Predictor:
 
     def _mask_step(self, mask: npt.NDArray[np.bool_ | np.uint8 | np.floating]) -> MaskStep:
         """Return a mask of any form as a step."""
-        if not self.model.previous_mask:
-            msg = (
-                "`mask` must be None: this model takes no mask to begin with; choose one with "
-                "previous_mask, such as 'lite2_unet_prop'"
-            )
-            raise ValueError(msg)
         array = np.asarray(mask)
         if array.dtype == np.uint8 and set(np.unique(array)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
             array = array > 0

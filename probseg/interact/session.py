@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,19 +29,15 @@ from probseg.interact.states import (
 )
 from probseg.interact.steps import BoxStep, MaskStep, Patch, Step, Stroke, painted
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
+from probseg.models import Segmenter
 from probseg.ops.folding import folded
 from probseg.types import Click, Prompts
-
-if TYPE_CHECKING:  # the parts of networks, which a loop of other models does not need
-    from probseg.models import Segmenter
 
 
 def prepared(model: Segmenter, device: torch.device | str) -> Segmenter:
     """Return a network as it answers fastest: on its device, with channels last, and `folded`.
 
-    Args:
-        model: Is moved, laid out and put into evaluation mode; its weights stay as they are.
-        device: Where to compute.
+    The network is moved, laid out and put into evaluation mode; its weights stay as they are.
     """
     # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
     model = model.to(device).to(memory_format=torch.channels_last).eval()
@@ -63,13 +58,8 @@ def build_loop(
 ) -> InteractionLoop:
     """Build the loop of a network in evaluation mode, with its last answer if it takes one.
 
-    With a zoom, clicked pixels get the label of their click. Without one, late answers
-    would get worse (entry 30 of benchmarks/notebook).
-
-    Args:
-        model: The network.
-        zoom: A name in `ZOOMS`; None for none.
-        batch_size: See `InteractionLoop`.
+    With a zoom, a name in `ZOOMS`, clicked pixels get the label of their click. Without one, late
+    answers would get worse (entry 30 of benchmarks/notebook).
     """
     return InteractionLoop(
         model,
@@ -81,12 +71,7 @@ def build_loop(
 
 
 def encode_image(model: Segmenter, photograph: Photograph) -> InteractionState:
-    """Return the state of an image without prompts, encoded if that does not depend on prompts.
-
-    Args:
-        model: The network, in evaluation mode.
-        photograph: On its device; see `as_photograph` and `open_photograph`.
-    """
+    """Return the state of an image without prompts, encoded if that does not depend on prompts."""
     state = begin(photograph)
     return build_loop(model).encode(state) if model.prompts_enter == "head" else state
 
@@ -124,23 +109,18 @@ class Answer:
     @cached_property
     def encoded(self) -> dict[int, int]:
         """Bytes of each tensor of the encoded views by its identity: answers share views."""
-        found, waiting = {}, [(self.state.encoded, self.state.look)]
+        sizes, waiting = {}, [(self.state.encoded, self.state.look)]
         while waiting:
             for part in waiting.pop():
                 if isinstance(part, Tensor):
-                    found[id(part)] = part.nbytes
+                    sizes[id(part)] = part.nbytes
                 elif isinstance(part, tuple):
                     waiting.append(part)
-        return found
+        return sizes
 
 
 def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
-    """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask.
-
-    Raises:
-        ValueError: If a click or a box is outside of the image, or a mask or a patch of another
-            shape.
-    """
+    """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask."""
     state, strokes = before.state, before.strokes
     for step in steps:
         match step:
@@ -153,7 +133,12 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
             case Stroke() | Patch():
                 strokes = painted(step, strokes, state.photograph.size)
             case MaskStep():
-                _check_mask(step, state)
+                if step.probability.shape != state.photograph.size:
+                    msg = (
+                        "`probability` must have the shape of the image, "
+                        f"{state.photograph.size}, got {step.probability.shape}"
+                    )
+                    raise ValueError(msg)
                 blank = state._replace(clicks=(), box=None, window=None, look=None)
                 state, strokes = blank._replace(answer=ProbabilityMap.of(step.probability)), None
     return Answer(state, strokes, before.begun)
@@ -162,14 +147,15 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
 def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
     """Carry out steps together: the model answers their prompts once, strokes and patches hold.
 
-    Args:
-        loop: Of the model.
-        before: The answer to the steps before.
-        steps: One or more.
-
-    Raises:
-        ValueError: See `with_steps`.
+    A ValueError refuses steps outside of the image, and masks of other shapes or where the model
+    takes none.
     """
+    if not loop.previous_mask and any(isinstance(step, MaskStep) for step in steps):
+        msg = (
+            "`mask` must be None: this model takes no mask to begin with; choose one with "
+            "previous_mask, such as 'lite2_unet_prop'"
+        )
+        raise ValueError(msg)
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
     prompted = bool(state.clicks) or state.box is not None or state.answer.any()
@@ -260,8 +246,8 @@ class Session:
         An error changes nothing.
 
         Raises:
-            ValueError: If a click or a box is outside of the image, or a mask or a patch has
-                another shape.
+            ValueError: If a click or a box is outside of the image, a mask or a patch has another
+                shape, or the model takes no mask.
         """
         answer = answer_steps(self._loop, self.answer, steps)
         count = self._cursor
@@ -337,10 +323,3 @@ class Session:
         steps = self.steps
         masks = [count for count, step in enumerate(steps, 1) if isinstance(step, MaskStep)]
         return steps[masks[-1] :] if masks else steps
-
-
-def _check_mask(step: MaskStep, state: InteractionState) -> None:
-    shape, expected = step.probability.shape, state.photograph.size
-    if shape != expected:
-        msg = f"`probability` must have the shape of the image, {expected}, got {shape}"
-        raise ValueError(msg)

@@ -14,7 +14,7 @@ from torch import Tensor
 from probseg.clicks.boxes import Box, padded_crop
 from probseg.interact.photograph import Photograph
 from probseg.interact.probability import ProbabilityMap
-from probseg.models.encoded import Size
+from probseg.models.network import Size
 from probseg.types import Click
 
 OVERHANG = 2.0
@@ -111,38 +111,22 @@ def with_crop(state: InteractionState) -> InteractionState:
     The margin is that of the protocol `gabbur2021`. It surrounds the box, and all clicks too if
     one lies outside: a crop that stays the same need not be encoded again.
     """
-    height, width = state.photograph.size
+    size = height, width = state.photograph.size
     if state.box is None:
         return state._replace(crop=(0, 0, width, height))
+    x0, y0, x1, y1 = crop = padded_crop(state.box, size)
     columns = [math.floor(click.x) for click in state.clicks]
     rows = [math.floor(click.y) for click in state.clicks]
-    x0, y0, x1, y1 = state.box
-    crop = padded_crop(state.box, (height, width))
-    inside = all(
-        crop[0] <= column < crop[2] and crop[1] <= row < crop[3]
-        for column, row in zip(columns, rows, strict=True)
-    )
-    if not inside:
-        around = (
-            min([x0, *columns]),
-            min([y0, *rows]),
-            max([x1, *(column + 1 for column in columns)]),
-            max([y1, *(row + 1 for row in rows)]),
-        )
-        crop = padded_crop(around, (height, width))
+    if not all(x0 <= x < x1 and y0 <= y < y1 for x, y in zip(columns, rows, strict=True)):
+        x0, y0, x1, y1 = state.box
+        x0, x1 = min([x0, *columns]), max([x1 - 1, *columns]) + 1
+        y0, y1 = min([y0, *rows]), max([y1 - 1, *rows]) + 1
+        crop = padded_crop((x0, y0, x1, y1), size)
     return state._replace(crop=crop)
 
 
 def as_click(value: object, name: str) -> Click:
-    """Return a `Click` for one, for `(x, y)` or for `(x, y, positive)`.
-
-    Args:
-        value: Whatever was given.
-        name: Named in the error.
-
-    Raises:
-        ValueError: If it is something else.
-    """
+    """Return a `Click` for one, `(x, y)` or `(x, y, positive)`; raise a ValueError for others."""
     if isinstance(value, Click):
         return value
     if isinstance(value, Sequence | np.ndarray) and len(value) in (2, 3):
@@ -158,13 +142,10 @@ def as_click(value: object, name: str) -> Click:
 
 
 def fitted_box(box: Sequence[float], size: Size) -> Box:
-    """Return a box of whole pixels, rounded outwards and cut at the edge of an image `(H, W)`.
+    """Return a box of whole pixels, rounded outwards, in an image `(H, W)`.
 
-    Warns:
-        UserWarning: If the box reaches over the edge by `OVERHANG` or less.
-
-    Raises:
-        ValueError: If it is no box, or reaches further than `OVERHANG` over the edge.
+    It is cut with a warning where it reaches up to `OVERHANG` over the edge; a ValueError refuses
+    other boxes that are not inside.
     """
     try:
         x0, y0, x1, y1 = (float(number) for number in box)

@@ -1,4 +1,7 @@
-"""Steps of an annotator on one object: clicks, boxes, masks, strokes of a brush and patches."""
+"""Steps of an annotator on one object: clicks, boxes, masks, strokes of a brush and patches.
+
+Snapped strokes keep to the contours of the model's answer, or to edges of the image.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.clicks.boxes import Box
+from probseg.clicks.boxes import Box, mask_box
 from probseg.types import Click, read_only
+
+STEP = 1.0
+"""How far the logit may fall below that of the middle of a stroke."""
+
+SUREST = 1e-4
+"""Probabilities nearer to 0 or 1 do not differ."""
 
 
 class BoxStep(NamedTuple):
@@ -75,19 +84,7 @@ Step = Click | BoxStep | MaskStep | Stroke | Patch
 def painted(
     step: Stroke | Patch, earlier: npt.NDArray[np.int8] | None, size: tuple[int, int]
 ) -> npt.NDArray[np.int8]:
-    """Draw a stroke or a patch over earlier ones.
-
-    Args:
-        step: The stroke or patch.
-        earlier: Labels of earlier ones, int8, shape `(H, W)`; None without.
-        size: `(H, W)` of the image.
-
-    Returns:
-        Labels, int8, shape `(H, W)`: 1 object, -1 background, 0 neither.
-
-    Raises:
-        ValueError: If a patch is of another size.
-    """
+    """Return labels int8 `(H, W)` with a stroke or a patch over earlier ones; None without."""
     pixels = step.pixels if isinstance(step, Patch) else covered(step, size)
     if pixels.shape != size:
         msg = f"`pixels` must have the shape of the image, {size}, got {pixels.shape}"
@@ -98,15 +95,7 @@ def painted(
 
 
 def covered(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return the pixels under a stroke.
-
-    Args:
-        stroke: The stroke.
-        size: `(H, W)` of the image.
-
-    Returns:
-        bool, shape `(H, W)`.
-    """
+    """Return the pixels of an image `(H, W)` under a stroke, bool of this shape."""
     shift = 4  # OpenCV draws lines between sixteenths of a pixel, centres being whole numbers
     drawn = np.zeros(size, np.uint8)
     points = np.rint((np.array(stroke.points) - 0.5) * (1 << shift)).astype(np.int32)
@@ -120,12 +109,80 @@ def covered(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     return drawn.astype(np.bool_)
 
 
-def fill_holes(mask: npt.NDArray[np.bool_]) -> Patch:
-    """Return a patch of the background that the object encloses.
+def snapped(
+    stroke: Stroke, image: npt.NDArray[np.uint8], probability: npt.NDArray[np.float32]
+) -> Patch:
+    """Return the pixels of a stroke that belong to what lies under its middle line.
 
-    Args:
-        mask: The object, bool, shape `(H, W)`.
+    A pixel under the brush belongs to it if the logit of the stroke's label is at most `STEP` below
+    the logit at the nearest pixel of the middle line, or not below 0: the model then sees no
+    contour between the two. Of several pixels at the same distance the leftmost counts, and of
+    those in its column the uppermost. Where the logits below 0 under the brush differ by no more
+    than `STEP`, as in a mask without probabilities, there is no contour to see: of these pixels, a
+    watershed of the colours decides, from the middle line and from the pixels around the brush that
+    have the other label. The middle line belongs to the stroke, and the rest where it is connected
+    to it under the brush; there are no pixels where it is outside of the image.
+
+    The image is RGB, uint8, `(H, W, 3)`; the probability that of the object before the stroke.
     """
+    size = probability.shape
+    under = covered(stroke, size)
+    line = covered(stroke._replace(radius=0.5), size) & under
+    if not line.any():
+        return Patch(line, stroke.positive)
+    x0, y0, x1, y1 = mask_box(under)
+    box = slice(max(0, y0 - 1), y1 + 1), slice(max(0, x0 - 1), x1 + 1)
+    pixels = np.zeros(size, np.bool_)
+    of_label = probability if stroke.positive else 1 - probability
+    pixels[box] = _belonging(under[box], line[box], image[box], of_label[box])
+    return Patch(pixels, stroke.positive)
+
+
+def _belonging(
+    under: npt.NDArray[np.bool_],
+    line: npt.NDArray[np.bool_],
+    image: npt.NDArray[np.uint8],
+    probability: npt.NDArray[np.float32],
+) -> npt.NDArray[np.bool_]:
+    """Return the pixels `(h, w)` of a stroke under a brush, for the probability of its label."""
+    from scipy.ndimage import distance_transform_edt  # a start without snapping need not wait
+
+    sure = np.clip(probability.astype(np.float64), SUREST, 1 - SUREST)
+    logit = np.log(sure / (1 - sure))
+    # Of several pixels at the same distance, this returns the leftmost, then the uppermost.
+    rows, columns = distance_transform_edt(~line, return_distances=False, return_indices=True)
+    same = logit >= np.minimum(logit[rows, columns] - STEP, 0)
+    other = logit < 0
+    gain = logit[under & other]
+    if gain.size and np.ptp(gain) <= STEP:
+        same = ~other | _basin(under, line, image, other)
+    _, parts = cv2.connectedComponents((under & same | line).astype(np.uint8), connectivity=4)
+    return np.isin(parts, np.unique(parts[line]))
+
+
+def _basin(
+    under: npt.NDArray[np.bool_],
+    line: npt.NDArray[np.bool_],
+    image: npt.NDArray[np.uint8],
+    other: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Return the pixels on the middle line's side of the strongest edges of the colours.
+
+    `other` are the pixels that do not have the label of the stroke.
+    """
+    from skimage.segmentation import watershed
+
+    lab = cv2.cvtColor(image, cv2.COLOR_RGB2LAB)
+    slopes = [cv2.Sobel(lab, cv2.CV_32F, *order) for order in ((1, 0), (0, 1))]
+    relief = np.sqrt(np.square(slopes).sum(axis=(0, -1)))
+    markers = np.where(line, 1, 2 * (~under & other))
+    basins: npt.NDArray[np.int32] = watershed(relief, markers, mask=other | line)
+    of_line: npt.NDArray[np.bool_] = basins == 1
+    return of_line
+
+
+def fill_holes(mask: npt.NDArray[np.bool_]) -> Patch:
+    """Return a patch of the background that the object, bool `(H, W)`, encloses."""
     background = np.pad(~mask, 1, constant_values=True).astype(np.uint8)
     _, parts = cv2.connectedComponents(background, connectivity=4)
     return Patch(~mask & (parts[1:-1, 1:-1] != parts[0, 0]))
@@ -134,11 +191,7 @@ def fill_holes(mask: npt.NDArray[np.bool_]) -> Patch:
 def remove_islands(mask: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> Patch:
     """Return a patch, on the background, of the parts of a mask that nobody clicked on.
 
-    Where no object click is on the mask, its largest part stays.
-
-    Args:
-        mask: The object, bool, shape `(H, W)`, with at least one pixel.
-        clicks: On the object and on the background.
+    Where no object click is on the mask, bool `(H, W)` and not empty, its largest part stays.
     """
     parts, areas = _parts(mask)
     clicked = {int(parts[int(click.y), int(click.x)]) for click in clicks if click.positive} - {0}
@@ -147,11 +200,7 @@ def remove_islands(mask: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> Patc
 
 
 def islands(mask: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield the parts of a mask, the largest first, each bool of shape `(H, W)`.
-
-    Args:
-        mask: The object, bool, shape `(H, W)`.
-    """
+    """Yield the parts of a mask, the largest first, all bool of shape `(H, W)`."""
     parts, areas = _parts(mask)
     for number in np.argsort(-areas, kind="stable"):
         yield parts == 1 + number

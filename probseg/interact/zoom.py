@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
+from probseg.interact.photograph import box_size, positions
 from probseg.interact.probability import ProbabilityMap
-from probseg.interact.sampling import box_size, positions
-from probseg.models.encoded import Size
+from probseg.models.network import Size, scaled
 from probseg.types import Click
 
 SMALLEST_SIDE = 48
@@ -95,18 +93,19 @@ def next_window(
     answer: ProbabilityMap,
     clicks: Sequence[Click],
 ) -> Box | None:
-    """Return the window of the next answer; None for the whole image.
+    """Return the window of the next answer, after that of the last; None for the whole image.
 
-    Args:
-        zoom: The rules.
-        window: Window of the last answer; None for the whole image.
-        answer: The last answer.
-        clicks: All clicks, the new one included.
+    The new click is the last one of `clicks`.
     """
-    if len(clicks) <= zoom.skip_clicks or (found := answer.object_box(zoom.threshold)) is None:
+    if len(clicks) <= zoom.skip_clicks or (predicted := answer.object_box(zoom.threshold)) is None:
         return None
     positive = [(int(click.x), int(click.y)) for click in clicks if click.positive]
-    new = _object_window(zoom, found, answer.size, positive)
+    (x0, y0, x1, y1), (height, width) = predicted, answer.size
+    xs = [x0, x1 - 1, *(x for x, _ in positive)]
+    ys = [y0, y1 - 1, *(y for _, y in positive)]
+    x0, x1 = _widened(min(xs), max(xs), zoom, width)
+    y0, y1 = _widened(min(ys), max(ys), zoom, height)
+    new = x0, y0, x1, y1
     if window is None:
         return new
     x0, y0, x1, y1 = window
@@ -115,16 +114,7 @@ def next_window(
 
 
 def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box | None]:
-    """Return the windows among whose answers to the first click one is chosen.
-
-    Args:
-        zoom: The scales.
-        click: The click.
-        size: `(H, W)` of the image.
-
-    Returns:
-        A window for each scale, None for the whole image; each contains the click.
-    """
+    """Return windows around the first click, one a scale; None is the whole image `(H, W)`."""
     windows: list[Box | None] = []
     for scale in zoom.first:
         window = _square(click, max(SMALLEST_SIDE, round(scale * max(size))), size)
@@ -133,15 +123,10 @@ def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box |
 
 
 def look_window(zoom: Zoom, window: Box, click: Click, size: Size, last: Box | None) -> Box:
-    """Return the window of a second look around a click.
+    """Return the window of a second look around a click, in the window that the model sees first.
 
-    Args:
-        zoom: The rules, with a second look.
-        window: What the model sees at first.
-        click: The click.
-        size: `(H, W)` of the image.
-        last: Window of the last second look, None before the first. It stays, and need not be
-            encoded again, where it is much the same and the click not on its rim.
+    The last one stays, and need not be encoded again, where it is much the same and the click not
+    on its rim. It is None before the first look; `size` is `(H, W)` of the image.
     """
     assert zoom.look is not None, "there is a second look"
     new = _square(click, round(zoom.look * max(*box_size(window), zoom.min_side)), size)
@@ -186,16 +171,10 @@ def with_look(answer: ProbabilityMap, look: ProbabilityMap) -> ProbabilityMap:
 
 
 def expected_iou(answer: ProbabilityMap) -> float:
-    """Return the IoU that an answer expects of itself.
+    """Return the IoU that an answer expects of itself, from 0 of an empty mask to 1.
 
     Of the object, whose pixels are independent, `p` is expected to be inside of the mask and `p`
     outside: the IoU is the sum of `p` in the mask over the area of the mask and the sum outside.
-
-    Args:
-        answer: The answer from a window, or from the whole image.
-
-    Returns:
-        From 0, for an empty mask, to 1.
     """
     probability = answer.array()
     inside = probability > 0.5
@@ -207,59 +186,27 @@ def expected_iou(answer: ProbabilityMap) -> float:
 
 
 def cut_factor(answer: ProbabilityMap) -> float:
-    """Return `CUT` where the window of an answer cuts its mask, else 1."""
-    return CUT if _is_cut(answer.array() > 0.5, answer.box, answer.size) else 1.0
-
-
-def _is_cut(inside: npt.NDArray[np.bool_], window: Box, size: Size) -> bool:
-    """Return whether a window's mask reaches a side of it that is no side of the image `(H, W)`."""
-    x0, y0, x1, y1 = window
-    height, width = size
-    sides = (
-        x0 > 0 and inside[:, 0].any(),
-        x1 < width and inside[:, -1].any(),
-        y0 > 0 and inside[0].any(),
-        y1 < height and inside[-1].any(),
+    """Return `CUT` where a window cuts its mask, at a side that is no side of the image, else 1."""
+    inside = answer.array() > 0.5
+    x0, y0, x1, y1 = answer.box
+    height, width = answer.size
+    cut = (
+        (x0 > 0 and inside[:, 0].any())
+        or (x1 < width and inside[:, -1].any())
+        or (y0 > 0 and inside[0].any())
+        or (y1 < height and inside[-1].any())
     )
-    return any(sides)
+    return CUT if cut else 1.0
 
 
 def look_size(zoom: Zoom, window: Box) -> Size:
     """Return `(h, w)` at which the model sees the window of a second look."""
     size = box_size(window)
-    return scaled_size(size, min(max(*size, zoom.look_target), zoom.target))
-
-
-def scaled_size(size: tuple[int, int], target: int) -> tuple[int, int]:
-    """Return `(H, W)` of a window of this size when its longer side is `target`."""
-    scale = target / max(size)
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-
-def _object_window(
-    zoom: Zoom, predicted: Box, size: Size, positive: Sequence[tuple[int, int]]
-) -> Box:
-    x0, y0, x1, y1 = predicted
-    xs = [x0, x1 - 1, *(x for x, _ in positive)]
-    ys = [y0, y1 - 1, *(y for _, y in positive)]
-    height, width = size
-    x0, x1 = _widened(min(xs), max(xs), zoom, width)
-    y0, y1 = _widened(min(ys), max(ys), zoom, height)
-    return x0, y0, x1, y1
+    return scaled(size, min(max(*size, zoom.look_target), zoom.target))
 
 
 def _widened(first: int, last: int, zoom: Zoom, length: int) -> tuple[int, int]:
-    """Widen an interval of pixels about its centre, and cut it at the image's border.
-
-    Args:
-        first: The first pixel.
-        last: The last pixel, inside the interval.
-        zoom: By how much.
-        length: Number of pixels of the image.
-
-    Returns:
-        The new interval, half-open.
-    """
+    """Widen an interval of pixels about its centre, and cut it at the image's border; half-open."""
     centre = 0.5 * (first + last)
     side = max(zoom.expansion * (last - first + 1), zoom.min_side)
     return max(0, round(centre - 0.5 * side)), min(length - 1, round(centre + 0.5 * side)) + 1

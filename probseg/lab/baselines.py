@@ -70,17 +70,19 @@ class ClassicalModel(ABC):
             for image in images
         ]
 
-    def decode_each(self, encoded: Sequence[Image], prompts: Sequence[Prompts]) -> list[Tensor]:
+    def decode_each(
+        self, encoded: Sequence[Image], prompts: Sequence[Prompts]
+    ) -> tuple[list[Tensor], None]:
         """Answer the prompts on each image.
 
         A clicked pixel has the label of its last click. Clicks outside of the image, as under a
         zoom, are left out; boxes are cut to the image.
 
         Returns float32 logits `(H, W)` of each image, on the device of its prompts, which come as a
-        batch of 1.
+        batch of 1; and no quality.
         """
         with ThreadPoolExecutor() as threads:
-            return list(threads.map(self._answer, encoded, prompts))
+            return list(threads.map(self._answer, encoded, prompts)), None
 
     def _answer(self, image: Image, prompts: Prompts) -> Tensor:
         size = image.shape[0], image.shape[1]

@@ -17,7 +17,7 @@ from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.versions import environment
 from probseg.lab.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.models import list_presets, task_of
-from probseg.models.encoded import reduced
+from probseg.models.network import reduced
 from probseg.paths import is_path, write_text
 from probseg.terminal import Grid, console, print_table
 from probseg.texts import tell

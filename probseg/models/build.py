@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from reprlib import repr as short
 from typing import Any, TypeVar, overload
 
+import torch
 import yaml
 from torch import nn
 
@@ -21,11 +22,15 @@ from probseg.kinds import TASKS, Offers, TaskName
 from probseg.models.network import Network
 from probseg.models.segmenter import Segmenter
 from probseg.paths import configs_dir
+from probseg.quick_imports import import_timm
 
 Description = dict[str, Any]
 
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
 """Arguments of parts that come from the part before them, and from no description."""
+
+WITH_TIMM = ("sam2t_unet_prop", "vits_unet_prop")
+"""Presets that take other backbones: with maps of several strides, and with maps of one."""
 
 PARTS: Mapping[str, type[nn.Module]] = Offers(
     "part",
@@ -64,8 +69,6 @@ def preset_task(name: str) -> TaskName:
     """
     tasks = {preset: task for task in TASKS for preset in list_presets(task)}
     if name not in tasks:
-        from probseg.models.advice import unknown_model  # which builds presets
-
         raise unknown_model(kind="model", name=name, known=tasks)
     return tasks[name]
 
@@ -90,6 +93,36 @@ def read_preset(name: str, task: TaskName = "interactive") -> Description:
         raise UsageError(msg)
     text = (configs_dir() / TASKS[task].presets / f"{name}.yaml").read_text(encoding="utf-8")
     return resolved(yaml.safe_load(text))
+
+
+def unknown_model(kind: str, name: str, known: Iterable[str]) -> UnknownNameError | UsageError:
+    """Return the error about a name that no model has: the way out, or the nearest names.
+
+    If timm has a network of this name, the way out is a model with it as a backbone.
+    """
+    timm = import_timm()
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        return UnknownNameError(kind, name, known)
+    config = timm.get_pretrained_cfg(name) or timm.get_pretrained_cfg(architecture)
+    tag = tag or getattr(config, "tag", "")
+    changes: dict[str, Any] = {"name": f"{architecture}.{tag}" if tag else architecture}
+    reasons: list[str] = []
+    for preset in WITH_TIMM:
+        description = override(read_preset(preset), {"backbone": changes})
+        try:
+            with torch.device("meta"):  # neither memory nor time for weights
+                build(description)
+        except (TypeError, ValueError) as error:  # the former of options that it does not have
+            reasons.append(str(error))
+            continue
+        if changes["name"] in timm.list_pretrained():
+            changes["pretrained"] = True
+        return UsageError(
+            f"{name!r} is a backbone of timm, which makes features and no masks; a model with it, "
+            f"still to be trained, is probseg.create_model({preset!r}, backbone={changes})"
+        )
+    return UsageError(f"{name!r} is a backbone of timm that no preset takes: {reasons[0]}")
 
 
 def task_of(description: Mapping[str, Any]) -> TaskName:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.heads.base import DecoderMaps
+from probseg.models.network import Size, resized
 from probseg.types import Prompts
-
-Size = tuple[int, int]
-Sizing = Literal["reduce", "fit", "stretch"]
 
 
 class Encoded(NamedTuple):
@@ -40,47 +38,20 @@ class Encoded(NamedTuple):
         decoder_maps = None if self.decoder_maps is None else self.decoder_maps.each(change)
         return self._replace(image=change(self.image), decoder_maps=decoder_maps)
 
+    def unpadded(self, maps: Tensor) -> Tensor:
+        """Return maps `(B, C, h + ..., w + ...)` without the padding, `(B, C, h, w)`."""
+        return maps[..., : self.working_size[0], : self.working_size[1]]
 
-def reduced(size: Size, longest: int | None) -> Size:
-    """Return the size that fits into the longest side."""
-    if longest is None or max(size) <= longest:
-        return size
-    factor = longest / max(size)
-    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
-
-
-def at_work(size: Size, side: int | None, sizing: Sizing) -> Size:
-    """Return the size `(h, w)` that a network works at, see `Segmenter`.
-
-    Args:
-        size: `(H, W)` of the image.
-        side: The network's working size; None works at every image's own size.
-        sizing: Which images are brought to it.
-    """
-    if side is None:
-        return size
-    if sizing == "stretch":
-        return side, side
-    if sizing == "fit" and max(size) < side:
-        return max(1, round(size[0] * side / max(size))), max(1, round(size[1] * side / max(size)))
-    return reduced(size, side)
-
-
-def resized(maps: Tensor, size: Size) -> Tensor:
-    """Resize maps `(B, C, H, W)`, without aliasing; those of this size are returned as given."""
-    if tuple(maps.shape[-2:]) == size:
-        return maps
-    return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
+    def enlarged(self, logits: Tensor) -> Tensor:
+        """Return logits of the padded or of the unpadded images at the size of the images."""
+        logits = self.unpadded(logits.float())
+        if self.working_size == self.size:
+            return logits
+        return F.interpolate(logits, self.size, mode="bilinear", align_corners=False)
 
 
 def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
-    """Express prompts in the pixels of images of another size.
-
-    Args:
-        prompts: Clicks, boxes and previous mask in pixels of images of `size`.
-        size: `(H, W)`.
-        new_size: `(h, w)` of the same images resized.
-    """
+    """Return prompts on images of `size`, `(H, W)`, in the pixels of these images resized."""
     if size == new_size:
         return prompts
     scale = prompts.boxes.new_tensor([new_size[1] / size[1], new_size[0] / size[0]])
@@ -93,52 +64,8 @@ def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
     )
 
 
-def padded_previous(prompts: Prompts, size: Size) -> Prompts:
-    """Pad the previous mask with zeros, at the right and at the bottom.
-
-    Args:
-        prompts: Those of `B` images; without a previous mask, nothing was answered yet.
-        size: `(h, w)` of the padded images.
-
-    Returns:
-        The prompts with a previous mask float32 of shape `(B, 1, h, w)`, through which no
-        gradient flows.
-    """
-    previous = prompts.previous
-    if previous is None:
-        previous = prompts.boxes.new_zeros(len(prompts.boxes), 1, 0, 0)
-    right, bottom = size[1] - previous.shape[-1], size[0] - previous.shape[-2]
-    previous = F.pad(previous.detach().float(), (0, right, 0, bottom))
-    return prompts._replace(previous=previous)
-
-
-def without_padding(encoded: Encoded, *maps: Tensor) -> list[Tensor]:
-    """Return maps `(B, C, h, w)` without the padding of their images, `(B, C, h', w')`."""
-    height, width = encoded.working_size
-    return [one[..., :height, :width] for one in maps]
-
-
-def as_given(logits: Tensor, encoded: Encoded) -> Tensor:
-    """Cut the padding off, and enlarge the logits to the size of the images."""
-    (logits,) = without_padding(encoded, logits.float())
-    if encoded.working_size == encoded.size:
-        return logits
-    return F.interpolate(logits, encoded.size, mode="bilinear", align_corners=False)
-
-
 def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool) -> None:
-    """Raise unless prompts fit the images, and the network takes all of them.
-
-    Args:
-        prompts: Clicks, boxes and previous mask.
-        batch: Number of images.
-        size: `(H, W)` of the images.
-        previous_mask: Whether the network takes a previous mask.
-
-    Raises:
-        ValueError: If shapes do not fit together, or there is a previous mask that the network does
-            not take.
-    """
+    """Raise a ValueError unless prompts fit `batch` images `(H, W)` and what the network takes."""
     points, labels, boxes = prompts.points.shape, prompts.labels.shape, prompts.boxes.shape
     if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
         msg = (
@@ -155,10 +82,10 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
             "previous_mask=True"
         )
         raise ValueError(msg)
-    shape, wanted = tuple(prompts.previous.shape), (batch, 1, *size)
-    if shape != wanted or not prompts.previous.is_floating_point():
+    shape, expected = tuple(prompts.previous.shape), (batch, 1, *size)
+    if shape != expected or not prompts.previous.is_floating_point():
         msg = (
-            f"`prompts.previous` must be probabilities, float of shape {wanted}, got "
+            f"`prompts.previous` must be probabilities, float of shape {expected}, got "
             f"{prompts.previous.dtype} of shape {shape}"
         )
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""The schema of descriptions that come with weights: plain data of bounded size.
+"""What descriptions that come with weights may say: plain data, of a network of bounded size.
 
 Model folders, checkpoints and models of the hub may be a stranger's. What describes their networks
 names parts of probseg and settings of architecture: no other class, no path, no address, no
@@ -8,18 +8,20 @@ download. The types are those of the parts' own arguments.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model
+from torch.overrides import TorchFunctionMode
 
 from probseg.attention import ATTENTIONS
 from probseg.attention.base import Attention2d, Shared
 from probseg.backbones import Backbone
 from probseg.descriptions import class_name, is_description
-from probseg.errors import UnknownNameError, ZooError
+from probseg.errors import UnknownNameError, WeightsError, ZooError
 from probseg.kinds import TASKS
 from probseg.models.build import (
     FROM_BEFORE,
@@ -91,6 +93,43 @@ def checked(
         )
         raise ZooError(msg) from error
     return network
+
+
+class Budget(TorchFunctionMode):
+    """Refuses to make tensors of more numbers than these in all, before they take memory.
+
+    Args:
+        numbers: Of all tensors that the context makes by their size, as layers make their weights.
+        source: What is being built, for the message.
+    """
+
+    def __init__(self, numbers: int, source: str) -> None:
+        super().__init__()
+        self.numbers, self.left, self.source = numbers, numbers, source
+
+    def __torch_function__(
+        self,
+        func: Any,  # noqa: ANN401 (torch's signature)
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Count what the function makes, and call it.
+
+        Raises:
+            WeightsError: If there is nothing left for it.
+        """
+        options = kwargs or {}
+        if getattr(func, "__name__", "") in ("empty", "full", "ones", "rand", "randn", "zeros"):
+            size = options.get("size", args[0] if args and isinstance(args[0], Sequence) else args)
+            self.left -= math.prod(number for number in size if isinstance(number, int))
+        if self.left < 0:
+            msg = (
+                f"{self.source}: describes a network of more than {self.numbers:,} numbers, which "
+                "its weights do not have; a large network needs its weights (pretrained=True)"
+            )
+            raise WeightsError(msg)
+        return func(*args, **options)
 
 
 def _check_part(kind: type, description: object) -> None:

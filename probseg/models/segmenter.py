@@ -24,21 +24,22 @@ from probseg.heads import (
     PromptFusion,
 )
 from probseg.kinds import TaskName
-from probseg.models.encoded import (
-    Encoded,
+from probseg.models.encoded import Encoded, check_prompts, moved_prompts
+from probseg.models.network import (
+    Network,
     Size,
-    Sizing,
-    as_given,
-    at_work,
-    check_prompts,
-    moved_prompts,
-    padded_previous,
+    check_head,
+    check_image,
+    normalised,
+    reduced,
     resized,
-    without_padding,
+    scaled,
 )
-from probseg.models.network import Network
-from probseg.models.parts import check_head, check_image, normalised
 from probseg.types import FeatureInfo, Prompts
+
+Place = Literal["stem", "head"]
+PromptStems = Literal["convolution", "embedding"]
+Sizing = Literal["reduce", "fit", "stretch"]
 
 
 class Logits(NamedTuple):
@@ -118,13 +119,13 @@ class Segmenter(Network):
         head: Callable[[FeatureInfo, int | None], Head],
         click_maps: ClickMaps | None = None,
         working_size: int | None = None,
-        prompts: Literal["stem", "head"] = "stem",
+        prompts: Place = "stem",
         fusion: Callable[[FeatureInfo, int], Fusion] | None = None,
         previous_mask: bool = False,
         propagated_clicks: PropagatedClicks | None = None,
         refinement: GraphCut | None = None,
         temperature: float = 1.0,
-        prompt_stem: Literal["convolution", "embedding"] = "convolution",
+        prompt_stem: PromptStems = "convolution",
         cell: int | None = None,
         sizing: Sizing = "reduce",
         quality: Callable[[int], MaskQuality] | None = None,
@@ -136,15 +137,14 @@ class Segmenter(Network):
         if working_size is not None and working_size < 1:
             msg = f"`working_size` must be a positive number of pixels or None, got {working_size}"
             raise ValueError(msg)
-        if prompts not in ("stem", "head"):
-            msg = f"`prompts` must be 'stem' or 'head', got {prompts!r}"
-            raise ValueError(msg)
-        if prompt_stem not in ("convolution", "embedding"):
-            msg = f"`prompt_stem` must be 'convolution' or 'embedding', got {prompt_stem!r}"
-            raise ValueError(msg)
-        if sizing not in get_args(Sizing):
-            msg = f"`sizing` must be one of {', '.join(get_args(Sizing))}, got {sizing!r}"
-            raise ValueError(msg)
+        for name, value, choices in (
+            ("prompts", prompts, get_args(Place)),
+            ("prompt_stem", prompt_stem, get_args(PromptStems)),
+            ("sizing", sizing, get_args(Sizing)),
+        ):
+            if value not in choices:
+                msg = f"`{name}` must be {' or '.join(map(repr, choices))}, got {value!r}"
+                raise ValueError(msg)
         if sizing != "reduce" and working_size is None:
             msg = f"`working_size` must be a number of pixels with sizing={sizing!r}, got None"
             raise ValueError(msg)
@@ -194,7 +194,7 @@ class Segmenter(Network):
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
 
     @property
-    def prompts_enter(self) -> Literal["stem", "head"]:
+    def prompts_enter(self) -> Place:
         """Where prompts enter."""
         return "stem" if self.fusion is None else "head"
 
@@ -228,32 +228,27 @@ class Segmenter(Network):
         prepared = self.prepared(image)
         return prepared._replace(decoder_maps=self.features(prepared.image))
 
-    def sized(self, size: Size) -> Size:
-        """Return the size `(h, w)` that the network works at for images of size `(H, W)`."""
-        return at_work(size, self.working_size, self.sizing)
+    def sizes(self, size: Size) -> tuple[Size, Size]:
+        """Return the working size `(h, w)` for images `(H, W)`, and the padded one."""
+        side = self.working_size
+        if side is None:
+            height, width = size
+        elif self.sizing == "stretch":
+            height, width = side, side
+        else:
+            height, width = (scaled if self.sizing == "fit" else reduced)(size, side)
+        # On part of a cell, resized maps would lie elsewhere than the image.
+        return (height, width), (height + -height % self.cell, width + -width % self.cell)
 
     def prepared(self, image: Tensor) -> Encoded:
-        """Bring images to the working size, normalise and pad them; no features yet.
-
-        Args:
-            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
-        """
+        """Bring images to the working size, normalise and pad them; no features yet."""
         size = (image.shape[-2], image.shape[-1])
-        working_size = self.sized(size)
+        working_size, padded_size = self.sizes(size)
         pixels = normalised(resized(image, working_size), self.mean, self.std)
-        # On part of a cell, resized maps would lie elsewhere than the image.
-        right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell
-        return Encoded(size, working_size, F.pad(pixels, (0, right, 0, bottom)), None)
+        return Encoded(size, working_size, _padded(pixels, padded_size), None)
 
     def features(self, pixels: Tensor) -> DecoderMaps | None:
-        """Compute what does not depend on prompts from normalised, padded images.
-
-        Args:
-            pixels: As in `Encoded.image`.
-
-        Returns:
-            None where prompts enter at the stem.
-        """
+        """Return the features of `Encoded.image`; None where prompts enter at the stem."""
         if self.fusion is None:
             return None
         return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
@@ -289,22 +284,15 @@ class Segmenter(Network):
         main, auxiliary, quality = self.grid_logits(encoded.image, encoded.decoder_maps, moved)
         if refine:
             main = self.refined(main, encoded, moved)
-        return Logits(
-            as_given(main, encoded),
-            None if auxiliary is None else as_given(auxiliary, encoded),
-            quality,
-        )
+        auxiliary = None if auxiliary is None else encoded.enlarged(auxiliary)
+        return Logits(encoded.enlarged(main), auxiliary, quality)
 
     def calibrated(self, logits: Tensor) -> Tensor:
         """Return raw logits divided by the temperature."""
         return logits if self.temperature == 1 else logits / self.temperature
 
     def uncalibrated(self, prompts: Prompts) -> Prompts:
-        """Return prompts whose last answer is the sigmoid of raw logits instead of calibrated ones.
-
-        Args:
-            prompts: As for `decode`.
-        """
+        """Return prompts with a last answer of raw instead of calibrated logits."""
         if prompts.previous is None or self.temperature == 1 or not prompts.previous.any():
             return prompts  # zeros stay zeros, and their logits would take longer than the network
         logits = self.temperature * prompts.previous.logit()
@@ -316,17 +304,19 @@ class Segmenter(Network):
         moved = moved_prompts(prompts, encoded.size, encoded.working_size)
         if not self.previous_mask:
             return moved
-        return padded_previous(moved, (encoded.image.shape[-2], encoded.image.shape[-1]))
+        previous = moved.previous
+        if previous is None:  # nothing was answered yet
+            previous = moved.boxes.new_zeros(len(moved.boxes), 1, 0, 0)
+        size = (encoded.image.shape[-2], encoded.image.shape[-1])
+        # A training lets no gradient flow from an answer to the one before.
+        return moved._replace(previous=_padded(previous.detach().float(), size))
 
     def grid_logits(
         self, image: Tensor, decoder_maps: DecoderMaps | None, prompts: Prompts
     ) -> Logits:
-        """Compute the logits of padded images, which `as_given` cuts and enlarges.
+        """Compute the logits of padded images, which `Encoded.enlarged` cuts and enlarges.
 
-        Args:
-            image: As in `Encoded.image`.
-            decoder_maps: As in `Encoded.decoder_maps`.
-            prompts: Of `moved`, in pixels of the padded images.
+        Image and decoder maps are those of `Encoded`, prompts those of `moved`.
         """
         size = (image.shape[-2], image.shape[-1])
         maps = self.click_maps(prompts, size)  # (B, 3, h, w)
@@ -364,8 +354,8 @@ class Segmenter(Network):
         """Refine main logits of the padded images in evaluation mode, prompts in their pixels."""
         if self.refinement is None or self.training:
             return logits
-        shown, image = without_padding(encoded, logits, encoded.image)
-        refined: Tensor = self.refinement(shown, self._colours(image), prompts)
+        colours = self._colours(encoded.unpadded(encoded.image))
+        refined: Tensor = self.refinement(encoded.unpadded(logits), colours, prompts)
         return refined
 
     def _colours(self, image: Tensor) -> Tensor:
@@ -396,3 +386,8 @@ class Segmenter(Network):
         return nn.ModuleList(
             [self.backbone] if self.fusion is None else [self.backbone, self.fusion]
         )
+
+
+def _padded(maps: Tensor, size: Size) -> Tensor:
+    """Pad maps `(B, C, h, w)` with zeros at the right and at the bottom."""
+    return F.pad(maps, (0, size[1] - maps.shape[-1], 0, size[0] - maps.shape[-2]))

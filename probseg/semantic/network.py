@@ -16,9 +16,7 @@ from probseg.backbones import Backbone, ResNet
 from probseg.descriptions import Changes
 from probseg.kinds import TaskName
 from probseg.models import build, override, read_preset
-from probseg.models.encoded import resized
-from probseg.models.network import Network
-from probseg.models.parts import check_head, check_image, normalised
+from probseg.models.network import Network, check_head, check_image, normalised, resized
 from probseg.ops.checks import check_iterations
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo

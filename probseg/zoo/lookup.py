@@ -9,8 +9,7 @@ from typing import NamedTuple
 from probseg.errors import UsageError
 from probseg.kinds import TASKS
 from probseg.models import list_presets, preset_task, read_preset
-from probseg.models.advice import unknown_model
-from probseg.models.build import Description
+from probseg.models.build import Description, unknown_model
 from probseg.paths import is_path, zoo_dir
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import INDEX, Entry, description_of, read_index

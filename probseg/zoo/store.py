@@ -23,7 +23,6 @@ from probseg.errors import (
     WeightsError,
     ZooError,
 )
-from probseg.models.budget import Budget
 from probseg.models.build import Description, build
 from probseg.models.network import Network
 from probseg.paths import digest, replacing, write_text
@@ -130,6 +129,8 @@ def build_to_fit(
         ZooError: If no network can be built from the description.
         WeightsError: If the weights are of another one, or it is too large without any.
     """
+    from probseg.models.schema import Budget  # with pydantic, which presets do not need
+
     spare = FRESH if weights is None else SPARE
     numbers = sum(tensor.numel() for tensor in (weights or {}).values())
     try:

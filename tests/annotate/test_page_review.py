@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from probseg.images import read_image
-from probseg.interact.snapping import snapped
-from probseg.interact.steps import Stroke, covered
+from probseg.interact.steps import Stroke, covered, snapped
 from support.fakes import draw_scene
 from support.pages import READER, TOKEN, Disks, Page, browser, serving
 

@@ -82,8 +82,8 @@ class Centred:
         self.grid, self.encode_each = self.model.grid, self.model.encode_each
 
     def decode_each(self, encoded, prompts):
-        answers = self.model.decode_each(encoded, prompts)
-        return [logits - logits.mean() for logits in answers]
+        answers, quality = self.model.decode_each(encoded, prompts)
+        return [logits - logits.mean() for logits in answers], quality
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from skimage.data import coffee
 
 from probseg.evaluation import PROTOCOLS, run_object
 from probseg.interact import InteractionLoop, OneStep, Predictor, begin, image_tensor
-from probseg.interact.kept import LENGTH, MARGIN, conditioned, keep_clicks
-from probseg.interact.probability import ProbabilityMap
+from probseg.interact.probability import LENGTH, MARGIN, ProbabilityMap, conditioned, keep_clicks
 from probseg.interact.session import build_loop
 from probseg.metrics.masks import click_compliance
 from probseg.types import Click

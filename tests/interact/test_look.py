@@ -18,9 +18,10 @@ from probseg.interact import (
     begin,
     image_tensor,
 )
+from probseg.interact.photograph import box_size, fitted, places
 from probseg.interact.probability import ProbabilityMap
-from probseg.interact.sampling import box_size, fitted, places
-from probseg.interact.zoom import look_size, look_window, next_window, scaled_size, with_look
+from probseg.interact.zoom import look_size, look_window, next_window, with_look
+from probseg.models.network import scaled
 from probseg.types import Click, Prompts
 from support.fakes import draw_scene
 from support.rows import each
@@ -110,7 +111,7 @@ def answered(image, box, clicks, before, target):
     """Return the probabilities of a box of the image, after an answer to all of it."""
     x0, y0, x1, y1 = box
     size = y1 - y0, x1 - x0
-    view = size if target is None else scaled_size(size, target)
+    view = size if target is None else scaled(size, target)
     points = places(np.array([[click.x, click.y] for click in clicks], float), box, view)
     prompts = Prompts(
         torch.tensor(points, dtype=torch.float32)[None],

@@ -162,15 +162,16 @@ def test_a_preview_and_a_failure_change_nothing():
 
 
 @each(
-    ("step", "name"),
+    ("step", "name", "takes_masks"),
     [
-        (Click(WIDTH, 3), "click"),
-        (BoxStep((5, 5, 5, 9)), "box"),
-        (MaskStep(np.zeros((3, 3), np.float32)), "probability"),
+        (Click(WIDTH, 3), "click", True),
+        (BoxStep((5, 5, 5, 9)), "box", True),
+        (MaskStep(np.zeros((3, 3), np.float32)), "probability", True),
+        (MaskStep(np.zeros(SIZE, np.float32)), "mask", False),
     ],
 )
-def test_steps_outside_of_the_image_are_refused_and_change_nothing(step, name):
-    session = Session(LOOP, IMAGE)
+def test_steps_that_cannot_be_answered_are_refused_and_change_nothing(step, name, takes_masks):
+    session = Session(replace(LOOP, previous_mask=takes_masks), IMAGE)
     session.add(Click(3, 4))
     for ask in (session.add, session.preview):
         with pytest.raises(ValueError, match=f"`{name}`"):

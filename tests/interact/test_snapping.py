@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from probseg.interact.snapping import snapped
-from probseg.interact.steps import Stroke, covered
+from probseg.interact.steps import Stroke, covered, snapped
 
 SIZE = HEIGHT, WIDTH = 30, 40
 GREY = np.full((*SIZE, 3), 128, np.uint8)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS, run_object
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin
+from probseg.interact.photograph import places
 from probseg.interact.probability import ProbabilityMap
-from probseg.interact.sampling import places
-from probseg.interact.zoom import next_window, scaled_size
+from probseg.interact.zoom import next_window
 from probseg.metrics import iou
+from probseg.models.network import scaled
 from probseg.types import Click
 from support.rows import each
 from support.toy_models import Spy, toy_sample
@@ -314,7 +315,7 @@ def test_the_previous_mask_is_cut_and_resized_with_the_image():
     before = state.probability
     (state,) = loop.step([state], [Click(44, 31)])
     x0, y0, x1, y1 = state.window
-    size = scaled_size((y1 - y0, x1 - x0), 40)
+    size = scaled((y1 - y0, x1 - x0), 40)
     expected = bilinear(before[y0:y1, x0:x1], size)
     (straight, mirrored) = (prompts for _, prompts in shown[2:])
     np.testing.assert_allclose(straight.previous[0, 0], expected, atol=1e-4)

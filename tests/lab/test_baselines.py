@@ -36,7 +36,7 @@ def as_prompts(clicks=(), box=None, previous=None):
 def answer(model, image, clicks=(), box=None, previous=None):
     """The probabilities `(H, W)` of one image."""
     encoded = model.encode_each([as_tensor(image)])
-    (logits,) = model.decode_each(encoded, [as_prompts(clicks, box, previous)])
+    (logits,), _ = model.decode_each(encoded, [as_prompts(clicks, box, previous)])
     assert logits.dtype == torch.float32
     assert logits.shape == image.shape[:2]
     assert logits.isfinite().all()
@@ -160,10 +160,10 @@ def test_several_images_are_answered_as_one_by_one(model):
     given = [as_prompts(clicks, box) for box in boxes]
     assert len({model.grid(size) for size in sizes}) == 1
     encoded = model.encode_each([as_tensor(image) for image in images])
-    together = model.decode_each(encoded, given)
-    backwards = model.decode_each(encoded[::-1], given[::-1])[::-1]
+    together, _ = model.decode_each(encoded, given)
+    backwards = model.decode_each(encoded[::-1], given[::-1])[0][::-1]
     for n, one in enumerate(given):
-        (alone,) = model.decode_each([encoded[n]], [one])
+        (alone,), _ = model.decode_each([encoded[n]], [one])
         assert torch.equal(alone, together[n])
         assert torch.equal(alone, backwards[n])
 
@@ -216,7 +216,7 @@ def test_clicks_are_rounded_inside_the_image(x, column):
     model = Recording()
     padding = (6, 7, -1)
     for click in ((x, 5, 1), (5, x, 1)):
-        (logits,) = model.decode_each([noise(30, 30)], [prompts(click, padding)])
+        (logits,), _ = model.decode_each([noise(30, 30)], [prompts(click, padding)])
         row = 5 if click[0] == x else column
         pixel = (column if click[0] == x else 5, row)
         clicks = () if column is None else (Click(*pixel),)

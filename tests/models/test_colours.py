@@ -1,4 +1,4 @@
-"""Parts that take images by their colours do not see how the backbone wants them normalised."""
+"""Parts that take images by their colours: clicks that propagate, and contours that refine."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 from probseg.interact.batches import SegmenterModel
 from support.fakes import micro_model
 from support.network_cases import prompts
+from support.rows import each
 
 OTHER = {"mean": (0.25, 0.5, 0.625), "std": (0.25, 0.5, 1.0)}
 CLICKS = prompts((9, 12, 1), (50, 4, 0))
@@ -65,3 +66,41 @@ def test_colours_are_float32_under_half_precision():
         model.bfloat16()(image, CLICKS)
     assert seen["image"].dtype == seen["shown"].dtype == torch.float32
     torch.testing.assert_close(seen["image"], image.float(), atol=2e-2, rtol=0)
+
+
+# --- refinement ---------------------------------------------------------------------------------
+
+NEAR = prompts((9, 12, 1), (30, 4, 0))
+GRAPH_CUT = {"class_path": "probseg.heads.GraphCut", "init_args": {"units": 4, "smoothness": 2.0}}
+
+
+def refines(name="micro_conv"):
+    torch.manual_seed(0)
+    return micro_model(name, refinement=GRAPH_CUT)
+
+
+def image(height=45, width=61):
+    return torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+@each("name", ["micro_conv", "micro_csa_bp5", "micro_fast", "micro_ocr_csa"])
+def test_main_logits_are_refined_and_auxiliary_ones_are_not(name):
+    model = refines(name)
+    with torch.no_grad():
+        logits = model.raw_logits(model.encode(image()), NEAR)
+        unrefined = model.raw_logits(model.encode(image()), NEAR, refine=False).main
+        refinement, model.refinement = model.refinement, None
+        plain = model.raw_logits(model.encode(image()), NEAR)
+    torch.testing.assert_close(logits.main, refinement(plain.main, image(), NEAR))
+    torch.testing.assert_close(logits.auxiliary, plain.auxiliary)
+    torch.testing.assert_close(unrefined, plain.main)
+
+
+def test_a_training_sees_what_has_a_gradient():
+    model = refines().train()
+    loss = model(image(), NEAR).square().mean()
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    names = model.state_dict().keys()
+    model.refinement = None
+    assert names == model.state_dict().keys(), "nothing is learnt"

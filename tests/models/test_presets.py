@@ -7,30 +7,15 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from probseg.attention import (
     ATTENTIONS,
     Attention2d,
-    ProbabilisticAttention2d,
-    StandardAttention2d,
 )
-from probseg.attention.base import FactoredPositionEmbedding, FullPositionEmbedding
-from probseg.backbones import BoTNet, EmbeddedPromptStem, HRNetV2, ResNet, TimmBackbone
-from probseg.heads import (
-    ConvHead,
-    CorrectiveSelfAttention,
-    DeepLabV3PlusDecoder,
-    DenseDeepLabDecoder,
-    FPNDecoder,
-    OCRDecoder,
-    PromptFusion,
-    PromptStage,
-    PromptUNet,
-    PyramidDecoder,
-    SeparableHead,
-    SimplePyramid,
-)
+from probseg.backbones import BoTNet
 from probseg.models import build, list_presets
+from probseg.paths import configs_dir
 from probseg.zoo import create_model, list_models
 from probseg.zoo.store import save
 from support.micro import MICRO, SHIPPED, described
@@ -243,123 +228,6 @@ def test_patterns_list_the_presets_of_a_kind():
         assert isinstance(meta(name).backbone, BoTNet)
 
 
-def check_backbone_attention(name, model):
-    layers = attentions(model.backbone)
-    assert bool(layers) == ("botnet" in name)
-    kind = ProbabilisticAttention2d if "prob_" in name else StandardAttention2d
-    assert {type(layer) for layer in layers} <= {kind}
-    for layer in layers:
-        if "prob_" in name:  # networks are trained without key adaptation
-            assert layer.settings.key_adaptation.iterations == 0
-        keys = [key for key, _ in layer.position.named_parameters() if key.startswith("key")]
-        assert bool(keys) == ("prob_" in name)
-    if "botnet50_" in name:
-        axial = name == "prob_botnet50_csa"
-        assert [layer.axis for layer in layers] == (["height", "width"] if axial else ["full"]) * 3
-        position = FullPositionEmbedding if axial else FactoredPositionEmbedding
-        assert {type(layer.position) for layer in layers} == {position}
-
-
-def check_head(name, head):
-    if "_csa" not in name and "fast" not in name:
-        assert isinstance(head, SeparableHead if name == "ritm_resnet50_deeplab" else ConvHead)
-        return
-    assert isinstance(head, CorrectiveSelfAttention)
-    assert {type(layer) for layer in attentions(head)} == {ProbabilisticAttention2d}
-    axes = [layer.axis for layer in (head.height, head.last) if layer is not None]
-    assert axes == (["full"] if "csa_full" in name else ["height", "width"])
-    steps = re.search(r"_bp(\d+)", name)
-    expected = 5 if "fast" in name else int(steps[1]) if steps else 0
-    propagation = head.last.settings.value_propagation
-    assert propagation.iterations == expected
-    released, printed = name.endswith("_released"), name.endswith("_printed")
-    assert (propagation.prior_mean == "previous") == (released or printed)
-    assert (propagation.given == "queries") == released
-    if expected:
-        assert (head.last.settings.log_prior == "magnitude") == printed
-    assert head.propagates == (expected > 0)
-
-
-def check_prompts(name, model):
-    fast, stage, unet = (part in name.split("_") for part in ("fast", "stage", "unet"))
-    assert model.prompts_enter == ("head" if fast or stage or unet else "stem")
-    assert isinstance(model.fusion, PromptStage) == stage
-    assert isinstance(model.fusion, PromptFusion) == fast
-    assert isinstance(model.fusion, PromptUNet) == unet
-    if unet:
-        assert (model.fusion.propagation is not None) == name.endswith("_prop")
-    clicks = name.endswith("_clicks")
-    assert model.previous_mask == (name.startswith("ritm_") or clicks or unet)
-    assert (model.propagated_clicks is not None) == clicks
-    assert (model.refinement is not None) == clicks
-    if name.startswith("ritm_"):
-        assert any(isinstance(m, EmbeddedPromptStem) for m in model.backbone.modules())
-        assert (model.click_maps.clicks, model.click_maps.radius) == ("disk", 5)
-
-
-def test_presets_are_as_named():
-    for name in list_presets():
-        model = meta(name)
-        check_backbone_attention(name, model)
-        check_head(name, model.head)
-        check_prompts(name, model)
-        if name in FULL_SIZE:
-            check_backbone_and_decoder(name, model)
-
-
-def check_backbone_and_decoder(name, model):
-    pattern = r"(?:fast_|prob_|ritm_)?(hrnet|resnet|botnet|lite|vit|sam2)(\d+s?|[a-z])_"
-    family, size = re.match(pattern, name).groups()
-    kinds = {
-        "hrnet": HRNetV2,
-        "resnet": (ResNet, TimmBackbone),
-        "botnet": BoTNet,
-        "lite": TimmBackbone,
-        "vit": TimmBackbone,
-        "sam2": TimmBackbone,
-    }
-    assert isinstance(model.backbone, kinds[family])
-    if family == "lite":
-        stages = [len(stage) for stage in model.backbone.network.blocks]
-        # Liu 2020, of EfficientNet-B0 and B2, without scaling the first and the last stage
-        assert stages == {"0": [1, 2, 2, 3, 3, 4, 1], "2": [1, 3, 3, 4, 4, 5, 1]}[size]
-        assert isinstance(model.decoder, PyramidDecoder)
-        return
-    if family in ("vit", "sam2"):
-        names = {"vits": "vit_small_", "vitb": "vit_base_", "sam2t": "sam2_hiera_tiny"}
-        assert model.backbone.network.pretrained_cfg["architecture"].startswith(
-            names[family + size]
-        )
-        assert isinstance(model.decoder, SimplePyramid if family == "vit" else PyramidDecoder)
-        assert model.decoder.features.strides == (4, 8, 16, 32)
-        assert model.cell == 32
-        return
-    if family == "hrnet":
-        first = int(size.removesuffix("s"))
-        assert model.backbone.features.channels == tuple(first * 2**i for i in range(4))
-    else:
-        stages = [getattr(model.backbone.network, f"layer{i}") for i in range(1, 5)]
-        depth = 2 + sum(2 if not hasattr(b, "conv3") else 3 for stage in stages for b in stage)
-        assert depth == int(size)
-    if "_ocr" in name:
-        assert isinstance(model.decoder, OCRDecoder)
-        # As published, but for the network of this project's own with prompts at the head.
-        published = "fast" not in name
-        assert model.backbone.features.aligned == model.aligned == published
-        assert model.decoder.regions == (1 if published else 2)
-    elif name == "ritm_resnet50_deeplab":
-        assert isinstance(model.decoder, DenseDeepLabDecoder)
-        assert model.backbone.features.strides[-1] == 8
-        assert model.aligned
-    elif "deeplab" in name or "50" in size:
-        assert isinstance(model.decoder, DeepLabV3PlusDecoder)
-        assert model.backbone.features.strides[-1] == 16
-        dilations = [conv[0].dilation[0] for conv in model.decoder.pyramid.atrous]
-        assert dilations == [6, 12, 18]
-    else:
-        assert isinstance(model.decoder, FPNDecoder)
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "millions"),
     [
@@ -405,3 +273,67 @@ def test_full_size_presets_segment_and_learn(name):
         logits = model.eval()(torch.rand(1, 3, 96, 129), asked(1, (96, 129)))
     assert logits.shape == (1, 1, 96, 129)
     assert logits.isfinite().all()
+
+
+# --- transformers as encoders --------------------------------------------------------------------
+
+SMALL = {
+    "vits_unet_prop": {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 64},
+    "sam2t_unet_prop": {"embed_dim": 16, "stages": (1, 1, 1, 1)},
+}
+TWO_UNITS = {
+    "propagation": {"class_path": "probseg.heads.PromptPropagation", "init_args": {"units": 2}}
+}
+
+
+def counted(function):
+    """GFLOP of a call."""
+    with FlopCounterMode(display=False) as counter:
+        result = function()
+    return result, counter.get_total_flops() / 1e9
+
+
+@pytest.mark.parametrize("preset", SMALL)
+def test_the_recipe_states_the_cost_of_encoder_and_decoder(preset):
+    recipe = (configs_dir() / "experiment" / f"{preset}.yaml").read_text()
+    stated = re.search(r"encoder ([\d.]+).*?decoder\D*([\d.]+)", recipe.replace("\n# ", " "))
+    with torch.device("meta"), torch.no_grad():
+        model = create_model(preset).eval()
+        maps, encoder = counted(lambda: model.backbone(torch.zeros(1, 3, 384, 384)))
+        _, decoder = counted(lambda: model.decoder(maps))
+    assert [encoder, decoder] == pytest.approx(
+        [float(number) for number in stated.groups()], abs=0.06
+    )
+
+
+@pytest.mark.parametrize("preset", SMALL)
+def test_small_variants_answer_clicks_at_every_size(preset):
+    model = opened(
+        create_model(preset, backbone={"options": SMALL[preset]}, fusion=TWO_UNITS)
+    ).eval()
+    for height, width in ((1, 1), (37, 66), (480, 640)):
+        with torch.no_grad():
+            logits = model(torch.rand(1, 3, height, width), prompts((width // 2, height // 2, 1)))
+        assert logits.shape == (1, 1, height, width)
+        assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("detail", [True, False])
+def test_contours_finer_than_a_patch_reach_the_logits(detail):
+    """Where the encoder gives the same maps for all images, four pixels of one change the mask."""
+    torch.manual_seed(0)
+    fusion = {"detail": detail, "propagation": None}  # which would see colours
+    changes = {"backbone": {"options": SMALL["vits_unet_prop"]}, "fusion": fusion}
+    model = opened(create_model("vits_unet_prop", **changes)).eval()
+    model.backbone.register_forward_hook(lambda *hooked: [0 * own for own in hooked[-1]])
+    image = torch.rand(1, 3, 96, 96)
+    other = image.clone()
+    other[..., 40:44, 52:56] = 1 - image[..., 40:44, 52:56]
+    with torch.no_grad():
+        one, another = (model(own, prompts((48, 48, 1))) for own in (image, other))
+    difference = (one - another).abs()[0, 0]
+    assert difference.any() == detail
+    if detail:
+        row, column = divmod(int(difference.argmax()), 96)
+        assert abs(row - 41.5) <= 12
+        assert abs(column - 53.5) <= 12

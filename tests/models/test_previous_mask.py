@@ -3,17 +3,13 @@
 import copy
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
 from probseg.backbones import PromptStem, rgb_parameters
 from probseg.heads import Head
-from probseg.interact import InteractionLoop, begin, image_tensor
-from probseg.interact.batches import SegmenterModel
 from probseg.models import Segmenter
-from probseg.types import Click
-from support.fakes import draw_scene, micro_model
+from support.fakes import micro_model
 from support.micro import FUSION
 from support.network_cases import prompts
 from support.recording import Recorder, Through
@@ -117,20 +113,6 @@ def test_resizing_is_that_of_the_image():
     torch.testing.assert_close(model.backbone.seen[:, 6:], grey)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_images_of_other_sizes_share_a_call(entry):
-    model = build(entry, working_size=24)
-    sizes = [(48, 40), (96, 79)]
-    images = [noise(3, *size, seed=n) for n, size in enumerate(sizes)]
-    given = [asked(previous=noise(1, 1, *sizes[0], seed=9)), asked()]
-    with torch.no_grad():
-        together = SegmenterModel(model).decode_each(
-            SegmenterModel(model).encode_each(images), given
-        )
-        for image, one, answer in zip(images, given, together, strict=True):
-            torch.testing.assert_close(answer, model(image[None], one)[0, 0], rtol=0, atol=1e-4)
-
-
 def test_wrong_previous_masks_are_refused():
     image, model = torch.zeros(1, 3, 8, 8), build()
     for previous in (
@@ -172,15 +154,3 @@ def test_parameters_of_the_image_alone():
     assert isinstance(backbone.first, PromptStem)
     assert backbone.first.prompts.weight.shape[1] == 4
     assert set(rgb_parameters(backbone)) == known
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_the_loop_hands_on_the_last_answer(entry):
-    model, image = build(entry), image_tensor(draw_scene(61, 47)[0])
-    clicks = [Click(20, 30), Click(3, 4, positive=False)]
-    loop = InteractionLoop(model, previous_mask=True)
-    (state,) = loop.step(loop.step([begin(image)], clicks[:1]), clicks[1:])
-    with torch.no_grad():
-        first = model(image[None].float() / 255, prompts(clicks[0])).sigmoid()
-        second = model(image[None].float() / 255, prompts(*clicks, previous=first)).sigmoid()
-    np.testing.assert_allclose(state.probability, second[0, 0], atol=1e-5)

@@ -83,7 +83,7 @@ def test_images_of_one_grid_together_are_as_one_by_one(name):
     images = [torch.rand(3, *size) for size in sizes]
     given = [drawn(size, seed=n, clicks=n + 1) for n, size in enumerate(sizes)]
     with torch.no_grad():
-        together = SegmenterModel(network).decode_each(
+        together, _ = SegmenterModel(network).decode_each(
             SegmenterModel(network).encode_each(images), given
         )
         for n, image in enumerate(images):
@@ -292,4 +292,4 @@ def test_wrong_strides_and_levels_are_named():
     levels = FeatureInfo((4, 5), (14, 16))
     refused(ValueError, partial(PromptUNet, levels, 3, (1, 1)), "`inputs`", "(14, 16)")
     one = partial(PromptUNet, FeatureInfo((4,), (16,)), 3, (1,), PromptPropagation)
-    refused(ValueError, one, "`propagation`", 1)
+    refused(ValueError, one, "`propagation_level`", 1)

@@ -160,15 +160,3 @@ def test_auxiliary_logits_have_the_size_of_the_image_and_see_no_prompt():
     whole = functional.interpolate(encoded.decoder_maps.auxiliary, (32, 32), mode="bilinear")
     expected = functional.interpolate(whole[..., :21, :30], (37, 53), mode="bilinear")
     torch.testing.assert_close(asked[0].auxiliary, expected)
-
-
-@each("entry", ENTRIES)
-def test_repeated_images_stand_next_to_each_other(name, entry):
-    model = build(name, entry).eval()
-    with torch.no_grad():
-        encoded = model.encode(torch.rand(2, 3, 32, 48))
-        single = model.decode(encoded, prompts((20, 9, 1), batch=2))
-        repeated = model.decode(encoded.repeated(2), prompts((20, 9, 1), batch=4))
-    assert not torch.allclose(single[0], single[1])
-    for first in range(2):
-        torch.testing.assert_close(repeated[first::2], single)

@@ -52,11 +52,11 @@ def test_images_together_have_the_quality_of_each():
     asked = [CLICKS, prompts((9, 30, 1))]
     each = SegmenterModel(model)
     with torch.inference_mode():
-        together = each.answer_each(each.encode_each(images), asked)
-        for image, own, answered in zip(images, asked, together, strict=True):
-            alone = model.raw_logits(model.encode(image[None]), own)
-            torch.testing.assert_close(answered.quality, alone.quality[0].sigmoid())
-            torch.testing.assert_close(answered.logits, model.calibrated(alone.main)[0, 0])
+        logits, quality = each.decode_each(each.encode_each(images), asked)
+        for n, (image, clicks) in enumerate(zip(images, asked, strict=True)):
+            alone = model.raw_logits(model.encode(image[None]), clicks)
+            torch.testing.assert_close(quality[n], alone.quality[0].sigmoid())
+            torch.testing.assert_close(logits[n], model.calibrated(alone.main)[0, 0])
 
 
 @pytest.mark.parametrize("flip", [False, True])

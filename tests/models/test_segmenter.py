@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional
 
 from probseg.clicks import ClickMaps
 from probseg.heads import ConvHead, Head
@@ -228,14 +227,19 @@ def test_cells_may_be_those_of_the_finest_map_alone():
 
 
 SMALL = micro_model("micro_csa", working_size=40)
-MANY = ["micro_conv", "micro_csa", "micro_fast", "micro_prob_botnet"]
+GRAPH_CUT = {"class_path": "probseg.heads.GraphCut", "init_args": {"units": 4, "smoothness": 2.0}}
+MANY = [
+    *((name, {}) for name in ("micro_conv", "micro_csa", "micro_fast", "micro_prob_botnet")),
+    *((name, {"previous_mask": True}) for name in ("micro_csa", "micro_fast")),
+    ("micro_conv", {"refinement": GRAPH_CUT}),
+]
 
 
 @each("working_size", [None, 30])
-@each("name", MANY)
-def test_many_images_are_computed_as_each_alone(name, working_size):
+@each(("name", "changes"), MANY)
+def test_many_images_are_computed_as_each_alone(name, changes, working_size):
     torch.manual_seed(0)
-    model = micro_model(name, working_size=working_size).double()
+    model = micro_model(name, working_size=working_size, **changes).double()
     sizes = [(37, 53), (40, 54), (37, 53), (39, 56)]
     assert len({SegmenterModel(model).grid(size) for size in sizes}) == 1
     images = [torch.rand(3, *size) for size in sizes]
@@ -245,10 +249,12 @@ def test_many_images_are_computed_as_each_alone(name, working_size):
         prompts((50, 3, 1)),
         prompts(box=(0, 0, 50, 30)),
     ]
+    if model.previous_mask:
+        asked[1:3] = [given._replace(previous=torch.rand(1, 1, 37, 53)) for given in asked[1:3]]
     with torch.no_grad():
         encoded = SegmenterModel(model).encode_each(images)
-        together = SegmenterModel(model).decode_each(encoded, asked)
-        some = SegmenterModel(model).decode_each([encoded[2], encoded[0]], [asked[2], asked[0]])
+        together, _ = SegmenterModel(model).decode_each(encoded, asked)
+        some, _ = SegmenterModel(model).decode_each([encoded[2], encoded[0]], [asked[2], asked[0]])
         for image, given_prompts, one, answer in zip(images, asked, encoded, together, strict=True):
             alone = model.encode(image[None])
             assert (one.size, one.working_size) == (alone.size, alone.working_size)
@@ -308,16 +314,3 @@ def test_features_of_a_loss_are_left_out_of_each():
             assert one.decoder_maps.features.shape[0] == one.image.shape[0] == 1
             whole = model.encode(image[None]).decoder_maps.features
             torch.testing.assert_close(one.decoder_maps.features, whole, rtol=1e-4, atol=1e-5)
-
-
-def test_auxiliary_logits_are_enlarged_as_areas_of_whole_cells():
-    torch.manual_seed(0)
-    backbone = micro_model("micro_fast").backbone
-    model = Segmenter(backbone, Coarse, ConvHead, prompts="head").eval()
-    with torch.no_grad():
-        encoded = model.encode(torch.rand(1, 3, 21, 27))
-        coarse, size = encoded.decoder_maps.auxiliary, encoded.image.shape[-2:]
-        enlarged = functional.interpolate(coarse, size, mode="bilinear", align_corners=False)
-        found = model.raw_logits(encoded, prompts()).auxiliary
-    assert coarse.std() > 1e-3
-    torch.testing.assert_close(found, enlarged[..., :21, :27])

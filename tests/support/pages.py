@@ -55,8 +55,10 @@ class Disks:
     def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
         return images
 
-    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
-        return [self._logits(image, given) for image, given in zip(encoded, prompts, strict=True)]
+    def decode_each(
+        self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]
+    ) -> tuple[list[Tensor], None]:
+        return list(map(self._logits, encoded, prompts)), None
 
     def _logits(self, image: Tensor, prompts: Prompts) -> Tensor:
         height, width = image.shape[-2:]

@@ -8,9 +8,8 @@ from pathlib import Path
 from rich import box
 from rich.table import Column, Table
 
-from probseg.cli.findings import print_findings, print_line, write_findings
-from probseg.cli.places import Place
-from probseg.cli.progress import bars
+from probseg.cli.data_check import Place
+from probseg.cli.output import bars, print_findings, print_line, write_findings
 from probseg.lab.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from probseg.callbacks.processes import from_all_processes
+from probseg.callbacks.base import from_all_processes
 from probseg.semantic.confusion import Confusion
 from probseg.semantic.pictures import SemanticPicture
 from probseg.semantic.scores import Counts

@@ -99,6 +99,7 @@ def test_a_file_that_names_itself_or_is_named_twice_is_read_once(here, monkeypat
     assert {"CamVid", "SemanticSegmentation"} <= asked.words
     assert asked.arguments[4] == "--model.model=probseg.models.variant"
     assert sorted(names) == ["a.yaml", "a.yaml", "b.yaml"], "one check for each --config"
+    Invocation("test", ["--config=a.yaml"]).check()  # which looks for data sets, too
 
 
 LOADED = """

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-import numpy as np
 import yaml
 
 from probseg.errors import DataError
@@ -191,6 +190,8 @@ class ShallowJSON:
         signs = re.sub(rb'"[^"]*"', b"", plain.translate(None, _NO_SIGNS))
         signs, quote, _ = signs.partition(b'"')
         self.rest = quote + plain[-1:] if plain.endswith(b"\\") else quote
+        import numpy as np  # which the help does without
+
         steps = (np.frombuffer(signs, np.uint8) & 2).astype(np.int64) - 1  # [ and {: 1, ] and }: -1
         depths = self.depth + np.cumsum(steps)
         if depths.max(initial=0) > DEPTH:

@@ -22,8 +22,7 @@ import probseg
 import probseg.cli.trainer as trainer
 from probseg.cli import TRAINER, VERBS
 from probseg.cli.arguments import Parser
-from probseg.cli.configs import check_configs
-from probseg.cli.named import import_named, named_tasks, names_in
+from probseg.cli.invocation import Invocation
 from support.drawn_sets import write_coco
 from support.fakes import write_folder, write_grabcut
 from support.result_folders import rising, write_result
@@ -172,15 +171,17 @@ def parse(tmp_path_factory):
             if name := re.match(r"# (\w+\.yaml)\n", block.code):
                 Path(name[1]).write_text(block.code, encoding="utf-8")
         given = ("--config", "configs/experiment/folder.yaml", "--data.root=x")
-        made = functools.cache(lambda verb, *options: trainer.run(verb, (*options, *given)))
+        made = functools.cache(
+            lambda verb, *options: trainer.run(Invocation(verb, (*options, *given)))
+        )
 
         def parse(words):
-            check_configs(words)
-            named = names_in(trainer.completed(words))
-            import_named(named)
-            semantic = "semantic" in named_tasks(named)
+            invocation = Invocation(words[0], words[1:])
+            invocation.check()
+            trainer.import_named(invocation.words)
+            semantic = "semantic" in invocation.tasks()
             cli = made(words[0], *["--semantic_evaluation.flip=true"] * semantic)
-            cli.parse_arguments(cli.parser, trainer.completed(words))
+            cli.parse_arguments(cli.parser, invocation.arguments)
             assert cli.config.subcommand == words[0]
 
         yield parse

@@ -71,7 +71,7 @@ def test_an_installed_package_finds_its_own_files_and_needs_no_network(installed
     code = """
 import json
 import probseg
-from probseg.cli.configs import with_shipped_configs
+from probseg.cli.invocation import with_shipped_configs
 from probseg.data import SamplePhotos
 from probseg.paths import configs_dir, zoo_dir
 photos = SamplePhotos()

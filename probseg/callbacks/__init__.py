@@ -1,9 +1,8 @@
 """Callbacks: evaluation, pictures, and the record of a run."""
 
-from probseg.callbacks.config import SaveConfig
 from probseg.callbacks.evaluation import InteractiveEvaluation
 from probseg.callbacks.last_checkpoint import LastCheckpoint
-from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.run_folder import SaveConfig, run_folder
 from probseg.callbacks.visual import VisualLog
 
 __all__ = [

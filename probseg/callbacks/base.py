@@ -1,16 +1,27 @@
-"""Base class of the evaluations: one method for a batch of a validation or a test."""
+"""What evaluations share: a method for batches, records of all processes, and provenance."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import lightning as L
+import torch.distributed as dist
+from torch import nn
 
 from probseg.callbacks.run_folder import keeps_files
 from probseg.evaluation import environment
+from probseg.zoo.trained import weights_digest
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Stage = Literal["val", "test"]
 
@@ -33,14 +44,7 @@ class Evaluation(L.Callback, ABC):
         batch_idx: int,
         stage: Stage,
     ) -> None:
-        """Evaluate the samples of a batch, in the precision of the trainer.
-
-        Args:
-            trainer: Of the run.
-            batch: The samples.
-            batch_idx: Number of the batch in its data loader, counted from 0.
-            stage: `"val"` in a validation, `"test"` in a test.
-        """
+        """Evaluate the samples of a batch, in the precision of the trainer."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Record commit and versions now: the files may change while a training runs."""
@@ -90,3 +94,73 @@ def writes_reports(trainer: L.Trainer) -> bool:
     There are none of a sanity check, and of a run that keeps no files.
     """
     return trainer.is_global_zero and not trainer.sanity_checking and keeps_files(trainer)
+
+
+def from_all_processes(value: T) -> list[T]:
+    """Return the values of all processes, each of which must call this, in the order of ranks."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def provenance(
+    trainer: L.Trainer, pl_module: L.LightningModule, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all that is needed to repeat an evaluation with its own `options`, as JSON values."""
+    data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
+    return {
+        **options,
+        "model": _plain(pl_module.hparams.get("model", pl_module.model)),
+        "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
+        "weights_sha256": weights_digest(pl_module.state_dict()),
+        "settings_sha256": _settings(pl_module),
+        "data": None if data is None else _plain(data.hparams),
+        "epoch": trainer.current_epoch,
+        "precision": trainer.precision,
+        "environment": environment(pl_module.device),
+    }
+
+
+def log_tested(about: Mapping[str, Any]) -> None:
+    """Log which weights a test measures, from its `provenance`."""
+    source = about["checkpoint"]
+    if source is None:
+        model = about["model"] if isinstance(about["model"], Mapping) else {}
+        arguments = {**(model.get("init_args") or {}), **(model.get("dict_kwargs") or {})}
+        trained = arguments.get("pretrained") or "weights" in arguments
+        name = arguments.get("name") or arguments.get("of") or model.get("class_path", "the model")
+        source = f"{name} of the zoo" if trained else f"{name}, no checkpoint"
+    _logger.info("testing %s (weights %s)", source, about["weights_sha256"][:12])
+
+
+def _settings(pl_module: L.LightningModule) -> str:
+    """Return a checksum of the network's parts, and of their numbers and names."""
+    model = pl_module.model
+    parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {"": model}
+    text = {name: [str(type(part)), _numbers(part)] for name, part in parts.items()}
+    return hashlib.sha256(json.dumps(text, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _numbers(part: object) -> dict[str, Any]:
+    attributes = getattr(part, "__dict__", {})  # a named tuple has none
+    return {name: value for name, value in attributes.items() if _is_setting(name, value)}
+
+
+def _is_setting(name: str, value: Any) -> bool:  # noqa: ANN401
+    if name == "training":
+        return False
+    if isinstance(value, tuple):
+        return all(_is_setting("", item) for item in value)
+    is_plain = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return is_plain or isinstance(value, str | int | float | bool | None)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a description as JSON values; a module that was built by hand becomes its name."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else type(value).__name__

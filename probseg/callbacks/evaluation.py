@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,19 +14,25 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from probseg import reports
 from probseg.attention import Adaptation, restored
-from probseg.callbacks.base import Evaluation, Stage, writes_reports
-from probseg.callbacks.collection import Collection
-from probseg.callbacks.logging import log_curve, log_picture
-from probseg.callbacks.processes import from_all_processes
-from probseg.callbacks.provenance import log_tested, provenance
+from probseg.callbacks.base import (
+    Evaluation,
+    Stage,
+    from_all_processes,
+    log_tested,
+    provenance,
+    writes_reports,
+)
+from probseg.callbacks.loggers import log_curve, log_picture
 from probseg.callbacks.run_folder import keeps_files, run_folder
 from probseg.clicks import Mistakes
 from probseg.evaluation import (
     Journal,
     ObjectRecord,
     Protocol,
+    checksum,
     find_unfinished,
     get_protocol,
+    most_telling,
     retire,
     run_objects,
     summarise_records,
@@ -38,6 +45,90 @@ from probseg.terminal import console, print_paths
 from probseg.types import Sample
 
 _logger = logging.getLogger(__name__)
+
+Key = tuple[str, str, int]
+"""Data set, object and trial."""
+
+
+class Collection:
+    """Keeps all records, and the pictures of the first objects and of the best and worst.
+
+    Args:
+        protocol: Of the evaluation.
+        first: Number of objects of each data set whose pictures are kept in any case.
+        journal: File of the records, if the evaluation is to survive being killed.
+        taken_over: Runs of an earlier evaluation. They have no pictures: a batch with one of the
+            best or worst is run again.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        first: int,
+        journal: Journal | None = None,
+        taken_over: Sequence[ObjectRecord] = (),
+    ) -> None:
+        self.protocol = protocol
+        self._first = first
+        self._journal = journal
+        self._records: dict[Key, ObjectRecord] = {}
+        self._left = {record.key: record for record in taken_over}
+        self._written = {record.key: record.pixels for record in taken_over}
+        self._unpictured = most_telling(taken_over)
+        self._shown: dict[str, list[Key]] = defaultdict(list)
+
+    @property
+    def records(self) -> list[ObjectRecord]:
+        """All records so far."""
+        return list(self._records.values())
+
+    def adopts(self, samples: Sequence[Sample]) -> bool:
+        """Reuse the earlier runs of these objects, and return whether all of them exist.
+
+        If not, the objects have to be run: a run is missing, a pixel of a sample has changed, or a
+        picture is needed.
+        """
+        if not self._left or self._shows_more(samples):
+            return False
+        runs: list[ObjectRecord] = []
+        for sample in samples:
+            pixels = checksum(sample)
+            for trial in range(self.protocol.trials):
+                run = self._left.get((sample.dataset, sample.name, trial))
+                if run is None or run.pixels != pixels or run.key in self._unpictured:
+                    return False
+                runs.append(run)
+        self._records |= {run.key: run for run in runs}
+        return True
+
+    def wants_pictures(self, samples: Sequence[Sample]) -> bool:
+        """Whether pictures of these objects may be kept; in a test they may be best or worst."""
+        return self._journal is not None or self._shows_more(samples)
+
+    def add(self, records: Sequence[ObjectRecord]) -> None:
+        """Add the runs of some objects."""
+        self._records |= {record.key: record for record in records}
+        if self._journal is not None:
+            new = [record for record in records if self._written.get(record.key) != record.pixels]
+            self._journal.add(new)
+        for record in records:
+            shown = self._shown[record.dataset]
+            if record.picture is not None and len(shown) < self._first:
+                shown.append(record.key)
+        drawn = {key for shown in self._shown.values() for key in shown}
+        if self._journal is not None:
+            drawn |= most_telling(self._records.values())
+        for key, record in self._records.items():
+            if record.picture is not None and key not in drawn:
+                self._records[key] = dataclasses.replace(record, picture=None)
+
+    def _shows_more(self, samples: Sequence[Sample]) -> bool:
+        return any(len(self._shown[sample.dataset]) < self._first for sample in samples)
+
+    def close(self) -> None:
+        """Remove the journal after a report has been written."""
+        if self._journal is not None:
+            self._journal.close()
 
 
 class InteractiveEvaluation(Evaluation):
@@ -166,7 +257,7 @@ class InteractiveEvaluation(Evaluation):
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a validation, and its report."""
         (collection,) = self._collections
-        records = _gathered(collection.records)
+        records = _of_all_processes(collection)
         summaries = summarise_records(records, self.val_protocol)
         _log(pl_module, "val", summaries)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
@@ -184,7 +275,7 @@ class InteractiveEvaluation(Evaluation):
         several = len(self.test_protocols) > 1
         for collection in self._collections:
             protocol = collection.protocol
-            records = _gathered(collection.records)
+            records = _of_all_processes(collection)
             summaries = summarise_records(records, protocol)
             _log(pl_module, "test", summaries, protocol.name if several else None)
             paths: Mapping[str, Path] = {}
@@ -223,11 +314,7 @@ class InteractiveEvaluation(Evaluation):
 
 
 def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
-    """Return a protocol with other values in these fields, and in its description.
-
-    Raises:
-        ValueError: If there is no such field, or a value does not fit.
-    """
+    """Return a protocol with other values in these fields, and in its description."""
     known = {field.name for field in dataclasses.fields(Protocol)}
     if strange := sorted(changes.keys() - known):
         names = ", ".join(sorted(known))
@@ -266,9 +353,9 @@ def _network(trainer: L.Trainer) -> Model:
     return cast("Model", trainer.lightning_module.model)
 
 
-def _gathered(records: list[ObjectRecord]) -> list[ObjectRecord]:
+def _of_all_processes(collection: Collection) -> list[ObjectRecord]:
     """Collect the records of all processes; `write_report` drops repeated ones."""
-    return [record for part in from_all_processes(records) for record in part]
+    return [record for part in from_all_processes(collection.records) for record in part]
 
 
 def _log(

@@ -1,28 +1,37 @@
-"""The checkpoint from which an interrupted training resumes."""
+"""The checkpoint from which an interrupted training resumes, and how it is written."""
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.callbacks.run_folder import keeps_files, run_folder
+from probseg.errors import CheckpointError
 from probseg.lightning_internals import (
     end_readers,
     launched_processes,
     mark_validation_as_begun,
 )
+from probseg.paths import replacing
 from probseg.zoo.trained import LAST
 
 _logger = logging.getLogger(__name__)
@@ -35,6 +44,9 @@ SAME = 2.0
 
 GRACE = 10.0
 """Seconds that child processes may outlive the training of the first process."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a full disk, a used up quota, and a file over its limit."""
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
@@ -253,3 +265,54 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint to a temporary file, flushes it to disk, and renames it.
+
+    Whatever happens, the file is the old one or the new one. Lightning writes into the system's
+    temporary folder, which may be another disk, and copies.
+    """
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | Path,
+        storage_options: Any | None = None,  # noqa: ANN401
+    ) -> None:
+        """Write a file; addresses with `://` are left to Lightning."""
+        if storage_options is not None or "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        place = Path(path)
+        try:
+            with replacing(place) as unfinished, unfinished.open("wb") as file:
+                file.write(content.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            if sys.platform != "win32":  # which opens no folders
+                folder = os.open(place.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)  # so that the renaming is on the disk, too
+                finally:
+                    os.close(folder)
+        except OSError as error:
+            raise CheckpointError(_unwritable(place, content.tell(), error)) from error
+
+
+def _unwritable(place: Path, size: int, error: OSError) -> str:
+    stands = "the file that was there still stands" if place.exists() else "nothing was written"
+    cause = str(error.strerror)
+    if error.errno in FULL:
+        free = shutil.disk_usage(place.parent).free
+        cause = f"{cause}: it needs {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free"
+    last = place.with_name(LAST)
+    elsewhere = "choose another place with --trainer.logger.save_dir DIR"
+    way_out = (
+        f"Make room and go on with --ckpt_path last, or {elsewhere} --ckpt_path {last}"
+        if last.is_file()
+        else f"There is no {LAST} to go on from: make room, or {elsewhere}, and start again"
+    )
+    return f"{place}: the checkpoint cannot be written ({cause}); {stands}. {way_out}"

@@ -1,15 +1,30 @@
-"""The folder of a run, for any logger."""
+"""The folder of a run: its configuration, its starts, and the score that it began with."""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import lightning as L
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.loggers import Logger, WandbLogger
+
+from probseg.callbacks.loggers import ArtifactLogger, use_checkpoint
+from probseg.evaluation import environment
+from probseg.paths import write_text
+
+_logger = logging.getLogger(__name__)
 
 STARTS = "starts.jsonl"
 """File in a run's folder with a line for each start of the run, see `SaveConfig`."""
+
+START = "start.json"
+"""File in a run's folder with the score before the first step, by its name."""
 
 
 def run_folder(trainer: L.Trainer) -> Path:
@@ -38,15 +53,131 @@ def version_name(logger: Logger) -> str:
     return version if isinstance(version, str) else f"version_{version}"
 
 
-def versions_of(run: Path) -> list[str]:
-    """Return the names that the loggers of a run gave to it, in their order.
+def missing_versions(logger: Any, run: Path) -> list[tuple[MutableMapping[str, Any], str]]:  # noqa: ANN401
+    """Return the versions that the loggers of a configuration need to resume a run.
 
-    Args:
-        run: Folder of the run. Where it has no `starts.jsonl`, there was one logger, whose name
-            for the run is that of the folder.
+    `logger` is a description, a list of them, True, False or None. To the `init_args` of each
+    without a `version` belongs the name that the logger gave to the run, as `starts.jsonl` says.
+    Where there is none, or the run had another number of loggers, the first one has the folder.
     """
-    path = run / STARTS
+    loggers = logger if isinstance(logger, list) else [logger]
+    names = [run.name]
+    if (run / STARTS).is_file():
+        last = (run / STARTS).read_text(encoding="utf-8").splitlines()[-1]
+        names = list(json.loads(last)["versions"])
+    if len(names) != len(loggers):
+        names = [run.name]
+    described = [
+        (description["init_args"], name)
+        for description, name in zip(loggers, names, strict=False)
+        if description is not None and not isinstance(description, bool)
+    ]
+    return [(options, name) for options, name in described if options.get("version", "") is None]
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes `config.yaml` and `starts.jsonl` into the run's folder.
+
+    Each start of a run adds a line to `starts.jsonl`: time, verb, checkpoint, the names of the
+    run in its loggers, and `probseg.evaluation.environment` (versions, commit, uncommitted changes,
+    machine). Weights & Biases gets configuration, environment, and the artifact of the checkpoint.
+
+    Lightning's own callback writes into the logger's root with Weights & Biases, where the second
+    run meets the first one's file.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **{**kwargs, "save_to_log_dir": False})
+
+    def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Write the files; called by Lightning once per start, on the first process."""
+        folder = run_folder(trainer)
+        folder.mkdir(parents=True, exist_ok=True)
+        # A resumed run keeps its folder; its configuration is replaced. A training's names no
+        # checkpoint: with it, a test takes the best one of the run, and a training starts again.
+        saved = self.config.clone()
+        if stage == "fit" and "ckpt_path" in saved:
+            saved.ckpt_path = None
+        self.parser.save(
+            saved,
+            folder / "config.yaml",
+            skip_validation=True,
+            overwrite=True,
+            multifile=False,
+        )
+        code = environment(trainer.strategy.root_device)
+        checkpoint = self.config.get("ckpt_path")  # a trainer that fits has none
+        start = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "verb": stage,
+            "checkpoint": str(checkpoint) if checkpoint else None,
+            "versions": [version_name(logger) for logger in trainer.loggers],
+            "environment": code,
+        }
+        starts = folder / STARTS
+        earlier = starts.read_text(encoding="utf-8") if starts.is_file() else ""
+        write_text(starts, earlier + json.dumps(start) + "\n")
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger):
+                known = {"config": self.config.as_dict(), "stage": stage, "environment": code}
+                logger.log_hyperparams(known)
+                if checkpoint:
+                    use_checkpoint(logger, Path(checkpoint))
+            if isinstance(logger, ArtifactLogger) and stage == "fit":
+                for callback in trainer.checkpoint_callbacks:
+                    if isinstance(callback, ModelCheckpoint):
+                        logger.adopt(callback)
+
+
+class StartScore(L.Callback):
+    """Compares each validation with the network that the training began with.
+
+    That network is validated in Lightning's sanity check, which must then cover all validation
+    data (`num_sanity_val_steps=-1`). Its score, the one that checkpoints are chosen by, is logged
+    at step 0 and kept in `start.json`, from which a training that goes on has it.
+    """
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget the score of an earlier training, where the folder is not new."""
+        if trainer.is_global_zero and trainer.ckpt_path is None:
+            (run_folder(trainer) / START).unlink(missing_ok=True)
+
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Keep and log the score."""
+        name = monitored(trainer)
+        whole = trainer.num_sanity_val_steps == float("inf")
+        if not whole or name is None or name not in trainer.callback_metrics:
+            return
+        score = float(trainer.callback_metrics[name])
+        for logger in trainer.loggers:
+            logger.log_metrics({name: score}, step=0)
+        if trainer.is_global_zero:
+            write_text(run_folder(trainer) / START, json.dumps({name: score}) + "\n")
+            _logger.info("before the training: %s %.4f", name, score)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log a score and its difference."""
+        name = monitored(trainer)
+        if trainer.sanity_checking or not trainer.is_global_zero or name is None:
+            return
+        start = start_score(run_folder(trainer), name)
+        if start is None or name not in trainer.callback_metrics:
+            return
+        score = float(trainer.callback_metrics[name])
+        text = "epoch %d: %s %.4f (%+.4f against the start)"
+        _logger.info(text, trainer.current_epoch, name, score, score - start)
+
+
+def monitored(trainer: L.Trainer) -> str | None:
+    """Return the name of the score that checkpoints are chosen by, or None."""
+    chosen = (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
+    return next((callback.monitor for callback in chosen if callback.monitor is not None), None)
+
+
+def start_score(run: Path, name: str) -> float | None:
+    """Return the score of the network that a run began with, or None if it is not known."""
+    path = run / START
     if not path.is_file():
-        return [run.name]
-    last = path.read_text(encoding="utf-8").splitlines()[-1]
-    return list(json.loads(last)["versions"])
+        return None
+    score: float | None = json.loads(path.read_text(encoding="utf-8")).get(name)
+    return score

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import ImageColor
 from torch import Tensor
 
-from probseg.callbacks.logging import log_picture
+from probseg.callbacks.loggers import log_picture
 from probseg.data import TrainBatch
 from probseg.drawing import drawing
 from probseg.formats.colours import CLICK_COLOURS
@@ -59,16 +59,7 @@ class CropLog(L.Callback, ABC):
         batch: Any,  # noqa: ANN401
         number: int,
     ) -> npt.NDArray[np.uint8]:
-        """Draw one crop of a batch.
-
-        Args:
-            outputs: Result of `training_step`.
-            batch: Its argument.
-            number: Index of the crop in the batch.
-
-        Returns:
-            RGB, of the height of the crop.
-        """
+        """Draw one crop of a batch, RGB; `outputs` is the result of `training_step`."""
 
 
 class VisualLog(CropLog):

@@ -60,7 +60,7 @@ TRAINER = ("fit", "validate", "test")
 VERBS: Mapping[str, Callable[[Sequence[str]], object]] = Offers(
     "verb",
     {
-        **{verb: f"probseg.cli.trainer.{verb}" for verb in TRAINER},
+        **{verb: f"probseg.cli.invocation.{verb}" for verb in TRAINER},
         "compare": "probseg.cli.compare.run",
         "data": "probseg.cli.data.run",
         "predict": "probseg.cli.predict.run",
@@ -117,13 +117,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if verb not in VERBS:
             raise UnknownNameError(kind="verb", name=verb, known=VERBS)
-        if verb in TRAINER:
-            from probseg.cli.configs import check_configs, check_options
-            from probseg.cli.missing_data import check_data
-
-            check_options(arguments)
-            check_configs(arguments)
-            check_data(arguments)
         VERBS[verb](options)
     except Exception as error:
         explained = user_error(error)

@@ -35,18 +35,14 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the arguments, of this parser alone or of a verb of it.
-
-        Raises:
-            UnknownNameError: If there is an option that does not exist.
-        """
-        found, rest = super().parse_known_args(args, namespace)
+        """Parse the arguments, of this parser alone or of a verb of it; refuse unknown options."""
+        parsed, rest = super().parse_known_args(args, namespace)
         for name in rest:
             if name.startswith("--"):
                 option = name.partition("=")[0]
                 kind = f"{self.prog} option"
                 raise UnknownNameError(kind, option, self._option_string_actions)
-        return found, rest
+        return parsed, rest
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage and leaving the process."""
@@ -60,13 +56,10 @@ if TYPE_CHECKING:
 
 
 def add_verbs(parser: Parser, verbs: Mapping[str, AddVerb], arguments: Sequence[str]) -> None:
-    """Add the verbs below a verb to its parser: the one that is called, or else all.
+    """Add the verbs below a verb to its parser: the one that the arguments call, or else all.
 
-    Args:
-        parser: Of the verb.
-        verbs: Functions that add one verb each, by name. Those of other verbs are not imported.
-        arguments: Command-line arguments of the verb. All verbs are added if they do not begin with
-            the name of one: for the help, and for errors, which list the verbs.
+    What the others import stays unloaded. All are there for the help, and for errors, which list
+    the verbs.
     """
     action = parser.add_subparsers(required=True, metavar="|".join(verbs))
     called = [name for name in arguments[:1] if name in verbs]
@@ -75,11 +68,7 @@ def add_verbs(parser: Parser, verbs: Mapping[str, AddVerb], arguments: Sequence[
 
 
 def new_file(text: str) -> Path:
-    """Convert an argument to the path of a file that can be written.
-
-    Raises:
-        ArgumentTypeError: If it is a folder, or its folder does not exist or is read-only.
-    """
+    """Convert an argument to the path of a file that can be written."""
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         msg = f"must be a file in a folder that exists, got {text!r}; make {path.parent} first"
@@ -92,16 +81,7 @@ def new_file(text: str) -> Path:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise before long work if its result cannot be written.
-
-    Args:
-        option: Name of the argument, for the message.
-        path: A file or a folder, which may be missing, with folders above it.
-
-    Raises:
-        UsageError: If the system refuses new files in the folder, or in the nearest one above that
-            exists.
-    """
+    """Raise before long work if a file or folder, which may be missing, cannot be written."""
     reason = _refusal(path)
     if reason is not None:
         msg = f"{option} {path} cannot be written: {reason}; choose another place"
@@ -120,29 +100,21 @@ def _refusal(path: Path) -> str | None:
         return f"{folder}: {error.strerror}"
 
 
-def count(text: str) -> int:
+def count(text: str, least: int = 0) -> int:
     """Convert an argument to a whole number of at least 0."""
-    if not text.isdecimal():
-        msg = f"must be a whole number of at least 0, got {text!r}"
+    if not text.isdecimal() or int(text) < least:
+        msg = f"must be a whole number of at least {least}, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
 
 def positive(text: str) -> int:
     """Convert an argument to a whole number of at least 1."""
-    if not text.isdecimal() or int(text) == 0:
-        msg = f"must be a whole number of at least 1, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
+    return count(text, least=1)
 
 
 def device(text: str) -> str:
-    """Check that a device has this name, and that PyTorch sees it on this machine.
-
-    Raises:
-        ArgumentTypeError: If the name is not `cpu`, `cuda`, `cuda:N` or `mps`, or PyTorch does not
-            see the device.
-    """
+    """Check that a device has this name, and that PyTorch sees it on this machine."""
     if text == "cpu":
         return text
     if not re.fullmatch(r"(cuda|mps)(:\d+)?", text):

@@ -14,8 +14,7 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from probseg.callbacks.run_folder import run_folder
-from probseg.callbacks.start import START, start_score
+from probseg.callbacks.run_folder import START, run_folder, start_score
 from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
 from probseg.lightning_internals import finished_epochs
@@ -27,25 +26,17 @@ from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
 RANDOM = "random"
 """First word about weights that are not trained, see `beginning`."""
 
-HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
+RESUMABLE_ARGUMENTS = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
 """Arguments of data modules that may change when a run resumes: the data stay the same."""
 
 
 def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     """Return the newest `last.ckpt` among the runs of a configuration.
 
-    Runs of the same name on other data, as their `config.yaml` says, are passed over; what is in
-    `HOW` may differ.
-
-    Lightning looks into the folder of the run that begins, which is new and empty, and then starts
-    from scratch with no more than a warning.
-
-    Args:
-        trainer: The section `trainer` of the configuration; its first logger says where runs are.
-        data: The section `data`.
-
-    Raises:
-        UsageError: If no run has such a file.
+    The first logger in the section `trainer` says where runs are. Those on other data, as their
+    `config.yaml` says, are passed over; `RESUMABLE_ARGUMENTS` may differ. Lightning looks into the
+    folder of the run that begins, which is new and empty, and then starts from scratch with no more
+    than a warning.
     """
     pattern = _pattern(trainer)
     paths = Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
@@ -60,14 +51,7 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
 
 
 def check_run_folder(trainer: Mapping[str, Any]) -> None:
-    """Check that files can be written where the run's folder will be.
-
-    Args:
-        trainer: The section `trainer` of the configuration.
-
-    Raises:
-        UsageError: If the system refuses it.
-    """
+    """Check that files can be written where the run's folder will be."""
     pattern = _pattern(trainer)
     if trainer.get("fast_dev_run") or ":/" in str(pattern):
         return  # nothing is written, or to an address, of which a path has lost one slash
@@ -76,16 +60,9 @@ def check_run_folder(trainer: Mapping[str, Any]) -> None:
 
 
 def best_of_run(configs: Sequence[Path]) -> str | None:
-    """Return the best checkpoint of the run that has written one of these configurations.
+    """Return the best checkpoint of the run that has written the last of these configurations.
 
-    Args:
-        configs: Files of `--config`, of which the last one of a run counts.
-
-    Returns:
-        Its path; None where no configuration is one of a run with checkpoints.
-
-    Raises:
-        UsageError: If there are several, and none is recorded as the best.
+    None where no configuration is one of a run with checkpoints.
     """
     for path in reversed(configs):
         if path.name == "config.yaml" and any((path.parent / "checkpoints").glob("*.ckpt")):
@@ -94,18 +71,9 @@ def best_of_run(configs: Sequence[Path]) -> str | None:
 
 
 def check_readable(path: Path) -> dict[str, Any]:
-    """Check that a file is a checkpoint that can be loaded without running code.
+    """Return the content of a checkpoint, which is read without running code.
 
-    Args:
-        path: The file.
-
-    Returns:
-        Its content.
-
-    Raises:
-        UsageError: If there is no such file.
-        WeightsError: If it is damaged, or something else. Where another checkpoint in the folder
-            can be read, the path of the newest is named.
+    Where it is damaged, or something else, the newest in its folder that can be read is named.
     """
     if (fault := no_file(path)) is not None:
         checkpoints = [*path.glob("*.ckpt"), *path.glob("checkpoints/*.ckpt")]
@@ -113,22 +81,16 @@ def check_readable(path: Path) -> dict[str, Any]:
         msg = f"--ckpt_path {path}: {fault}; give the path of a .ckpt file{hint}, or `last`"
         raise UsageError(msg)
     try:
-        stored = read_checkpoint(path)
+        return read_checkpoint(path)
     except WeightsError as error:
         reason = str(error) if str(path) in str(error) else f"{path}: {error}"
         other = _newest_other(path)
         msg = f"{reason}; --ckpt_path {other} can be read" if other else reason
         raise WeightsError(msg) from error
-    return stored
 
 
 def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str | None:
-    """Return a sentence if a training has come to its end, else None.
-
-    Args:
-        stored: Its checkpoint.
-        trainer: The section `trainer` of the configuration with which it is to go on.
-    """
+    """Return a sentence if the training of a checkpoint has come to the end that `trainer` sets."""
     epochs = finished_epochs(stored)
     if epochs is None:  # of weights alone, which Lightning refuses to resume
         return None
@@ -214,7 +176,7 @@ def _text(section: Any) -> str:  # noqa: ANN401
     """Return a section of a configuration as text that does not depend on how it was read."""
     if isinstance(section, Mapping):
         # Stored configurations leave out what is null.
-        left_out = ("__path__", *HOW)
+        left_out = ("__path__", *RESUMABLE_ARGUMENTS)
         items = {k: _text(v) for k, v in section.items() if v is not None and k not in left_out}
         return str(sorted(items.items()))
     if isinstance(section, list | tuple):
@@ -245,10 +207,9 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
 
 
 def beginning(task: Mapping[str, Any]) -> str:
-    """Return which weights a new training begins with; `RANDOM`, or more, if none are trained.
+    """Return the weights that a new training of a configured task begins with.
 
-    Args:
-        task: Configuration of the task, `{"class_path": ..., "init_args": {"model": ...}}`.
+    The text begins with `RANDOM` if none of them are trained.
     """
     network = (task.get("init_args") or {}).get("model") or {}
     arguments = network.get("init_args") or {}

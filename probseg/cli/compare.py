@@ -36,17 +36,7 @@ metrics, as far as the protocol has them:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `probseg compare`.
-
-    Args:
-        arguments: Command-line arguments after `compare`.
-
-    Raises:
-        DataError: If a folder cannot be read, or the results do not fit together.
-        UnknownNameError: If there is no such metric.
-        UsageError: If an argument is unknown, folders or names are too few, or the output cannot be
-            written.
-    """
+    """Run `probseg compare` with the arguments that follow it."""
     options = _parser().parse_args(list(arguments))
     check_writable("--output", options.output)
     folders: list[Path] = options.folders

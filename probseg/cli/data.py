@@ -1,16 +1,20 @@
-"""The verb data. Each of its verbs is a file of its own, imported when it is called."""
+"""The verb data, and its verbs list and fetch; others are imported when they are called."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probseg.cli.arguments import Parser, add_verbs
+from probseg.data.published import MEGABYTE, SOURCES, get_published
 from probseg.errors import USER_ERRORS, UsageError
 from probseg.kinds import Offers
+from probseg.terminal import Grid, console, print_table
 
 if TYPE_CHECKING:
-    from probseg.cli.arguments import AddVerb
+    from probseg.cli.arguments import AddVerb, Verbs
 
 EXAMPLES = """\
 examples:
@@ -23,32 +27,9 @@ examples:
   probseg data check SBD --split train --against PascalVOC
 """
 
-VERBS: Mapping[str, AddVerb] = Offers(
-    "data_verb",
-    {
-        "check": "probseg.cli.data_check.add_verb",
-        "fetch": "probseg.cli.data_fetch.add_verb",
-        "list": "probseg.cli.data_list.add_verb",
-    },
-)
-"""The function that adds each verb to the parser."""
-
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `probseg data`.
-
-    Args:
-        arguments: Command-line arguments after `data`.
-
-    Raises:
-        UsageError: If an option cannot be used, or a file cannot be written.
-        UnknownNameError: If there is no such data set.
-        DatasetNotFoundError: If a data set is not where it was looked for.
-        DownloadError: If a download fails.
-        ChecksumError: If an archive is not the one that is expected.
-        DataError: If an archive or a photograph cannot be used.
-        SystemExit: With status 1 if problems or shared photographs were found.
-    """
+    """Run `probseg data`; the status is 1 if problems or shared photographs were found."""
     parser = Parser(
         prog="probseg data",
         description="Published data sets, and your own folders.",
@@ -62,3 +43,80 @@ def run(arguments: Sequence[str]) -> None:
         raise
     except OSError as error:  # permissions, full disks
         raise UsageError(str(error)) from error
+
+
+def _add_list(verbs: Verbs) -> None:
+    verb = verbs.add_parser("list", help="names, sizes, folders and licences of all data sets")
+    verb.set_defaults(action=_list)
+
+
+def _add_fetch(verbs: Verbs) -> None:
+    verb = verbs.add_parser(
+        "fetch",
+        help="download and unpack a data set",
+        description="Download and unpack a data set. The same command resumes it.",
+    )
+    verb.add_argument("name", metavar="NAME", help="one of `probseg data list`")
+    verb.add_argument("--root", type=Path, metavar="DIR", help="target folder")
+    verb.add_argument(
+        "--source",
+        metavar="URL",
+        help="address or file of the archive; for several archives their folder, ending in /",
+    )
+    verb.add_argument("--sha256", type=_sha256, metavar="HEX", help="expected checksum")
+    verb.add_argument("--force", action="store_true", help="fetch again, replace other files")
+    verb.set_defaults(action=_fetch)
+
+
+VERBS: Mapping[str, AddVerb] = Offers(
+    "data_verb",
+    {"check": "probseg.cli.data_check.add_verb", "fetch": _add_fetch, "list": _add_list},
+)
+"""The function that adds each verb to the parser."""
+
+
+def _list(options: argparse.Namespace) -> None:
+    words = ("there", "folder", "licence and notes")
+    rows = []
+    for name, source in SOURCES.items():
+        root = source.folder()
+        there = "no" if not root.is_dir() else "in part" if source.missing(root) else "yes"
+        counts = [
+            "\n".join(
+                f"{part} {full[field]}".strip()
+                for part, full in source.full.items()
+                if full[field] is not None
+            )
+            or "-"
+            for field in (0, 1)  # objects, photographs
+        ]
+        size = sum(archive.size for archive in source.archives)
+        download = f"{size / MEGABYTE:,.0f} MB" if size else "by hand"
+        notes = f"{source.licence}; {source.way}" if source.way else source.licence
+        rows.append([name, *counts, download, there, str(root), notes])
+    grid = Grid(["name", "objects", "photographs", "download", *words], rows)
+    print_table(console(), "Data sets", grid, texts=words)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from probseg.cli.output import bars
+    from probseg.data.fetch import fetch
+
+    with bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
+        fetch(
+            get_published(options.name),
+            options.root,
+            address=options.source,
+            sha256=options.sha256,
+            force=options.force,
+            progress=progress,
+        )
+
+
+def _sha256(text: str) -> str:
+    if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
+        msg = f"must be 64 hexadecimal digits, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return text.lower()

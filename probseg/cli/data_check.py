@@ -1,25 +1,71 @@
-"""The verb data check."""
+"""The verb data check, and what the command line calls a data set."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich import box
 from rich.table import Column, Table
 
 from probseg.cli.arguments import new_file
-from probseg.cli.findings import print_findings, print_line, write_findings
-from probseg.cli.places import Place, find_place
-from probseg.cli.progress import bars
+from probseg.cli.output import bars, print_findings, print_line, write_findings
+from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
-from probseg.errors import UsageError
+from probseg.data.published import PUBLISHED, find_published
+from probseg.errors import UnknownNameError, UsageError
 from probseg.kinds import Offers
+from probseg.paths import find_data, no_folder
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
+
+
+class Place(NamedTuple):
+    """A published data set, or any other folder, which has no class. Without a split: all."""
+
+    dataset: type[PublishedDataset] | None
+    root: Path
+    split: str | None
+
+
+def find_place(name: str, root: Path | None, split: str | None, prefix: str = "") -> Place:
+    """Find a published data set by its name, or any folder by its path.
+
+    A published one may have a root and a split; `prefix` is that of these options, for errors.
+    """
+    folder = find_data(name)
+    is_path = len(Path(name).parts) > 1
+    dataset = find_published(folder.name if is_path else name)
+    if dataset is not None and root is None and is_path:
+        root = folder
+        if dataset.source.missing(root) and all((root / x).is_dir() for x in ("images", "masks")):
+            dataset = None  # another folder with the name of a data set
+    if dataset is not None:
+        splits = [part for part in dataset.source.full if part]
+        if split is not None and not splits:
+            msg = f"--{prefix}split {split}: {dataset.name} has no splits; leave the option out"
+            raise UsageError(msg)
+        if split is not None and split not in splits:
+            raise UnknownNameError(kind=f"split of {dataset.name}", name=split, known=splits)
+        return Place(dataset, dataset.source.folder(root), split)
+    if root is not None and root != folder:
+        msg = (
+            f"--{prefix}root {root}: {name} is a folder, not the name of a data set; leave one out"
+        )
+        raise UsageError(msg)
+    if folder.is_file() or (is_path and not folder.exists()):
+        msg = f"{name}: {no_folder(folder)}; give a folder, or one of: {', '.join(PUBLISHED)}"
+        raise UsageError(msg)
+    if not folder.is_dir():
+        raise UnknownNameError(kind="data set or folder", name=name, known=PUBLISHED)
+    if split is not None:
+        msg = f"--{prefix}split {split}: {name} is a folder and has no splits; leave the option out"
+        raise UsageError(msg)
+    return Place(None, folder, None)
+
 
 COMPARISONS: Mapping[str, Callable[[Place, Place, Path | None], None]] = Offers("data_comparison")
 """Comparisons of two data sets, by the option that asks for them: they print and write what is in

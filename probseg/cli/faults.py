@@ -1,21 +1,27 @@
-"""Explanations of external faults of a run: memory, dead processes, signals."""
+"""What a run says: errors of its options, faults from outside, and what it keeps quiet about.
+
+Faults from outside are memory, dead processes, signals and full disks.
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
 import multiprocessing.connection
 import os
 import re
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from probseg.errors import USER_ERRORS, UsageError, history
+from probseg.errors import USER_ERRORS, UnknownNameError, UsageError, history
 from probseg.zoo.trained import LAST
 
 TERMINATED, INTERRUPTED = 143, 130
@@ -38,12 +44,83 @@ NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) m
 
 _USER_ERRORS = {f"{kind.__module__}.{kind.__qualname__}" for kind in USER_ERRORS}
 
+_REPETITIONS = re.compile(
+    r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"
+    r"Given value type:|Given value: (Namespace|NestedArg)\()"
+)
+"""Lines of the parser's messages about types, of which each class argument has several."""
 
-class _Raised(NamedTuple):
-    """Full name and message of an exception that a worker process has raised."""
+_VALUE = re.compile(r" Got value: Namespace\(.*")
+"""The end of some of its messages, with all arguments of a class."""
 
-    kind: str
-    message: str
+_UNKNOWN = re.compile(
+    r"(?:Group '(?P<group>[\w.]+)' does not accept option|does not accept option|Option"
+    r"|unrecognized arguments:) (?:'|--)(?P<name>[\w.]+)"
+)
+"""The parser's messages about an option that it does not know."""
+
+_OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
+
+_ABOUT_DESIGN = (
+    # Raised inside Lightning, about torch.
+    (r"`isinstance\(treespec, LeafSpec\)`", FutureWarning),
+    # The arguments come both ways on purpose: processes that Lightning starts read sys.argv.
+    ("LightningCLI's args parameter", UserWarning),
+    # Reading an object takes a few per cent of clicking through it.
+    (r"The '(val|test|predict)_dataloader' does not have many workers", UserWarning),
+)
+
+_ABOUT_CHECKPOINTS = (
+    r"Checkpoint directory .* exists and is not empty",  # of the run that goes on
+    r"The dirpath has changed from",  # an evaluation has a folder of its own
+)
+
+
+def silence_notices() -> None:
+    """Silence advertisements of Lightning, and warnings about what is as it should be."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_useful)
+    for pattern, category in _ABOUT_DESIGN:
+        warnings.filterwarnings("ignore", pattern, category)
+
+
+def silence_notices_about_checkpoints() -> None:
+    """Silence warnings that are of use only where a new training begins."""
+    for pattern in _ABOUT_CHECKPOINTS:
+        warnings.filterwarnings("ignore", pattern, UserWarning)
+
+
+def _is_useful(record: logging.LogRecord) -> bool:
+    return "Tip:" not in record.getMessage()
+
+
+def explain_options(message: str, options: Iterable[str]) -> str:
+    """Shorten the parser's message, and add the names that an unknown option may have meant.
+
+    Args:
+        message: Of the parser of a verb. It names an unknown option, and the class that lacks it if
+            it is an argument of a class.
+        options: Options of the verb.
+    """
+    lines = [line for line in message.splitlines() if not _REPETITIONS.match(line)]
+    short = "\n".join(_VALUE.sub("", line) for line in lines)
+    unknown = _UNKNOWN.search(message)
+    if unknown is None:
+        return short
+    name = unknown["name"]
+    before = _OF_CLASS.findall(message, 0, unknown.start())
+    # The parser names the class of a callable argument, such as an optimizer, after its options.
+    after = _OF_CLASS.search(message.splitlines()[message.count("\n", 0, unknown.start())])
+    if after is not None or before:
+        name = name.partition(".")[0]
+        module, _, kind = (after[1] if after is not None else before[-1]).rpartition(".")
+        called = getattr(import_module(module), kind)
+        parser = ArgumentParser()
+        is_class = isinstance(called, type)
+        add = parser.add_class_arguments if is_class else parser.add_function_arguments
+        options = add(called, fail_untyped=False)
+    elif unknown["group"] is not None:
+        name = f"{unknown['group']}.{name}"
+    return f"{short}\n{UnknownNameError('option', name, options)}"
 
 
 def explain(
@@ -61,9 +138,9 @@ def explain(
         An error whose message says what happened and what to try, or None for an exception that is
         not known here: it is to keep its traceback.
     """
-    raised = _in_worker(error)
-    if raised is not None and raised.kind in _USER_ERRORS:
-        return UsageError(raised.message)
+    kind, message = _in_worker(error)
+    if kind in _USER_ERRORS:
+        return UsageError(message)
     if (reason := _of_dead_worker(error)) is not None:
         return UsageError(_dead_worker(reason, verb, config, last))
     link: BaseException | None = error
@@ -92,12 +169,7 @@ def interruption(error: BaseException, sigterm: bool) -> tuple[int, str] | None:
 
 
 def how_to_continue(verb: str, last: Path | None) -> str:
-    """Return how to go on with a run that was stopped, as the end of a sentence.
-
-    Args:
-        verb: `fit`, `validate` or `test`.
-        last: The last checkpoint of the run, if there is one.
-    """
+    """Return how to go on with a run that was stopped, as the end of a sentence."""
     if verb == "test":
         return "the same command starts again, and takes over what was evaluated by clicks"
     if verb == "validate":
@@ -135,25 +207,28 @@ def _is_of_connection(error: BaseException) -> bool:
     )
 
 
-def _in_worker(error: BaseException) -> _Raised | None:
-    """Return the exception of a worker process, which torch sends as a traceback in a message."""
+def _in_worker(error: BaseException) -> tuple[str, str]:
+    """Return the full name and message of an exception in a worker process; else two empty texts.
+
+    torch sends it as a traceback in a message.
+    """
     text = str(error)
     if not IN_WORKER.match(text):
-        return None
+        return "", ""
     # After the frames, which are indented, comes the exception, whose message may have many lines.
     lines = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
     first = next((i for i, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     kind, _, message = "\n".join(lines[first:]).partition(": ")
-    return _Raised(kind, message)
+    return kind, message
 
 
 def _explained(error: BaseException, verb: str, config: Namespace, last: Path | None) -> str | None:
-    raised = _in_worker(error)
+    """Explain one exception of a chain."""
     text = str(error)
-    if raised is not None:
-        if raised.kind.endswith("MemoryError") or NO_HOST_MEMORY.search(raised.message):
-            return _dead_worker(raised.message, verb, config, last)
-        return None
+    if IN_WORKER.match(text):
+        kind, message = _in_worker(error)
+        without_memory = kind.endswith("MemoryError") or NO_HOST_MEMORY.search(message)
+        return _dead_worker(message, verb, config, last) if without_memory else None
     if isinstance(error, RuntimeError):
         if NO_SHARED_MEMORY.search(text):
             return _dead_worker(text, verb, config, last)
@@ -163,11 +238,11 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
                 f"above or in the log of its machine, says why; then {how_to_continue(verb, last)}"
             )
         if isinstance(error, torch.OutOfMemoryError) or NO_DEVICE_MEMORY.search(text):
-            return _no_memory("the GPU", text, verb, config)
-        if NO_HOST_MEMORY.search(text):
-            return _no_memory("the machine", text, verb, config)
-    if isinstance(error, MemoryError):
-        return _no_memory("the machine", text, verb, config)
+            return _no_memory("GPU", text, verb, config)
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and NO_HOST_MEMORY.search(text)
+    ):
+        return _no_memory("machine", text, verb, config)
     if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename:
         if Path(error.filename).is_file() and not os.access(error.filename, os.R_OK):
             return f"cannot read {error.filename}: {error.strerror}; change its permissions"
@@ -190,28 +265,22 @@ def _dead_worker(text: str, verb: str, config: Namespace, last: Path | None) -> 
 
 
 def _no_memory(where: str, text: str, verb: str, config: Namespace) -> str:
-    proposals = _proposals(verb, config, on_gpu=where == "the GPU")
-    return "\n  ".join(
-        [
-            f"{where} has not enough memory for {_size(verb, config)} ({_in_short(text)}). Try, "
-            "in this order:",
-            *proposals,
-        ]
-    )
-
-
-def _size(verb: str, config: Namespace) -> str:
-    """Return batch, crop, devices and precision of a run, in words."""
+    """Say for how much the memory of the GPU or machine is too small, and what takes less."""
     trainer = config.trainer
-    of = f"devices: {trainer.devices}, precision: {trainer.precision or '32-true'}"
+    size = f"devices: {trainer.devices}, precision: {trainer.precision or '32-true'}"
     batch, crop = _data(config, "batch_size"), _data(config, "crop_size")
-    if verb == "fit" and batch is not None and crop is not None:
-        return f"batches of {batch} crops of {_side(crop)} pixels per device ({of})"
     together = _data(config, "eval_batch_size")
-    return of if together is None else f"{together} objects at a time ({of})"
+    if verb == "fit" and batch is not None and crop is not None:
+        height, width = (crop, crop) if isinstance(crop, int) else crop
+        size = f"batches of {batch} crops of {height} x {width} pixels per device ({size})"
+    elif together is not None:
+        size = f"{together} objects at a time ({size})"
+    first = f"the {where} has not enough memory for {size} ({_in_short(text)}). Try, in this order:"
+    return "\n  ".join([first, *_proposals(verb, config, where)])
 
 
-def _proposals(verb: str, config: Namespace, on_gpu: bool) -> Iterator[str]:
+def _proposals(verb: str, config: Namespace, where: str) -> Iterator[str]:
+    """Yield options that take less memory, those that change the training least before others."""
     trainer = config.trainer
     batch, crop = _data(config, "batch_size"), _data(config, "crop_size")
     together = _data(config, "eval_batch_size")
@@ -222,16 +291,19 @@ def _proposals(verb: str, config: Namespace, on_gpu: bool) -> Iterator[str]:
             f"--data.batch_size {batch // parts} --trainer.accumulate_grad_batches {steps} (the "
             f"same global batch, but batch normalisation sees {batch // parts} crops at a time)"
         )
-    if on_gpu and str(trainer.precision or "32-true") in ("32", "32-true"):
+    if where == "GPU" and str(trainer.precision or "32-true") in ("32", "32-true"):
         yield "--trainer.precision bf16-mixed"
-    if verb == "fit" and crop is not None and (smaller := _smaller(crop)) is not None:
-        yield f"--data.crop_size {smaller}"
+    if verb == "fit" and crop is not None:
+        sides = [crop] if isinstance(crop, int) else list(crop)
+        smaller = [side * 3 // 4 // CROP_STEP * CROP_STEP for side in sides]
+        if min(smaller) >= 2 * CROP_STEP:  # else too small to train on
+            yield f"--data.crop_size {smaller[0] if isinstance(crop, int) else smaller}"
     if together is not None and together > 1:
         when = " if it happened in a validation" if verb == "fit" else ""
         yield f"--data.eval_batch_size {together // 2}{when}"
-    if verb == "fit" and not on_gpu and _data(config, "num_workers"):
+    if verb == "fit" and where == "machine" and _data(config, "num_workers"):
         yield "--data.num_workers 0"
-    yield f"a smaller network, or a larger {'GPU' if on_gpu else 'machine'}"
+    yield f"a smaller network, or a larger {where}"
 
 
 def _data(config: Namespace, name: str) -> Any:  # noqa: ANN401 (whatever the argument is)
@@ -239,21 +311,7 @@ def _data(config: Namespace, name: str) -> Any:  # noqa: ANN401 (whatever the ar
     return (config.data.get("init_args") or Namespace()).get(name)
 
 
-def _smaller(crop: int | tuple[int, int]) -> str | None:
-    """Return three quarters of the size of a crop, or None where that is too small to train on."""
-    sides = [crop] if isinstance(crop, int) else list(crop)
-    smaller = [side * 3 // 4 // CROP_STEP * CROP_STEP for side in sides]
-    if min(smaller) < 2 * CROP_STEP:
-        return None
-    return str(smaller[0] if isinstance(crop, int) else smaller)
-
-
-def _side(crop: int | tuple[int, int]) -> str:
-    height, width = (crop, crop) if isinstance(crop, int) else crop
-    return f"{height} x {width}"
-
-
 def _in_short(text: str) -> str:
     """Return the requested memory, or else the first line of a message."""
-    asked = re.search(r"[Tt]ried to allocate [\d.]+ \w+", text)
-    return asked.group() if asked else text.strip().partition("\n")[0].rstrip(" .")
+    request = re.search(r"[Tt]ried to allocate [\d.]+ \w+", text)
+    return request.group() if request else text.strip().partition("\n")[0].rstrip(" .")

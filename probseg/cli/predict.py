@@ -28,14 +28,8 @@ After an interruption, the same command continues. docs/predict.md describes fil
 def run(arguments: Sequence[str]) -> None:
     """Run `probseg predict`.
 
-    Args:
-        arguments: What follows `predict` on the command line.
-
-    Raises:
-        UsageError: If options do not fit together, or a prompt is outside of the photograph.
-        DataError: If the photograph or the file of prompts cannot be read.
-        SystemExit: With status 1 if photographs or objects of a folder have no mask; 143 after
-            SIGTERM, 130 after Ctrl-C.
+    The status is 1 if photographs or objects of a folder have no mask, 143 after SIGTERM and 130
+    after Ctrl-C.
     """
     options = _parser().parse_args(list(arguments))
     if not options.images.exists():
@@ -119,11 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check_photograph(options: argparse.Namespace) -> None:
-    """Raise for options that are for folders, and for a file that cannot be written.
-
-    Raises:
-        UsageError: For one of them.
-    """
+    """Refuse options that are for folders, and a file that cannot be written."""
     if options.prompts is not None:
         msg = "--prompts is for a folder of photographs; give --click and --box for a single one"
         raise UsageError(msg)
@@ -146,11 +136,7 @@ def _check_photograph(options: argparse.Namespace) -> None:
 
 
 def _check_folder(options: argparse.Namespace) -> None:
-    """Raise for options that are for a single photograph, and for a folder that cannot be written.
-
-    Raises:
-        UsageError: For one of them.
-    """
+    """Refuse options that are for a single photograph, and a folder that cannot be written."""
     if options.clicks or options.box is not None:
         msg = "--click and --box are for one photograph; give --prompts FILE for a folder"
         raise UsageError(msg)

@@ -17,8 +17,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from probseg.callbacks.predictions import ANNOTATIONS, PredictionWriter, picture, write_picture
-from probseg.cli.faults import interruption
-from probseg.cli.noise import without_notices
+from probseg.cli.faults import interruption, silence_notices
 from probseg.data.layout import preview, unread_folders
 from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
 from probseg.errors import UsageError
@@ -47,16 +46,7 @@ SHOWN = 20
 
 
 def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8]) -> None:
-    """Write the result of one photograph.
-
-    Args:
-        options: Of the command line.
-        pixels: The photograph, RGB, uint8, shape `(H, W, 3)`.
-
-    Raises:
-        UsageError: If options do not fit the model, a prompt is outside of the photograph, or the
-            answer has no pixel.
-    """
+    """Write the result of one photograph: `pixels`, RGB, uint8, shape `(H, W, 3)`."""
     (kind,) = options.formats
     semantic = _is_semantic(options)
     if semantic and kind == COCO:
@@ -91,18 +81,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
 
 
 def predict_folder(options: argparse.Namespace) -> None:
-    """Write the results of a folder of photographs.
-
-    Args:
-        options: Of the command line.
-
-    Raises:
-        UsageError: If options do not fit the model, there is no photograph, or files are in the
-            way.
-        DataError: If the file of prompts cannot be read, or a name cannot have results.
-        SystemExit: With status 1 if photographs or objects have no mask; 143 after SIGTERM, 130
-            after Ctrl-C.
-    """
+    """Write the results of a folder of photographs."""
     prompts = _prompts_of_folder(options)
     network = _loaded(options)
     weights = weights_digest(network.state_dict())
@@ -128,7 +107,7 @@ def predict_folder(options: argparse.Namespace) -> None:
     before = sum(not outcome.reasons for outcome in writer.outcomes())
     waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
     if waiting:
-        without_notices()
+        silence_notices()
         several = options.processes * options.nodes > 1
         index = options.device.partition(":")[2]
         trainer = L.Trainer(
@@ -158,12 +137,7 @@ def predict_folder(options: argparse.Namespace) -> None:
 
 
 def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
-    """Return the photographs of a folder with their prompts, of which class maps need none.
-
-    Raises:
-        UsageError: If options do not fit together, or there is no photograph.
-        DataError: If the file of prompts cannot be read, or a name cannot have results.
-    """
+    """Return the photographs of a folder with their prompts, of which class maps need none."""
     if _is_semantic(options):
         if options.prompts is not None or COCO in options.formats:
             msg = (
@@ -183,7 +157,17 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
         msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
         raise UsageError(msg)
     prompts = read_prompts(options.prompts)
-    _check_names(prompts, options)
+    files = [image.file for image in prompts.images]
+    if not any((options.images / file).is_file() for file in files):
+        msg = (
+            f"{options.images}: has none of the {len(files)} photographs of {options.prompts}, "
+            f"{files[0]!r} for instance"
+        )
+        raise UsageError(msg)
+    for file, number in Counter(files).items():
+        if number > 1:
+            msg = f"{options.prompts}: lists {file} {number} times; make one entry of them"
+            raise UsageError(msg)
     return prompts
 
 
@@ -192,19 +176,12 @@ def _finish(
 ) -> None:
     """Write what all photographs make together, and print what was done and what was not.
 
-    Args:
-        writer: Of the files.
-        prompts: Of all photographs.
-        before: Number of photographs that were done before.
-        options: Of the command line.
-
-    Raises:
-        SystemExit: With status 1 if there are failures.
+    `before` is the number of photographs that were done before. The status is 1 for failures.
     """
     if COCO in options.formats:
         writer.write_annotations()
     outcomes = list(writer.outcomes())
-    failed = [one for one in outcomes if one.reasons]
+    failed = [outcome for outcome in outcomes if outcome.reasons]
     prompted = [PurePosixPath(image.file).as_posix() for image in prompts.images]
     there = photograph_files(options.images, prompted)
     skipped = sorted({*prompts.empty, *there}.difference(prompted))
@@ -212,7 +189,7 @@ def _finish(
     photographs = _counted("photograph", done, len(failed), len(skipped), before)
     lines = [f"{options.output}: {photographs}"]
     if prompts.categories:
-        objects = sum(one.done for one in outcomes), sum(one.failed for one in outcomes)
+        objects = sum(o.done for o in outcomes), sum(o.failed for o in outcomes)
         lines.append(f"{options.output}: {_counted('object', *objects, prompts.crowds)}")
     if COCO not in options.formats and (options.output / ANNOTATIONS).exists():
         lines.append(f"{options.output / ANNOTATIONS}: was there before, and has not been changed")
@@ -228,7 +205,7 @@ def _finish(
         lines.append(f"not looked into, as they are folders: {preview(nested)}")
     if prompts.crowds:
         lines.append(f"skipped, as they are crowds: {prompts.crowds} annotations")
-    reasons = [f"failed: {what}: {why}" for one in failed for what, why in one.reasons.items()]
+    reasons = [f"failed: {what}: {why}" for o in failed for what, why in o.reasons.items()]
     lines += reasons[:SHOWN]
     if len(reasons) > SHOWN:
         lines.append(f"failed: {len(reasons) - SHOWN} more")
@@ -249,11 +226,7 @@ def _counted(what: str, done: int, failed: int, skipped: int, before: int = 0) -
 
 
 def _is_semantic(options: argparse.Namespace) -> bool:
-    """Return what the model is for, from its description alone.
-
-    Raises:
-        UsageError: If it is for semantic segmentation, and there are clicks or a box.
-    """
+    """Return what the model is for, from its description alone; refuse clicks for classes."""
     semantic = task_of(description_for(options.model)) == "semantic"
     if semantic and (options.clicks or options.box is not None):
         msg = f"--model {options.model}: is for semantic segmentation and takes no click or box"
@@ -268,25 +241,6 @@ def _loaded(options: argparse.Namespace) -> Network:
 def _task(network: Network, batch_size: int) -> Prediction:
     kind: type[Prediction] = find(TASKS[network.task].prediction)
     return kind(network, batch_size).eval()
-
-
-def _check_names(prompts: PromptFile, options: argparse.Namespace) -> None:
-    """Raise unless there is a photograph, and each is listed once.
-
-    Raises:
-        UsageError: Otherwise.
-    """
-    files = [image.file for image in prompts.images]
-    if not any((options.images / file).is_file() for file in files):
-        msg = (
-            f"{options.images}: has none of the {len(files)} photographs of {options.prompts}, "
-            f"{files[0]!r} for instance"
-        )
-        raise UsageError(msg)
-    for file, number in Counter(files).items():
-        if number > 1:
-            msg = f"{options.prompts}: lists {file} {number} times; make one entry of them"
-            raise UsageError(msg)
 
 
 def _digest(image: PromptedImage, path: Path, weights: str, formats: Sequence[str]) -> str:

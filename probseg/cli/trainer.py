@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
@@ -18,13 +16,15 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from torch.utils.data import Dataset
 
 import probseg
+import probseg.backbones
+import probseg.data
+import probseg.heads
 import probseg.tasks
 from probseg.callbacks import SaveConfig
-from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
-from probseg.callbacks.loggers import make_logger, missing_versions
-from probseg.callbacks.run_folder import keeps_files
-from probseg.callbacks.start import StartScore
+from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
+from probseg.callbacks.loggers import make_logger
+from probseg.callbacks.run_folder import StartScore, keeps_files, missing_versions
 from probseg.cli.checkpoints import (
     RANDOM,
     beginning,
@@ -37,30 +37,21 @@ from probseg.cli.checkpoints import (
     next_commands,
     without_pretrained_backbones,
 )
-from probseg.cli.configs import SUFFIXES, with_shipped_configs
-from probseg.cli.faults import explain, how_to_continue, interruption
+from probseg.cli.faults import (
+    explain,
+    explain_options,
+    how_to_continue,
+    interruption,
+    silence_notices,
+    silence_notices_about_checkpoints,
+)
 from probseg.cli.help import ALL, EXAMPLES
-from probseg.cli.named import import_named, named_tasks, names_in
-from probseg.cli.nearest import nearest_options
-from probseg.cli.noise import without_notices, without_notices_about_checkpoints
-from probseg.cli.nulls import restore_nulls
-from probseg.cli.own_folder import FOLDER, ROLES, with_folder, with_run
-from probseg.cli.precision import without_slow_bfloat16
-from probseg.cli.processes import check_accelerator, check_processes
+from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
+from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
 from probseg.errors import UsageError, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, VerbCLI
-from probseg.models import task_of
-from probseg.texts import read_yaml, tell
-
-NOISE = re.compile(
-    r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"
-    r"Given value type:|Given value: (Namespace|NestedArg)\()"
-)
-"""Lines of the parser's messages about types, of which each class argument has several."""
-
-VALUE = re.compile(r" Got value: Namespace\(.*")
-"""The end of some of its messages, with all arguments of a class."""
+from probseg.texts import tell
 
 _Set = TypeVar("_Set", bound=Dataset[Any])
 
@@ -102,11 +93,8 @@ class ProbsegCLI(VerbCLI):
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
-            lines = [line for line in str(error).splitlines() if not NOISE.match(line)]
-            lines = [VALUE.sub("", line) for line in lines]
-            nearest = nearest_options(str(error), self.option_names())
-            lines += [] if nearest is None else [nearest]
-            msg = "\n".join([*lines, f"All options: probseg {self.verb} {ALL}"])
+            explained = explain_options(str(error), self.option_names())
+            msg = f"{explained}\nAll options: probseg {self.verb} {ALL}"
             raise UsageError(msg) from error
         self.run_to_continue: Path | None = None
         config = self.config[self.verb]
@@ -183,7 +171,7 @@ class ProbsegCLI(VerbCLI):
         """
         fits = self.verb == "fit"
         if self.run_to_continue is not None or not fits:
-            without_notices_about_checkpoints()
+            silence_notices_about_checkpoints()
         config = self.config_init[self.verb]
         if fits:
             kwargs["plugins"] = with_atomic_checkpoints(config.trainer.get("plugins"))
@@ -269,92 +257,55 @@ class _Datasets:
             raise
 
 
-def fit(options: Sequence[str]) -> ProbsegCLI:
-    """Train a network: `run` of the verb."""
-    return run("fit", options)
-
-
-def validate(options: Sequence[str]) -> ProbsegCLI:
-    """Evaluate a network on the validation data: `run` of the verb."""
-    return run("validate", options)
-
-
-def test(options: Sequence[str]) -> ProbsegCLI:
-    """Evaluate a network on the test data: `run` of the verb."""
-    return run("test", options)
-
-
-def run(verb: str, options: Sequence[str]) -> ProbsegCLI:
-    """Parse the options of a verb and run it.
-
-    Args:
-        verb: `fit`, `validate` or `test`.
-        options: For instance `["--config", "configs/quickstart.yaml"]`; `--help.all` prints all.
-
-    Returns:
-        The finished command line, with its trainer, model and data.
+def run(invocation: Invocation) -> ProbsegCLI:
+    """Parse a command line and run it; return it with its trainer, model and data.
 
     Raises:
         UsageError: If the options are wrong.
     """
-    without_notices()
-    arguments = completed([verb, *options])
-    words = names_in(arguments)
-    import_named(words)
+    silence_notices()
+    import_named(invocation.words)
+    verb = invocation.verb
+    folder = f"{FOLDER} DIR: all objects of a folder with images/ and masks/ are the data. "
     return ProbsegCLI(
         verb,
-        named_tasks(words),
+        invocation.tasks(),
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_callback=SaveConfig,
         auto_configure_optimizers=False,
         seed_everything_default=0,
         parser_class=DataFirstParser,
-        parser_kwargs=_parser_options(verb),
-        args=["--help" if argument == ALL else argument for argument in arguments],
+        parser_kwargs={
+            "version": f"probseg {probseg.__version__}",
+            "exit_on_error": False,
+            "allow_abbrev": False,
+            verb: {"epilog": f"{folder if verb in ROLES else ''}example: {EXAMPLES[verb]}"},
+        },
+        args=["--help" if argument == ALL else argument for argument in invocation.arguments],
     )
 
 
-def completed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that the parser needs for those of a user.
+def import_named(words: Set[str]) -> None:
+    """Import the classes among some words: the parser finds short names of imported ones only."""
+    for_help = any("help" in word.split(".") for word in words)  # which lists all
+    for package in (probseg.backbones, probseg.data, probseg.heads):
+        for name in package.__all__:
+            if for_help or name in words:
+                getattr(package, name)
+    for name in words & OF_WINGS.keys():
+        find(OF_WINGS[name])
 
-    Args:
-        arguments: Verb and options.
 
-    Raises:
-        UsageError: If `--folder` cannot be meant.
+def restore_nulls(node: Namespace | dict[str, Any] | list[Any]) -> None:
+    """Replace the text `None` by None at any depth of a part of a configuration, in place.
+
+    The parser turns null into text where an argument takes texts, too, as in
+    `--model.model.changes.head '{normalisation: null}'`. No argument of a network takes `None`.
     """
-    return with_whole_models(with_folder(with_shipped_configs(with_run(arguments))))
-
-
-def with_whole_models(arguments: Sequence[str]) -> list[str]:
-    """Let a file given as `--model.model` describe all of the network.
-
-    The parser merges it into what a configuration said before: arguments of the same names would
-    stay, of another backbone too. Between the two, a class without arguments clears the table; it
-    must be one that makes a network of the file's kind.
-    """
-    whole: list[str] = []
-    for argument, following in pairwise([*arguments, ""]):
-        option, _, value = argument.partition("=")
-        path = value or following
-        if option == "--model.model" and path.endswith(SUFFIXES):
-            whole.append(f"--model.model={TASKS[_task_in(Path(path))].variant}")
-        whole.append(argument)
-    return whole
-
-
-def _task_in(path: Path) -> TaskName:
-    """Return the task of the network that a file describes."""
-    if not path.is_file():  # which the parser reports
-        return "interactive"
-    description = read_yaml(path)
-    return task_of(description) if isinstance(description, dict) else "interactive"
-
-
-def _parser_options(verb: str) -> dict[str, Any]:
-    version = f"probseg {probseg.__version__}"
-    common = {"version": version, "exit_on_error": False, "allow_abbrev": False}
-    folder = f"{FOLDER} DIR: all objects of a folder with images/ and masks/ are the data. "
-    epilog = f"{folder if verb in ROLES else ''}example: {EXAMPLES[verb]}"
-    return {**common, verb: {"epilog": epilog}}
+    values: Any = vars(node) if isinstance(node, Namespace) else node
+    for key, value in list(enumerate(values) if isinstance(values, list) else values.items()):
+        if value == "None":
+            values[key] = None
+        elif isinstance(value, Namespace | dict | list):
+            restore_nulls(value)

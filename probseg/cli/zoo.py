@@ -55,14 +55,7 @@ TABLE = re.compile(r"^\|.*(?:\n\|.*)+", re.MULTILINE)
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `probseg zoo`.
-
-    Args:
-        arguments: Command-line arguments after `zoo`.
-
-    Raises:
-        UsageError: If a file is missing or cannot be used.
-    """
+    """Run `probseg zoo` with the arguments that follow it."""
     parser = Parser(
         prog="probseg zoo",
         description="Trained models of probseg and of other zoos.",

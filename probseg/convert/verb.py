@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from probseg.cli.arguments import check_writable
-from probseg.cli.progress import bars
+from probseg.cli.output import bars
 from probseg.convert import FOLDERS, READERS, WRITERS, Request, convert
 from probseg.convert.parts import IMAGES, OBJECTS
 from probseg.errors import UsageError

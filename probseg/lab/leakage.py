@@ -16,9 +16,8 @@ from PIL import Image
 from rich import box
 from rich.table import Column, Table
 
-from probseg.cli.findings import print_findings, print_line, write_findings
-from probseg.cli.places import Place
-from probseg.cli.progress import bars
+from probseg.cli.data_check import Place
+from probseg.cli.output import bars, print_findings, print_line, write_findings
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
 from probseg.data.reading import in_threads

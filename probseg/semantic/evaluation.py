@@ -13,10 +13,15 @@ import torch
 from torch import Tensor
 
 from probseg.attention.bases import Bases
-from probseg.callbacks.base import Evaluation, Stage, writes_reports
-from probseg.callbacks.logging import log_picture
-from probseg.callbacks.processes import from_all_processes
-from probseg.callbacks.provenance import log_tested, provenance
+from probseg.callbacks.base import (
+    Evaluation,
+    Stage,
+    from_all_processes,
+    log_tested,
+    provenance,
+    writes_reports,
+)
+from probseg.callbacks.loggers import log_picture
 from probseg.callbacks.run_folder import run_folder
 from probseg.drawing import drawing
 from probseg.errors import UsageError

@@ -137,11 +137,7 @@ class NetworkTask(L.LightningModule):
 
 
 def trial_optimizer(optimizer: Callable[..., torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """Return an optimiser of one number: wrong settings are refused before a run writes anything.
-
-    Args:
-        optimizer: Makes the optimiser.
-    """
+    """Return an optimiser of one number: wrong settings fail before a run writes anything."""
     return optimizer([nn.Parameter(torch.zeros(()))])
 
 

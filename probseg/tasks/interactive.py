@@ -210,7 +210,10 @@ class InteractiveSegmentation(NetworkTask):
         if self.second_looks:
             images, masks = halve(images, masks)
         masks = masks.repeat_interleave(self.annotators, dim=0)
-        seeds = self._seeds_of_annotators(batch.seeds)
+        seeds = batch.seeds
+        if self.annotators > 1:  # a seed for each of them
+            limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
+            seeds = Draws(seeds).below(limits).flatten()
         rows = slice(None, None, self.annotators)
         when = {"epoch": self.current_epoch, "batch_seed": self.batch_seed}
         if self.every_round:
@@ -271,13 +274,6 @@ class InteractiveSegmentation(NetworkTask):
         click = corrective_clicks(answer.squeeze(1) > 0, look.masks, Draws(batch.seeds + 1))
         prompts = with_clicks(look.prompts, *click, answer)
         yield TrainedAnswer(self.model.raw_logits(encoded, prompts), look.masks, prompts)
-
-    def _seeds_of_annotators(self, seeds: Tensor) -> Tensor:
-        """Return a seed for each annotator of crops with seeds `(B,)`, `(B annotators,)`."""
-        if self.annotators == 1:
-            return seeds
-        limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
-        return Draws(seeds).below(limits).flatten()
 
     def answers(
         self, encoded: Encoded, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
@@ -373,24 +369,19 @@ class InteractiveSegmentation(NetworkTask):
             torch.clear_autocast_cache()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Make the optimiser and the schedule."""
-        optimizer = self._optimizer()
-        scheduler = self.lr_scheduler(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        """Make the optimiser, with a group of weights for each learning rate."""
+        """Make the optimiser, with a group of weights for each learning rate, and the schedule."""
         rates = self._rates()
         groups: dict[float, list[nn.Parameter]] = {1.0: []}
         for parameter in self.parameters():
             if parameter.requires_grad:
                 groups.setdefault(rates.get(parameter, 1.0), []).append(parameter)
         if len(groups) == 1:
-            return self.optimizer(groups[1.0])
-        optimizer = self.optimizer([{"params": parameters} for parameters in groups.values()])
-        for group, rate in zip(optimizer.param_groups, groups, strict=True):
-            group["lr"] *= rate
-        return optimizer
+            optimizer = self.optimizer(groups[1.0])
+        else:
+            optimizer = self.optimizer([{"params": weights} for weights in groups.values()])
+            for group, rate in zip(optimizer.param_groups, groups, strict=True):
+                group["lr"] *= rate
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.lr_scheduler(optimizer)}}
 
     def _rates(self) -> dict[nn.Parameter, float]:
         """Return the learning rates of the backbone's weights, relative to that of the others."""
@@ -416,15 +407,7 @@ class InteractiveSegmentation(NetworkTask):
 
 
 def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Leave weights out of the training, in place.
-
-    Args:
-        model: The network.
-        patterns: Shell patterns of their names.
-
-    Raises:
-        ValueError: If a pattern matches no weight.
-    """
+    """Leave the weights that match shell patterns out of the training, in place."""
     parameters = dict(model.named_parameters())
     for pattern in patterns:
         names = fnmatch.filter(parameters, pattern)

@@ -110,18 +110,15 @@ class PhotoBatches:
 
     def __iter__(self) -> Iterator[list[Photo]]:
         """Read the photographs, in order."""
-        photos = self._photos()
-        for _ in range(len(self)):
-            yield list(islice(photos, self.batch_size))
-
-    def _photos(self) -> Iterator[Photo]:
         jobs = iter(self.jobs)
         with ThreadPoolExecutor(self.threads) as pool:
             reading = deque(pool.submit(read_photo, job) for job in islice(jobs, self.batch_size))
-            while reading:
-                photo = reading.popleft().result()
-                reading.extend(pool.submit(read_photo, job) for job in islice(jobs, 1))
-                yield photo
+            for _ in range(len(self)):
+                batch: list[Photo] = []
+                while reading and len(batch) < self.batch_size:
+                    batch.append(reading.popleft().result())
+                    reading.extend(pool.submit(read_photo, job) for job in islice(jobs, 1))
+                yield batch
 
 
 class PredictionData(L.LightningDataModule):
@@ -219,14 +216,6 @@ class ObjectPrediction(Prediction):
 
 
 def prompted_state(photograph: Photograph, prompted: PromptedObject) -> InteractionState:
-    """Return the state of an interaction with all prompts of an object, before the answer.
-
-    Args:
-        photograph: The image.
-        prompted: The prompts; see `fitted_box` for a box over the edge of the image.
-
-    Raises:
-        ValueError: If a click or the box is outside the image.
-    """
+    """Return the state of an interaction with all prompts of an object, before the answer."""
     box = None if prompted.box is None else fitted_box(prompted.box, photograph.size)
     return with_crop(begin(photograph, box=box, clicks=prompted.clicks))

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from probseg.callbacks.atomic import AtomicCheckpointIO
+from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.errors import CheckpointError
 
 OLD, NEW = {"step": 1}, {"step": 2, "weights": torch.arange(1000)}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probseg.callbacks.collection import Collection
+from probseg.callbacks.evaluation import Collection
 from probseg.evaluation import (
     PROTOCOLS,
     ObjectRecord,

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.callbacks import InteractiveEvaluation, LastCheckpoint
-from probseg.callbacks.start import START, StartScore, start_score
+from probseg.callbacks.run_folder import START, StartScore, start_score
 from probseg.cli.checkpoints import next_commands
 from probseg.data import InteractiveDataModule
 from probseg.tasks import InteractiveSegmentation

@@ -15,10 +15,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
-from probseg.callbacks.artifacts import RECORD, ArtifactLogger, use_checkpoint
-from probseg.callbacks.config import SaveConfig
-from probseg.callbacks.continued_csv import ContinuedCSVLogger
-from probseg.callbacks.loggers import missing_versions
+from probseg.callbacks.loggers import RECORD, ArtifactLogger, ContinuedCSVLogger, use_checkpoint
+from probseg.callbacks.run_folder import SaveConfig, missing_versions
 from probseg.errors import UsageError
 from probseg.evaluation import environment
 from support.trainings import quiet_trainer

@@ -15,7 +15,6 @@ import yaml
 import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.cli.checkpoints import beginning, check_readable, find_last, how_finished
-from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
 from probseg.release.publish import Facts, publish
@@ -149,17 +148,6 @@ def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
         assert how_finished(content, goes_on) is None
     del content["loops"]
     assert how_finished(content, {"max_epochs": 1}) is None
-
-
-def test_more_processes_than_cores_are_refused(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert "--trainer.devices" in usage_error(
-        capsys, *folder_fit(trained[0], "--trainer.devices=9999")
-    )
-    assert not list(tmp_path.iterdir())
-    check_processes("cpu", "auto")
-    monkeypatch.setenv("PROBSEG_MANY_PROCESSES", "1")
-    check_processes("cpu", 9999)
 
 
 @pytest.mark.usefixtures("stored")

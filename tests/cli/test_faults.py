@@ -1,12 +1,14 @@
 """What ends a run from outside is explained, and the status says what it was."""
 
 import functools
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +22,15 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, Dataset
 
 import probseg
-from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
-from probseg.cli.faults import explain, how_to_continue, interruption
+from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
+from probseg.cli.faults import (
+    explain,
+    how_to_continue,
+    interruption,
+    silence_notices,
+    silence_notices_about_checkpoints,
+)
 from probseg.cli.trainer import ProbsegCLI, with_atomic_checkpoints
 from probseg.errors import (
     CheckpointError,
@@ -377,3 +385,55 @@ def test_trainings_are_guarded_and_unpickle_nothing_from_an_address(
     assert type(trainer.strategy.checkpoint_io) is AtomicCheckpointIO
     assert given["ckpt_path"] == "https://example.org/last.ckpt"
     assert given["weights_only"] is expected
+
+
+def test_a_file_that_cannot_be_read_is_not_called_unwritable(tmp_path, monkeypatch):
+    path = tmp_path / "weights.bin"
+    path.touch()
+    error = PermissionError(13, "Permission denied", str(path))
+    monkeypatch.setattr("os.access", lambda *_: False)  # permissions do not stop a superuser
+    message = str(explain(error, "fit", Namespace(), None))
+    assert message == f"cannot read {path}: Permission denied; change its permissions"
+
+
+ALWAYS = [
+    ("`isinstance(treespec, LeafSpec)` is deprecated, use ...", FutureWarning),
+    ("LightningCLI's args parameter is intended to run from within Python ...", UserWarning),
+    ("The 'val_dataloader' does not have many workers which may be a bottleneck.", UserWarning),
+]
+GOING_ON = [
+    ("Checkpoint directory runs/a/checkpoints exists and is not empty.", UserWarning),
+    ("The dirpath has changed from 'a' to 'b', therefore `best_model_score` ...", UserWarning),
+]
+USEFUL = [
+    ("The 'train_dataloader' does not have many workers which may be a bottleneck.", UserWarning),
+    ("left out of the training: a.jpg: broken", UserWarning),
+    ("isinstance() is deprecated", FutureWarning),
+]
+
+
+@each("goes_on", [False, True])
+def test_only_notices_are_silent(goes_on):
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        silence_notices()
+        if goes_on:
+            silence_notices_about_checkpoints()
+        for text, category in [*ALWAYS, *GOING_ON, *USEFUL]:
+            warnings.warn(text, category, stacklevel=1)
+    expected = USEFUL if goes_on else [*GOING_ON, *USEFUL]
+    assert [str(warning.message) for warning in heard] == [text for text, _ in expected]
+
+
+def test_advertisements_are_not_logged(caplog):
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    filters = list(logger.filters)
+    silence_notices()
+    try:
+        with caplog.at_level(logging.INFO, logger.name):
+            logger.info("Tip: for seamless cloud logging, try installing [litlogger]")
+            logger.info("GPU available: False")
+    finally:
+        logger.filters = filters
+    assert "Tip" not in caplog.text
+    assert "GPU available" in caplog.text

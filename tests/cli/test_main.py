@@ -1,4 +1,3 @@
-import functools
 import logging
 import os
 import re
@@ -11,16 +10,15 @@ import yaml
 import probseg
 import probseg.cli
 import probseg.cli.trainer as trainer_module
-from probseg.cli.configs import with_shipped_configs
+from probseg.cli import data, zoo
+from probseg.cli.arguments import Parser, add_verbs
 from probseg.cli.help import ALL, EXAMPLES
-from probseg.cli.own_folder import FOLDER, ROLES
-from probseg.errors import UnknownNameError, UsageError, user_error
+from probseg.cli.invocation import FOLDER, ROLES
+from probseg.kinds import KINDS
 from probseg.paths import configs_dir
-from probseg.zoo.index import WEIGHTS
 from support.fakes import write_folder
 from support.rows import each
-from support.runs import MICRO, QUIET, command, folder_fit, usage_error
-from support.zoos import add_model, ship
+from support.runs import command
 
 
 @pytest.fixture
@@ -112,8 +110,8 @@ def test_every_verb_explains_itself_by_examples_that_exist(capsys):
 
 
 def test_errors_of_the_program_keep_their_traceback(monkeypatch):
-    def broken(verb, options):
-        raise ValueError(verb)
+    def broken(invocation):
+        raise ValueError(invocation.verb)
 
     monkeypatch.setattr(trainer_module, "run", broken)
     with pytest.raises(ValueError, match="fit"):
@@ -129,172 +127,6 @@ def test_ctrl_c_while_the_command_line_is_read(monkeypatch, capsys):
     assert "Ctrl-C" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory):
-    """A working directory with data, files and a zoo, some of which are of no use."""
-    place = tmp_path_factory.mktemp("faulty")
-    write_folder(place / "data", images=5, size=(24, 32))
-    (place / "mine.yaml").write_text("trainer:\n  max_epochs: 3\n  gradient_clip: 1.0\n")
-    (place / "empty.yaml").touch()
-    (place / "noise.yaml").write_bytes(bytes([0, 1, 255]))
-    broken = write_folder(place / "broken", images=1)
-    write_folder(place / "single", images=1)
-    for path in broken.rglob("photo0.*"):
-        path.write_bytes(b"")
-    add_model(place / "zoo", "micro_csa.a")
-    return place
-
-
-FIT = tuple(folder_fit("data"))
-BY_NAME = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root=data", *QUIET)
-SEMANTIC = (
-    *("--model.model.pretrained=false", "--model.model.name=micro_emanet"),
-    *("--model.model.dict_kwargs.head", '{"num_classes": 3}'),
-)
-
-
-@each(
-    ("arguments", "parts"),
-    [
-        (("tets",), ["unknown verb 'tets'", "'test'"]),
-        (("fit",), ["fit.data", "fit.model"]),
-        (("fit", "--data", "probseg.data.FolderDataModule"), ["root"]),
-        (("fit", "--config", "configs/experiment/fodler.yaml"), ["fodler.yaml", "not exist"]),
-        (("fit", "--config", "mine.yaml"), ["gradient_clip"]),
-        (("fit", "--config", "empty.yaml"), ["empty.yaml", "empty file"]),
-        (("fit", "--config=noise.yaml"), ["noise.yaml", "UTF-8"]),
-        ((*FIT, "--trainer.max_epchs=3"), ["--trainer.max_epchs"]),
-        ((*FIT, "--trainer.max_epochs=many"), ["trainer.max_epochs", "many"]),
-        ((*FIT, "--data.val_fractoin=0.5"), ["val_fractoin"]),
-        ((*FIT, "--data.root=no_such_folder"), ["no_such_folder", "images/ and masks/"]),
-        (
-            ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET),
-            ["GrabCut was not found", "`probseg data fetch GrabCut`", "GrabCut.zip"],
-        ),
-        (
-            (*BY_NAME, *SEMANTIC),
-            ["'micro_emanet'", "semantic segmentation", 'list_models(task="interactive")'],
-        ),
-        ((*FIT, "--ckpt_path=nothing.ckpt"), ["nothing.ckpt", "no such file"]),
-        ((*FIT, "--ckpt_path=best"), ["--ckpt_path best"]),
-        ((*FIT, "--ckpt_path=last"), ["runs/probseg/*/checkpoints/last.ckpt"]),
-    ],
-)
-def test_wrong_input_is_named_before_anything_is_written(
-    arguments, parts, faulty, monkeypatch, capsys
-):
-    monkeypatch.chdir(faulty)
-    monkeypatch.setenv("PROBSEG_DATA", str(faulty / "nowhere"))
-    ship(monkeypatch, faulty / "zoo")
-    message = usage_error(capsys, *arguments)
-    for part in parts:
-        assert part in message
-    assert not (faulty / "runs").exists()
-
-
-NETWORK = "model.init_args.model.init_args"
-
-
-@pytest.fixture(scope="module")
-def parsed(faulty):
-    """Parses a training, once for all values that are refused when its parts are made."""
-
-    @functools.cache
-    def parse(arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(faulty)
-            for method in ("instantiate_classes", "_run_subcommand"):
-                patch.setattr(trainer_module.ProbsegCLI, method, lambda *given: None)
-            return trainer_module.run(arguments[0], arguments[1:])
-
-    return parse
-
-
-@each(
-    ("arguments", "settings", "parts"),
-    [
-        (FIT, {"data.init_args.batch_size": 0}, ["`batch_size`", "0"]),
-        (FIT, {"data.init_args.num_workers": -1}, ["`num_workers`", "-1"]),
-        (FIT, {"data.init_args.val_fraction": 2.0}, ["val_fraction", "2.0"]),
-        (FIT, {"data.init_args.root": "single"}, ["2 images"]),
-        (FIT, {"data.init_args.root": "broken"}, ["photo0"]),
-        (
-            BY_NAME,
-            {"data.init_args.root": "none", f"{NETWORK}.name": "micro_cas"},
-            ["none", "images/ and"],
-        ),
-        (FIT, {"model.init_args.optimizer.init_args.lr": -1.0}, ["learning rate", "-1"]),
-        (
-            FIT,
-            {"model.init_args.lr_scheduler.init_args.decay_epochs": 0},
-            ["`decay_epochs`", "0"],
-        ),
-        (
-            FIT,
-            {f"{NETWORK}.head.init_args.attention": "probabilistc"},
-            ["unknown attention", "'probabilistic'"],
-        ),
-        (FIT, {"evaluation.protocols": ["rtim"]}, ["'rtim'", "'ritm'"]),
-        (
-            BY_NAME,
-            {f"{NETWORK}.name": "micro_cas", f"{NETWORK}.pretrained": False},
-            ["unknown model 'micro_cas'", "'micro_csa'"],
-        ),
-        (
-            BY_NAME,
-            {f"{NETWORK}.name": "micro_cas"},
-            ["unknown zoo model 'micro_cas'", "'micro_csa'"],
-        ),
-    ],
-)
-def test_wrong_values_are_named_before_anything_is_written(
-    arguments, settings, parts, parsed, faulty, monkeypatch
-):
-    monkeypatch.chdir(faulty)
-    ship(monkeypatch, faulty / "zoo")
-    cli = parsed(arguments)
-    with monkeypatch.context() as patch:
-        patch.setattr(cli, "config", cli.config.clone())
-        for key, value in settings.items():
-            assert f"fit.{key}" in cli.config, key
-            cli.config.fit[key] = value
-        with pytest.raises((UsageError, UnknownNameError)) as raised:
-            cli.instantiate_classes()
-    message = str(user_error(raised.value))
-    for part in parts:
-        assert part in message
-    assert not (faulty / "runs").exists()
-
-
-def test_missing_and_damaged_zoo(here, monkeypatch, capsys):
-    ship(monkeypatch, here)
-    quickstart = ("test", "--config", "configs/quickstart.yaml", *QUIET)
-    for arguments in (quickstart, ("zoo", "list")):
-        assert "no zoo index; reinstall probseg" in usage_error(capsys, *arguments)
-    add_model(here, "micro_conv.a")
-    path = here / "micro_conv.a" / WEIGHTS
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    for arguments in ((*quickstart, "--model.model.name=micro_conv"), ("zoo", "verify")):
-        message = usage_error(capsys, *arguments)
-        assert str(path) in message
-        assert "damaged" in message
-
-
-def test_paths_of_shipped_configurations(here):
-    asked = ["test", "--config", "configs/quickstart.yaml", "--x=configs/model/micro_csa.yaml"]
-    assert with_shipped_configs(asked) == [
-        "test",
-        "--config",
-        str(configs_dir() / "quickstart.yaml"),
-        f"--x={configs_dir() / 'model/micro_csa.yaml'}",
-    ]
-    others = ["configs/nowhere.yaml", "other/quickstart.yaml", "configs", "--config=x.yaml", "0.5"]
-    assert with_shipped_configs(others) == others
-    (here / "configs").mkdir()
-    (here / "configs" / "quickstart.yaml").write_text("{}")
-    assert with_shipped_configs(asked)[2] == "configs/quickstart.yaml", "one's own comes first"
-
-
 @pytest.mark.parametrize("form", [["--model.model", "{}"], ["--model.model={}"]])
 def test_a_model_file_leaves_nothing_of_the_model_before(form, capsys):
     chosen = [part.format("configs/model/resnet50_deeplab.yaml") for part in form]
@@ -307,3 +139,34 @@ def test_a_model_file_leaves_nothing_of_the_model_before(form, capsys):
     assert model["backbone"]["init_args"]["output_stride"] == 8, "later options still count"
     assert model["decoder"]["init_args"]["channels"] == 256
     assert (model["working_size"], model["click_maps"]) == (None, None)
+
+
+@each(
+    ("arguments", "added"),
+    [
+        (["one", "--help"], ["one"]),
+        (["two", "one"], ["two"]),
+        (["--help", "one"], ["one", "two"]),
+        (["three"], ["one", "two"]),
+        ([], ["one", "two"]),
+    ],
+)
+def test_only_the_verb_that_is_called_is_added(arguments, added):
+    names = []
+
+    def add(name):
+        return lambda verbs: names.append(name)
+
+    add_verbs(Parser(prog="probseg data"), {"one": add("one"), "two": add("two")}, arguments)
+    assert names == added
+
+
+@pytest.mark.parametrize("module", [data, zoo])
+def test_the_help_lists_all_verbs(module, capsys):
+    verb = module.__name__.rpartition(".")[2]
+    assert set(KINDS[f"{verb}_verb"]) < set(module.VERBS)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command(verb, "--help")
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("    ") and line.split()]
+    assert [name for name in listed if name in module.VERBS] == list(module.VERBS)

@@ -14,7 +14,7 @@ import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
-from probseg.cli.nulls import restore_nulls
+from probseg.cli.trainer import restore_nulls
 from probseg.paths import configs_dir
 
 KINDS = {"model": L.LightningModule, "data": L.LightningDataModule}

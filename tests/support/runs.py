@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from probseg.cli import main
+from probseg.cli.invocation import Invocation
 from probseg.cli.trainer import ProbsegCLI, run
 from support.fakes import write_folder
 
@@ -67,7 +68,7 @@ def camvid_fit(*more: object) -> list[str]:
 
 def finished(verb: str, *options: object) -> ProbsegCLI:
     """Run a command line and return its trainer, model and data."""
-    return run(verb, [str(option) for option in options])
+    return run(Invocation(verb, [str(option) for option in options]))
 
 
 def only_made(*arguments: object) -> ProbsegCLI:

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
-from probseg.callbacks.atomic import AtomicCheckpointIO
+from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.clicks import Curriculum
 from probseg.data import InteractiveDataModule
 from probseg.tasks import InteractiveSegmentation

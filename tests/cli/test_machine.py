@@ -1,0 +1,100 @@
+"""Half precision, accelerators and processes, as far as this machine has them."""
+
+import pytest
+from jsonargparse import Namespace
+
+from probseg.cli import machine
+from probseg.cli.machine import (
+    bfloat16_gain,
+    check_accelerator,
+    check_processes,
+    without_slow_bfloat16,
+)
+from probseg.errors import UsageError
+from support.fakes import write_folder
+from support.rows import each
+from support.runs import folder_fit, only_made
+
+
+@pytest.fixture
+def cpu(monkeypatch):
+    """Sets the gain of bfloat16 on a machine that has no accelerator."""
+    for kind in machine.ACCELERATORS.values():
+        monkeypatch.setattr(kind, "is_available", lambda: False)
+    return lambda gain: monkeypatch.setattr(machine, "bfloat16_gain", lambda: gain)
+
+
+def test_the_gain_is_measured():
+    assert 0.001 < bfloat16_gain() < 1000
+
+
+@each(
+    ("asked", "accelerator", "gain", "chosen"),
+    [
+        ("bf16", "cpu", 0.1, "32-true"),
+        ("bf16-mixed", "auto", 0.9, "32-true"),
+        ("bf16-true", None, 0.1, "32-true"),
+        ("bf16-mixed", "cpu", 2.0, "bf16-mixed"),
+        ("bf16-mixed", "gpu", 0.1, "bf16-mixed"),
+        ("32-true", "cpu", 2.0, "32-true"),
+        ("16-mixed", "cpu", 0.1, "16-mixed"),
+        (None, "cpu", 2.0, None),
+    ],
+)
+def test_bfloat16_gives_way_where_it_is_slow(asked, accelerator, gain, chosen, cpu, capsys):
+    cpu(gain)
+    trainer = Namespace(precision=asked, accelerator=accelerator)
+    without_slow_bfloat16(trainer)
+    assert trainer.precision == chosen
+    measured = asked in machine.BFLOAT16 and accelerator != "gpu"
+    assert (f"{gain:.2g} times as fast" in capsys.readouterr().err) == measured
+
+
+def test_an_accelerator_that_is_found_keeps_it(cpu, monkeypatch):
+    cpu(0.1)
+    monkeypatch.setattr(machine.CUDAAccelerator, "is_available", lambda: True)
+    trainer = Namespace(precision="bf16-mixed", accelerator="auto")
+    without_slow_bfloat16(trainer)
+    assert trainer.precision == "bf16-mixed"
+
+
+@pytest.mark.parametrize(("gain", "ran"), [(0.2, "32-true"), (2.0, "bf16-mixed")])
+def test_a_run_notes_the_precision_that_it_had(gain, ran, cpu, tmp_path, monkeypatch):
+    cpu(gain)
+    monkeypatch.chdir(tmp_path)
+    root = write_folder(tmp_path / "photos")
+    cli = only_made(*folder_fit(root, "--trainer.precision=bf16-mixed"))
+    assert cli.trainer.precision == cli.config.fit.trainer.precision == ran
+
+
+@each("name", ["gpu", "cuda", "mps", "tpu"])
+def test_devices_that_are_not_there(name, cpu, monkeypatch):
+    with pytest.raises(UsageError, match=rf"--trainer.accelerator {name}: .* choose cpu or auto"):
+        check_accelerator(name)
+    for other in ("cpu", "auto", "unknown"):  # which Lightning reports
+        check_accelerator(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.MPSAccelerator, "is_available", lambda: True)
+        check_accelerator("gpu")
+
+
+@each(
+    ("devices", "forced", "message"),
+    [
+        ("auto", "", None),
+        (2, "", None),
+        ("3", "", "at most 2, .* got 3; choose fewer, or set PROBSEG_MANY_PROCESSES=1"),
+        (3, "1", None),
+        (0, "1", "at least 1 on the CPU, got 0"),
+        ("-1", "", "at least 1 on the CPU, got -1"),
+        ([0, 1], "", "must be a number of processes"),
+    ],
+)
+def test_processes_of_a_machine_with_two_cores(devices, forced, message, monkeypatch):
+    monkeypatch.setenv("PROBSEG_MANY_PROCESSES", forced)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    if message is None:
+        check_processes("cpu", devices)
+    else:
+        with pytest.raises(UsageError, match=message):
+            check_processes("cpu", devices)

@@ -28,6 +28,9 @@ DEPTH = 64
 LARGEST = 1 << 30
 """Most bytes of a text that is read as a whole."""
 
+YAML = 1 << 18
+"""Most bytes of a YAML file, which takes a thousand times as much while it is read."""
+
 NODES = 10**6
 """Most values of a YAML file, where those that aliases repeat count each time."""
 
@@ -129,15 +132,20 @@ def encoding_of(beginning: bytes) -> str:
     return next((name for mark, name in ENCODINGS.items() if beginning.startswith(mark)), "utf-8")
 
 
-def read_text(path: Path, way_out: str = CHECK) -> str:
+def read_text(path: Path, way_out: str = CHECK, most: int = LARGEST) -> str:
     """Read a text file, see `open_text`.
 
+    Args:
+        path: The file.
+        way_out: See `open_text`.
+        most: Bytes of the file at most.
+
     Raises:
-        DataError: If it cannot be opened, or is no text.
+        DataError: If it cannot be opened, is no text, or too large.
     """
     with open_text(path, way_out) as file:
-        if path.stat().st_size > LARGEST:
-            msg = f"{path}: has more than {LARGEST / 1e6:.0f} MB, and is not read; divide the file"
+        if path.stat().st_size > most:
+            msg = f"{path}: has more than {most / 1e6:.1f} MB, and is not read; divide the file"
             raise DataError(msg)
         text = file.read()
     if "\0" in text:
@@ -238,11 +246,11 @@ def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAM
     """Read a YAML file of plain data.
 
     Raises:
-        DataError: If it cannot be opened, is no text, is nested too deeply, or grows too large by
-            its aliases.
+        DataError: If it cannot be opened, is no text, is nested too deeply, or is too large, by
+            itself or by its aliases.
         yaml.YAMLError: If it is not YAML.
     """
-    loader = yaml.SafeLoader(read_text(path, way_out))
+    loader = yaml.SafeLoader(read_text(path, way_out, YAML))
     try:
         root = loader.get_single_node()
         if root is None:

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.errors import ModelNotFoundError, WeightsError
-from probseg.models import Segmenter, build
+from probseg.errors import USER_ERRORS, ModelNotFoundError, WeightsError
+from probseg.models import Segmenter
 from probseg.models.build import Description
+from probseg.models.schema import checked
 from probseg.paths import write_text
 from probseg.transfer import digest
 from probseg.types import Prompts
 from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CARD, WEIGHTS
-from probseg.zoo.store import check_fit, load_into, save
+from probseg.zoo.store import build_to_fit, load_into, save
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of the RGB channels."""
@@ -86,7 +87,11 @@ def read_checkpoint(path: Path, name: str, own: Iterable[str] = ()) -> Any:  # n
 
 
 def read_with_config(
-    path: Path, name: str, classes: Collection[str], own: Iterable[str] = ()
+    path: Path,
+    name: str,
+    classes: Collection[str],
+    defaults: Mapping[str, Any],
+    own: Iterable[str] = (),
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint in the format that the codes of RITM and SimpleClick share.
 
@@ -94,11 +99,12 @@ def read_with_config(
         path: The file.
         name: As for `read_checkpoint`.
         classes: Networks that are known, without their module.
+        defaults: Arguments that are read, with the values of those that the file leaves out.
         own: As for `read_checkpoint`.
 
     Returns:
         Tensors by their names in the file, and `class`, the name of the network's class without
-        its module, with the arguments that it was built with.
+        its module, with the arguments that it was built with, none left out.
 
     Raises:
         ModelNotFoundError: If there is no such file.
@@ -116,8 +122,13 @@ def read_with_config(
     if kind not in classes:
         msg = f"{path}: config.class must be {' or '.join(classes)}, got {config['class']!r}"
         raise WeightsError(msg)
-    params = {argument: param["value"] for argument, param in config["params"].items()}
-    return state, {**params, "class": kind}
+    params = {
+        name: config["params"][name]["value"] for name in defaults if name in config["params"]
+    }
+    if large := [argument for argument, value in params.items() if not _is_small(value)]:
+        msg = f"{path}: config.params must be numbers, names and short lists, {large[0]} is not"
+        raise WeightsError(msg)
+    return state, {**defaults, **params, "class": kind}
 
 
 def check_arguments(
@@ -133,7 +144,7 @@ def check_arguments(
     """
     mean, std = (tuple(values) for values in config["norm_mean_std"])
     if (mean, std) != IMAGENET:
-        msg = f"{source}: norm_mean_std must be that of ImageNet, got {mean} and {std}"
+        msg = f"{source}: norm_mean_std must be that of ImageNet, got {short((mean, std))}"
         raise WeightsError(msg)
     for name, wanted in needed.items():
         if config[name] != wanted:
@@ -206,12 +217,17 @@ def import_checkpoint(
     if folder.exists():
         msg = f"{folder}: exists already; choose another folder, or remove it"
         raise FileExistsError(msg)
-    converted = convert(path)
-    model = build(converted.description, Segmenter)
-    check_fit(model.state_dict(), converted.weights, str(path))
-    model.load_state_dict(converted.weights)
+    try:
+        converted = convert(path)
+    except USER_ERRORS:
+        raise
+    except Exception as error:  # whatever Python raises for settings of any other type
+        msg = f"{path}: has settings of other types than files of {origin.name} have: {error!r}"
+        raise WeightsError(msg) from error
+    description = checked(converted.description, str(path))
+    model = build_to_fit(description, converted.weights, str(path), Segmenter)
     _answer(model, path)
-    save(model, converted.description, folder, half=False)
+    save(model, description, folder, half=False)
     load_into(model, folder / WEIGHTS)
     write_text(folder / CARD, _card(converted, path, model, folder, origin))
     return model
@@ -245,9 +261,16 @@ def _parts(content: object) -> tuple[dict[str, Tensor] | None, dict[str, Any] | 
     return state if is_state(state) else None, config
 
 
+def _is_small(value: object, levels: int = 2) -> bool:
+    """Return whether a value is no list, or a short one of such values, in at most two levels."""
+    if not isinstance(value, dict | list | tuple):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and len(value) <= 64 and all(_is_small(item, levels - 1) for item in inner)
+
+
 def _answer(model: Segmenter, source: Path) -> None:
     """Raise a WeightsError unless the network answers a click with finite logits."""
-    model.eval()
     image = torch.linspace(0, 1, 3 * 50 * 70).view(1, 3, 50, 70)
     clicked = Prompts(
         points=torch.tensor([[[30.0, 20.0]]]),

@@ -171,14 +171,13 @@ def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Returns:
         Tensors by their names in the file, and `class`, the name of the network's class without
-        its module, with the arguments that it was built with.
+        its module, with the arguments that it was built with, none left out.
 
     Raises:
         ModelNotFoundError: If there is no such file.
         WeightsError: If it is damaged, or holds something else.
     """
-    state, config = read_with_config(path, ORIGIN.name, _NAMES)
-    return state, {**_DEFAULTS, **config}
+    return read_with_config(path, ORIGIN.name, _NAMES, _DEFAULTS)
 
 
 def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:

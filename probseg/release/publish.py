@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probseg.errors import UsageError
 from probseg.kinds import TaskName
-from probseg.models import Network, build, list_presets, override, task_of, without_downloads
+from probseg.models import Network, list_presets, override, task_of, without_downloads
 from probseg.models.build import Description
 from probseg.release.card import render_card
 from probseg.release.evaluations import (
@@ -36,7 +36,7 @@ from probseg.zoo.index import (
     read_index,
     write_index,
 )
-from probseg.zoo.store import check_fit, checksum_lines, file_of, load_into, save
+from probseg.zoo.store import build_to_fit, checksum_lines, file_of, load_into, save
 from probseg.zoo.trained import Trained
 
 Measure = Callable[[Network, Evaluation], Mapping[str, float]]
@@ -102,16 +102,14 @@ def publish(
     recipe = facts.recipe or own_recipe(trained)
     seed = confirmed("seed", facts.seed, trained.seed)
     commit = confirmed("commit", facts.commit, trained.commit)
-    model = build(description)
-    check_fit(model.state_dict(), trained.weights, str(trained.source))
-    model.load_state_dict(trained.weights)
+    model = build_to_fit(description, trained.weights, str(trained.source), Network)
     draft = root / f".{name}.part"
     shutil.rmtree(draft, ignore_errors=True)
     try:
         save(model, description, draft)
         if facts.recipe is None and trained.config is not None:
             (draft / TRAINING).write_text(trained.config, encoding="utf-8")
-        load_into(model.eval(), draft / WEIGHTS)  # as it will be used
+        load_into(model, draft / WEIGHTS)  # as it will be used
         as_tested = not changes and _same(model.state_dict(), trained.weights)
         evaluations = [
             replace(evaluation, parity=dict.fromkeys(evaluation.figures, 0.0))

@@ -157,7 +157,7 @@ def test_annotation_files(row, tmp_path):
         command = ["data", "convert", place, target, "--from", reader, "--to", writer]
         seen = confined(lambda command=command: main([str(part) for part in command]))
         assert words in seen.text
-        assert (seen.status, seen.started) == (2, []), seen
+        assert (seen.status, seen.outside) == (2, []), seen
         assert seen.peak < MOST
         assert not target.exists()
 
@@ -301,7 +301,7 @@ def test_other_files(row, tmp_path):
     path.write_bytes(make())
     assert path.stat().st_size < 10**6
     seen = confined(lambda: read(path, *more))
-    assert (seen.status, seen.started) == (2, []), seen.text
+    assert (seen.status, seen.outside) == (2, []), seen.text
     assert words in seen.text
     assert seen.peak < MOST
 

@@ -29,7 +29,7 @@ LARGEST = 1 << 30
 """Most bytes of a text that is read as a whole."""
 
 YAML = 1 << 18
-"""Most bytes of a YAML file, which takes a thousand times as much while it is read."""
+"""Most bytes of a YAML file, of which each takes 400 while it is read."""
 
 NODES = 10**6
 """Most values of a YAML file, where those that aliases repeat count each time."""

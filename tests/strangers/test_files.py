@@ -274,6 +274,7 @@ FILES = {
         (),
     ),
     "aliases": (read_yaml, ".yaml", lambda: bomb(30), "with those that aliases repeat", ()),
+    "large YAML": (read_yaml, ".yaml", lambda: b"[" + b"a," * 450_000 + b"]", "0.3 MB", ()),
     "deep YAML": (read_yaml, ".yaml", lambda: b"[" * 5000, DEEP, ()),
     "an alias of itself": (read_yaml, ".yaml", lambda: b"&a [*a]", DEEP, ()),
     "deep prompts": (read_prompts, ".json", lambda: b"[" * 70 + b"]" * 70, DEEP, ()),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import sqlite3
 import struct
@@ -599,3 +600,34 @@ def test_a_whole_session_with_a_hostile_folder_touches_nothing_outside(tmp_path)
     assert f"was last used with '{folder}/.probseg/m/'" in seen.text
     assert victim.read_bytes() == before
     assert sorted(tmp_path.iterdir()) == [folder, victim]
+
+
+def in_folder(folder, change):
+    descriptor = os.open(folder, os.O_RDONLY)
+    change(descriptor)
+    os.close(descriptor)
+
+
+@each(
+    ("change", "is_outside"),
+    [
+        (lambda place: (place / "file").rename(place / "link"), False),  # takes its place
+        (lambda place: in_folder(place, lambda own: os.remove("link", dir_fd=own)), False),
+        (lambda place: (place / "link").unlink(), False),
+        (lambda place: (place / "link").write_text("x"), True),
+        (lambda place: (place / "link").chmod(0o600), True),
+        (lambda place: (place / "out" / "victim").unlink(), True),
+        (lambda place: in_folder(place.parent, lambda top: os.mkdir("new", dir_fd=top)), True),
+        (lambda place: os.system("true"), True),
+    ],
+)
+def test_what_happens_outside_is_seen(tmp_path, change, is_outside):
+    """A link is in the folder that it is in; what it leads to is not."""
+    place = tmp_path / "place"
+    place.mkdir()
+    (tmp_path / "victim").touch()
+    (place / "file").touch()
+    (place / "link").symlink_to("../victim")
+    (place / "out").symlink_to("..")
+    seen = confined(lambda: change(place), [place])
+    assert (seen.status, len(seen.outside)) == (0, is_outside), seen

@@ -227,10 +227,11 @@ def without_files(description: Description) -> Description:
         description: A network, or a call of a function of configurations.
     """
     arguments = _arguments(description)
-    name = arguments.pop("name", None)
-    if class_name(description) not in BY_NAME or NAME.fullmatch(str(name)):
+    name = str(arguments.pop("name", None))
+    of_zoo = NAME.fullmatch(name) and not is_run(Path(name))
+    if class_name(description) not in BY_NAME or of_zoo:
         return description
-    return override(description_for(str(name), arguments.pop("pretrained", False)), arguments)
+    return override(description_for(name, arguments.pop("pretrained", False)), arguments)
 
 
 def _arguments(description: Description) -> dict[str, Any]:

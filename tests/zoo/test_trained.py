@@ -184,12 +184,13 @@ def test_semantic_and_unnamed_networks_are_found_too(tmp_path):
         network_of({"state_dict": {}, "hyper_parameters": {}}, tmp_path / "weights.ckpt")
 
 
-def test_a_description_names_no_file_once_it_is_written(run, tmp_path):
+def test_a_description_names_no_file_once_it_is_written(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     save(micro_model("micro_csa"), read_preset("micro_csa"), tmp_path / "base")
-    for name in (f"{tmp_path}/base/", str(run)):
+    for name in (f"{tmp_path}/base/", str(run), run.name):
         arguments = {"name": name, "pretrained": True, "working_size": 50}
         node = {"class_path": "probseg.zoo.create_interactive", "init_args": arguments}
-        with pytest.raises(WeightsError, match="files do not say where else to read"):
+        with pytest.raises((WeightsError, UsageError)):
             network_of({"hyper_parameters": {"model": node}}, tmp_path)
         expected = override(read_preset("micro_csa"), {"working_size": 50})
         assert network_of({"hyper_parameters": {"model": without_files(node)}}, tmp_path) == (

@@ -232,7 +232,9 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         return _deep_grey(picture, name)
     alpha = picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
     # Of many BMP files, all pixels are clear: the channel is not in use.
-    alpha = alpha and any(_rgba(strip).getextrema()[3] != (0, 0) for _, strip in strips(picture))
+    if alpha:
+        channels = (_rgba(strip).getchannel("A") for _, strip in strips(picture))
+        alpha = any(channel.getextrema() != (0, 0) for channel in channels)
 
     def rgb(strip: Image.Image) -> Image.Image:
         if alpha:

@@ -357,8 +357,8 @@ def _refuse_object_in_alpha(
         alpha = np.asarray(strip.convert("RGBA").getchannel("A"))
         shown = pixels[top : top + strip.height].reshape(*alpha.shape, -1).any(axis=2)
         values.update(np.flatnonzero(np.bincount(alpha.ravel())).tolist())
-        hidden += np.count_nonzero(shown & (alpha < 255))
-        clear += np.count_nonzero(alpha < 255)
+        hidden += int((shown & (alpha < 255)).sum())
+        clear += int((alpha < 255).sum())
     if len(values) == 1 or (pixels.any() and not hidden):
         return
     channels = "the channel A (alpha)" if picture.mode in ("LA", "PA", "RGBA") else "the chunk tRNS"

@@ -614,7 +614,7 @@ def in_folder(folder, change):
         (lambda place: (place / "file").rename(place / "link"), False),  # takes its place
         (lambda place: in_folder(place, lambda own: os.remove("link", dir_fd=own)), False),
         (lambda place: (place / "link").unlink(), False),
-        (lambda place: (place / "link").write_text("x"), True),
+        (lambda place: (place / "link").write_text(""), True),
         (lambda place: (place / "link").chmod(0o600), True),
         (lambda place: (place / "out" / "victim").unlink(), True),
         (lambda place: in_folder(place.parent, lambda top: os.mkdir("new", dir_fd=top)), True),

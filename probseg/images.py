@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -232,20 +232,24 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         return _deep_grey(picture, name)
     alpha = picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
     # Of many BMP files, all pixels are clear: the channel is not in use.
-    alpha = alpha and any(_rgba(strip).getextrema()[3] != (0, 0) for _, strip in _strips(picture))
-    pixels = np.empty((picture.height, picture.width, 3), np.uint8)
-    for top, strip in _strips(picture):
+    if alpha:
+        channels = (_rgba(strip).getchannel("A") for _, strip in strips(picture))
+        alpha = any(channel.getextrema() != (0, 0) for channel in channels)
+
+    def rgb(strip: Image.Image) -> Image.Image:
         if alpha:
             white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
             strip = Image.alpha_composite(white, _rgba(strip))
-        pixels[top : top + strip.height] = np.asarray(strip.convert("RGB"))
-    return pixels
+        return strip.convert("RGB")
+
+    return by_strips(picture, rgb)
 
 
 def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
     """Return the pixels of a picture of up to 32 bits as 8-bit RGB."""
-    grey = np.asarray(picture)
-    low, high = grey.min(initial=0), grey.max(initial=0)
+    parts = (np.asarray(strip) for _, strip in strips(picture))
+    lows, highs = zip(*((part.min(), part.max()) for part in parts), strict=True)
+    low, high = min(lows), max(highs)
     if low < 0 or high > 65535:
         msg = (
             f"{name}: holds numbers from {low} to {high}, expected 0 to 65535; "
@@ -253,13 +257,28 @@ def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
         )
         raise DataError(msg)
     factor = 257 if high > 255 else 1  # mode "I" also holds plain 8-bit values
-    pixels = np.empty((*grey.shape, 3), np.uint8)
-    for row, values in zip(pixels, grey, strict=True):
-        row[:] = (values // factor)[:, None]
+    return by_strips(picture, lambda strip: np.stack(3 * [np.asarray(strip) // factor], axis=2))
+
+
+def by_strips(
+    picture: Image.Image, convert: Callable[[Image.Image], Image.Image | npt.NDArray[Any]]
+) -> npt.NDArray[np.uint8]:
+    """Return the pixels of a decoded image, of which Pillow would make two copies on the way.
+
+    Args:
+        picture: The image.
+        convert: Returns the pixels of a strip, numbers of 0 to 255.
+    """
+    pixels = np.empty(0, np.uint8)
+    for top, strip in strips(picture):
+        part = np.asarray(convert(strip))
+        if not top:
+            pixels = np.empty((picture.height, *part.shape[1:]), np.uint8)
+        pixels[top : top + strip.height] = part
     return pixels
 
 
-def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+def strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
     """Cut a picture into strips of at most `STRIP` pixels or one row, each with its first row."""
     rows = max(1, STRIP // picture.width)
     for top in range(0, picture.height, rows):

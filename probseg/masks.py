@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from probseg.errors import DataError
-from probseg.images import GREY_WEIGHTS, opened, upright
+from probseg.images import GREY_WEIGHTS, by_strips, opened, strips, upright
 from probseg.object_numbers import BRIGHT, DARK, count_values, object_ids
 from probseg.picture_formats import LOSSY
 from probseg.types import IGNORE
@@ -108,8 +108,8 @@ def read_colours(path: Path) -> npt.NDArray[np.uint8]:
             "save it as an 8-bit PNG"
         )
         raise DataError(msg)
-    colours = np.asarray(picture.convert("RGB")).copy()
-    _refuse_object_in_alpha(picture, colours.max(axis=2), path)
+    colours = by_strips(picture, lambda strip: strip.convert("RGB"))
+    _refuse_object_in_alpha(picture, colours, path)
     return colours
 
 
@@ -118,8 +118,10 @@ def read_grey(path: Path) -> npt.NDArray[np.uint8]:
 
     Returns grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
     """
-    values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS, np.float32))
-    grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
+    colours = read_colours(path)
+    grey = np.empty(colours.shape[:2], np.uint8)
+    for row, values in zip(grey, colours, strict=True):
+        row[:] = np.rint(values @ np.array(GREY_WEIGHTS, np.float32))
     if grey.max() <= 128:
         msg = (
             f"{path}: expected an object of value 255, got values up to {int(grey.max())}; for "
@@ -162,7 +164,8 @@ def _open_mask(path: Path) -> _Decoded:
         options = layout if isinstance(layout, tuple) and layout else (layout,)
         packing = str(options[0])
         scale = _scale(picture.format, packing, options[-1], white_is_zero)
-        decoded = upright(picture).copy()  # which needs the file no longer, whatever its format
+        decoded = upright(picture)
+        decoded.load()  # as the file is closed
     return _Decoded(decoded, packing, scale)
 
 
@@ -180,37 +183,41 @@ def _scale(kind: str | None, packing: str, largest: object, white_is_zero: bool)
 def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     """Return the number of each pixel."""
     picture, packing, scale = decoded
-    values = np.asarray(picture)
     if picture.mode not in NUMBER_MODES:
         msg = (
             f"{path}: a mask must have one channel with object numbers, got the mode "
             f"{picture.mode!r}; save it as a palette or grey PNG"
         )
         raise DataError(msg)
-    if values.ndim == 3:
-        if ";16" in packing:
-            msg = (
-                f"{path}: has several channels of 16 bits, of which 8 would be read; save it as a "
-                "palette or grey PNG with 8 bits"
-            )
-            raise DataError(msg)
-        colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
-        if (colours != colours[..., :1]).any():
-            msg = (
-                f"{path}: a mask must have one channel with object numbers, but this file holds "
-                "colours; save it as a palette or grey PNG"
-            )
-            raise DataError(msg)
-        values = colours[..., 0]
-    small = values.dtype in (np.uint8, bool)
-    if not small and not ((values >= 0) & (values <= 255) & (values == np.floor(values))).all():
+    if len(picture.getbands()) > 1 and ";16" in packing:
         msg = (
-            f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
-            f"{values.min()} to {values.max()}; save a black-and-white mask with 8 bits, or number "
-            "the objects 1..254"
+            f"{path}: has several channels of 16 bits, of which 8 would be read; save it as a "
+            "palette or grey PNG with 8 bits"
         )
         raise DataError(msg)
-    labels = np.array(values, np.uint8)
+
+    def numbers(strip: Image.Image) -> npt.NDArray[Any]:
+        values: npt.NDArray[Any] = np.asarray(strip)
+        if values.ndim == 3:
+            colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
+            if (colours != colours[..., :1]).any():
+                msg = (
+                    f"{path}: a mask must have one channel with object numbers, but this file "
+                    "holds colours; save it as a palette or grey PNG"
+                )
+                raise DataError(msg)
+            return colours[..., 0]
+        small = values.dtype in (np.uint8, bool)
+        if not small and not ((values >= 0) & (values <= 255) & (values == np.floor(values))).all():
+            msg = (
+                f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
+                f"{values.min()} to {values.max()}; save a black-and-white mask with 8 bits, or "
+                "number the objects 1..254"
+            )
+            raise DataError(msg)
+        return values
+
+    labels = by_strips(picture, numbers)
     grey = picture.mode == "L" and bool(np.isin(labels, (0, 255)).all())
     if scale and not (picture.mode == "1" or grey):  # Pillow reads black and white as shown
         msg = (
@@ -291,19 +298,25 @@ def _bright(colours: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
 
 
 def _refuse_object_in_alpha(
-    picture: Image.Image, labels: npt.NDArray[np.uint8], path: Path
+    picture: Image.Image, pixels: npt.NDArray[np.uint8], path: Path
 ) -> None:
-    """Raise if transparency says something else than the labels `(H, W)` of a picture."""
+    """Raise if transparency says something else than labels `(H, W)` or colours `(H, W, C)`."""
     if picture.mode not in COLOUR_MODES or not picture.has_transparency_data:
         return
-    alpha = np.asarray(picture.convert("RGBA").getchannel("A"))
-    clear = alpha < 255
-    if alpha.min() == alpha.max() or (labels.any() and not labels[clear].any()):
+    hidden = clear = 0
+    values: set[int] = set()
+    for top, strip in strips(picture):
+        alpha = np.asarray(strip.convert("RGBA").getchannel("A"))
+        shown = pixels[top : top + strip.height].reshape(*alpha.shape, -1).any(axis=2)
+        values.update(np.flatnonzero(np.bincount(alpha.ravel())).tolist())
+        hidden += int((shown & (alpha < 255)).sum())
+        clear += int((alpha < 255).sum())
+    if len(values) == 1 or (pixels.any() and not hidden):
         return
     channels = "the channel A (alpha)" if picture.mode in ("LA", "PA", "RGBA") else "the chunk tRNS"
     msg = (
         f"{path}: has transparency in {channels} that differs from what its other channels show: "
-        f"{int((labels[clear] > 0).sum())} of {int(clear.sum())} transparent pixels are not black "
+        f"{hidden} of {clear} transparent pixels are not black "
         "there; save the object as white on black, or as numbers, without transparency"
     )
     raise DataError(msg)

@@ -27,6 +27,9 @@ DEPTH = 64
 LARGEST = 1 << 30
 """Most bytes of a text that is read as a whole."""
 
+YAML = 1 << 18
+"""Most bytes of a YAML file, of which each takes 400 while it is read."""
+
 NODES = 10**6
 """Most values of a YAML file, where those that aliases repeat count each time."""
 
@@ -117,11 +120,11 @@ def encoding_of(beginning: bytes) -> str:
     return next((name for mark, name in ENCODINGS.items() if beginning.startswith(mark)), "utf-8")
 
 
-def read_text(path: Path, way_out: str = CHECK) -> str:
-    """Read a text file, see `open_text`."""
+def read_text(path: Path, way_out: str = CHECK, most: int = LARGEST) -> str:
+    """Read a text file of at most `most` bytes, see `open_text`."""
     with open_text(path, way_out) as file:
-        if path.stat().st_size > LARGEST:
-            msg = f"{path}: has more than {LARGEST / 1e6:.0f} MB, and is not read; divide the file"
+        if path.stat().st_size > most:
+            msg = f"{path}: has more than {most / 1e6:.1f} MB, and is not read; divide the file"
             raise DataError(msg)
         text = file.read()
     if "\0" in text:
@@ -206,7 +209,7 @@ _NO_SIGNS = bytes(set(range(256)) - set(b'"[]{}'))
 
 def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAML)
     """Read a YAML file of plain data; one too deep, or too large by its aliases, is refused."""
-    loader = yaml.SafeLoader(read_text(path, way_out))
+    loader = yaml.SafeLoader(read_text(path, way_out, YAML))
     try:
         root = loader.get_single_node()
         if root is None:

@@ -54,8 +54,8 @@ def read_pickled(path: Path, expected: str, own: Iterable[Any] = (), legacy: boo
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         msg = (
-            f"{path}: holds Python objects, which are not read since they could run code, or is "
-            f"damaged; expected {expected}"
+            f"{path}: cannot be read; it holds Python objects, which are not read since they could "
+            f"run code, or is damaged; expected {expected}"
         )
         raise WeightsError(msg) from error
     except PermissionError as error:

@@ -128,6 +128,7 @@ def next_commands(trainer: L.Trainer) -> str:
             lines.append("  test the start   the command of this training with `test` for `fit`")
         lines.append(f"  compare it       probseg compare OTHER_RUN {run}, after tests of both")
         if isinstance(trainer.lightning_module.model, Segmenter):
+            lines.append(f"  on other images  probseg test {run} --folder OTHER_FOLDER")
             lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')
             lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {run}")
         else:

@@ -29,13 +29,14 @@ from probseg.interact.predictor import Predictor
 from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.lab.gauges import MULTIPLY_ADDS, count_multiply_adds, timed, timed_with_peak
 from probseg.losses import BinaryCrossEntropy
-from probseg.models import Segmenter, build
+from probseg.models import Segmenter, build, list_presets
 from probseg.models.build import without_downloads
 from probseg.paths import is_path
 from probseg.types import Click, Prompts
+from probseg.weight_files import read_safetensors
 from probseg.zoo.index import WEIGHTS
 from probseg.zoo.lookup import describe
-from probseg.zoo.store import load_into
+from probseg.zoo.store import build_to_fit
 
 CONVENTIONS = {
     "multiply_adds": MULTIPLY_ADDS,
@@ -214,9 +215,13 @@ def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
         arguments["prompts"] = settings.prompts
         arguments.pop("fusion", None)
         folder = None  # its weights would not fit
-    model = build(without_downloads({**description, "init_args": arguments}), Segmenter)
-    if folder is not None:
-        load_into(model, folder / WEIGHTS)
+    network = without_downloads({**description, "init_args": arguments})
+    weights = None if folder is None else read_safetensors(folder / WEIGHTS)
+    model = (
+        build(network, Segmenter)
+        if name in list_presets()
+        else build_to_fit(network, weights, name, Segmenter).train()
+    )
     iterations = {"key_iterations": settings.key_iterations}
     iterations["value_iterations"] = settings.value_iterations
     model.adapt(Adaptation(**iterations))

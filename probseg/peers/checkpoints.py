@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.errors import ModelNotFoundError, WeightsError
-from probseg.models import Segmenter, build
+from probseg.errors import USER_ERRORS, ModelNotFoundError, WeightsError
+from probseg.models import Segmenter
 from probseg.models.build import Description
+from probseg.models.schema import checked
 from probseg.paths import digest, write_text
 from probseg.types import Prompts
 from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CARD, WEIGHTS
-from probseg.zoo.store import check_fit, load_into, save
+from probseg.zoo.store import build_to_fit, load_into, save
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of the RGB channels."""
@@ -61,12 +62,16 @@ def read_checkpoint(path: Path, name: str, own: Iterable[str] = ()) -> Any:  # n
 
 
 def read_with_config(
-    path: Path, name: str, classes: Collection[str], own: Iterable[str] = ()
+    path: Path,
+    name: str,
+    classes: Collection[str],
+    defaults: Mapping[str, Any],
+    own: Iterable[str] = (),
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint in the format that the codes of RITM and SimpleClick share.
 
     Returns tensors by name, and `class`, the network's class among `classes`, without its module,
-    with the arguments that it was built with.
+    with the arguments that it was built with: those of `defaults`, which a file may leave out.
     """
     content = read_checkpoint(path, name, own)
     try:
@@ -85,7 +90,13 @@ def read_with_config(
     if kind not in classes:
         msg = f"{path}: config.class must be {' or '.join(classes)}, got {config['class']!r}"
         raise WeightsError(msg)
-    return state, {**params, "class": kind}
+    params = {
+        name: config["params"][name]["value"] for name in defaults if name in config["params"]
+    }
+    if large := [argument for argument, value in params.items() if not _is_small(value)]:
+        msg = f"{path}: config.params must be numbers, names and short lists, {large[0]} is not"
+        raise WeightsError(msg)
+    return state, {**defaults, **params, "class": kind}
 
 
 def check_arguments(
@@ -97,7 +108,7 @@ def check_arguments(
     """
     mean, std = (tuple(values) for values in config["norm_mean_std"])
     if (mean, std) != IMAGENET:
-        msg = f"{source}: norm_mean_std must be that of ImageNet, got {mean} and {std}"
+        msg = f"{source}: norm_mean_std must be that of ImageNet, got {short((mean, std))}"
         raise WeightsError(msg)
     for name, value in needed.items():
         if config[name] != value:
@@ -145,11 +156,15 @@ def import_checkpoint(
     if folder.exists():
         msg = f"{folder}: exists already; choose another folder, or remove it"
         raise FileExistsError(msg)
-    converted = convert(path)
-    model = build(converted.description, Segmenter)
-    check_fit(model.state_dict(), converted.weights, str(path))
-    model.load_state_dict(converted.weights)
-    model.eval()
+    try:
+        converted = convert(path)
+    except USER_ERRORS:
+        raise
+    except Exception as error:  # whatever Python raises for settings of any other type
+        msg = f"{path}: has settings of other types than files of {origin.name} have: {error!r}"
+        raise WeightsError(msg) from error
+    description = checked(converted.description, str(path))
+    model = build_to_fit(description, converted.weights, str(path), Segmenter)
     image = torch.linspace(0, 1, 3 * 50 * 70).view(1, 3, 50, 70)
     click = Prompts(
         points=torch.tensor([[[30.0, 20.0]]]),
@@ -161,7 +176,7 @@ def import_checkpoint(
     if not logits.isfinite().all():
         msg = f"{path}: the network answers a click with logits that are not finite"
         raise WeightsError(msg)
-    save(model, converted.description, folder, half=False)
+    save(model, description, folder, half=False)
     load_into(model, folder / WEIGHTS)
     write_text(folder / CARD, _card(converted, path, model, folder, origin))
     return model
@@ -178,6 +193,14 @@ def kinds(content: object) -> str:
 def is_state(content: object) -> bool:
     """Return whether an object holds tensors by name, and nothing else."""
     return isinstance(content, dict) and all(isinstance(t, Tensor) for t in content.values())
+
+
+def _is_small(value: object, levels: int = 2) -> bool:
+    """Return whether a value is no list, or a short one of such values, in at most two levels."""
+    if not isinstance(value, dict | list | tuple):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and len(value) <= 64 and all(_is_small(item, levels - 1) for item in inner)
 
 
 def _card(

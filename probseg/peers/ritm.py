@@ -161,8 +161,7 @@ def _converted(path: Path) -> Converted:
 
 def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read weights and configuration, see `read_with_config`, with the arguments left out."""
-    state, config = read_with_config(path, ORIGIN.name, _NAMES)
-    return state, {**_DEFAULTS, **config}
+    return read_with_config(path, ORIGIN.name, _NAMES, _DEFAULTS)
 
 
 def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:

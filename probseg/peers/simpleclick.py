@@ -261,8 +261,7 @@ def import_simpleclick(path: Path, folder: Path) -> Segmenter:
 
 
 def _converted(path: Path) -> Converted:
-    state, arguments = read_with_config(path, ORIGIN.name, [NETWORK], _OWN)
-    config = {**_DEFAULTS, **arguments}
+    state, config = read_with_config(path, ORIGIN.name, [NETWORK], _DEFAULTS, _OWN)
     parts = {part: {**_PARTS[part], **config[part]} for part in _PARTS}
     return Converted(
         description=describe_simpleclick({**config, **parts}, path),

@@ -17,7 +17,6 @@ from probseg.errors import UsageError
 from probseg.kinds import TaskName
 from probseg.models import (
     Network,
-    build,
     list_presets,
     override,
     read_preset,
@@ -44,7 +43,7 @@ from probseg.zoo.index import (
     read_index,
     write_index,
 )
-from probseg.zoo.store import check_fit, checksum_lines, file_of, load_into, save
+from probseg.zoo.store import build_to_fit, checksum_lines, file_of, load_into, save
 from probseg.zoo.trained import Trained
 
 TRAINING = "training.yaml"
@@ -125,16 +124,14 @@ def publish(
     recipe = facts.recipe or _recipe(trained)
     seed = _confirmed("seed", facts.seed, trained.seed)
     commit = _confirmed("commit", facts.commit, trained.commit)
-    model = build(description)
-    check_fit(model.state_dict(), trained.weights, str(trained.source))
-    model.load_state_dict(trained.weights)
+    model = build_to_fit(description, trained.weights, str(trained.source), Network)
     draft = root / f".{name}.part"
     shutil.rmtree(draft, ignore_errors=True)
     try:
         save(model, description, draft)
         if facts.recipe is None and trained.config is not None:
             (draft / TRAINING).write_text(trained.config, encoding="utf-8")
-        load_into(model.eval(), draft / WEIGHTS)  # as it will be used
+        load_into(model, draft / WEIGHTS)  # as it will be used
         as_tested = not changes and all(
             torch.equal(value, trained.weights[name].to(value.dtype))
             for name, value in model.state_dict().items()

@@ -14,9 +14,11 @@ from torch import nn
 
 import probseg
 from probseg.data.loading import TrainingData
+from probseg.descriptions import is_description
 from probseg.lightning_internals import made_by_command_line
 from probseg.seeds import BATCH, mixed
 from probseg.zoo.store import check_fit
+from probseg.zoo.trained import without_files
 
 VERSION = "probseg_version"
 """Key of a checkpoint with the version of probseg that wrote it."""
@@ -95,9 +97,14 @@ class NetworkTask(L.LightningModule):
             self.model.train()
 
     def on_fit_start(self) -> None:
-        """Take the seed of the run, which the data module may have from a checkpoint."""
+        """Take the seed of the run, which the data module may have from a checkpoint.
+
+        The checkpoints will say what network it is, whatever file it began with.
+        """
         data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed
         self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
+        if is_description(network := self.hparams.get("model")):
+            self.hparams["model"] = without_files(network)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
         """Make all random numbers depend on the batch alone.

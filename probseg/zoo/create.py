@@ -77,14 +77,15 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         trained = read_trained(Path(name))
         network = override(trained.description, changes)
         weights = trained.weights if pretrained else None
-        return build_to_fit(network, weights, str(trained.source))
+        return build_to_fit(network, weights, str(trained.source), Network)
     folder, description = describe(name, pretrained)
     network = override(description, changes)
     if folder is not None:
-        return build_to_fit(network, read_safetensors(folder / WEIGHTS), str(folder / WEIGHTS))
+        path = folder / WEIGHTS
+        return build_to_fit(network, read_safetensors(path), str(path), Network)
     if any(name in list_presets(task) for task in TASKS):
         return build(network)
-    return build_to_fit(network, None, name)
+    return build_to_fit(network, None, name, Network)
 
 
 def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import save as as_bytes
@@ -34,6 +35,9 @@ LONGEST = 2**20
 
 FRESH, SPARE = 100_000_000, 20_000_000
 """Numbers that a network may hold which comes without weights, or beyond its weights."""
+
+
+_Network = TypeVar("_Network", bound=Network)
 
 
 def file_of(path: Path) -> File:
@@ -113,14 +117,18 @@ def load_into(model: nn.Module, path: Path) -> None:
 
 
 def build_to_fit(
-    description: Description, weights: Mapping[str, Tensor] | None, source: str
-) -> Network:
+    description: Description,
+    weights: Mapping[str, Tensor] | None,
+    source: str,
+    kind: type[_Network],
+) -> _Network:
     """Build a network from others' description, of about the size of its weights.
 
     Args:
         description: The network, perhaps with changes.
         weights: What it gets; None for a fresh network.
         source: Where both are from, for messages.
+        kind: Class of the network.
 
     Returns:
         The network: with weights in evaluation mode, else in training mode.
@@ -135,7 +143,7 @@ def build_to_fit(
     numbers = sum(tensor.numel() for tensor in (weights or {}).values())
     try:
         with Budget(numbers + spare, source):
-            model = build(description)
+            model = build(description, kind)
     except USER_ERRORS:
         raise
     except Exception as error:  # whatever a library raises for settings that do not go together

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from probseg.descriptions import class_name, is_description
 from probseg.errors import UsageError, WeightsError
-from probseg.models.build import Description
+from probseg.models.build import Description, override
+from probseg.texts import read_text, read_yaml
 from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CONFIG, WEIGHTS
 from probseg.zoo.lookup import describe, is_run
@@ -29,6 +30,12 @@ LAST = "last.ckpt"
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 """Names of presets and models; no path and no address."""
+
+LARGEST_STARTS = 1 << 24
+"""Bytes of a run's `starts.jsonl`, of which each start takes about a thousand."""
+
+BY_NAME = ("create_model", "create_interactive")
+"""Functions of configurations that take a network by its name."""
 
 AVERAGED = "current_model_state"
 """Key of a checkpoint of which `state_dict` is an average; Lightning keeps the weights that were
@@ -125,15 +132,16 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     return Trained(path, description, preset, weights, digests, seed, commit, config)
 
 
-def description_for(name: str) -> Description:
-    """Return the description of a trained network, whose weights are not read.
+def description_for(name: str, pretrained: bool = True) -> Description:
+    """Return the description of a network, whose weights are not read.
 
     Args:
         name: As for `create_model`.
+        pretrained: As for `create_model`.
     """
     path = Path(name)
     if not is_run(path):
-        return describe(name, pretrained=True)[1]
+        return describe(name, pretrained)[1]
     path = best_checkpoint(path) if path.is_dir() else path
     return network_of(read_checkpoint(path), path)[0]
 
@@ -192,9 +200,9 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
         raise WeightsError(msg)
     from probseg.models.schema import checked  # with pydantic, which presets do not need
 
-    arguments = {**_mapping(description, "init_args"), **_mapping(description, "dict_kwargs")}
+    arguments = _arguments(description)
     maker = class_name(description)
-    by_name = maker in ("create_model", "create_interactive")
+    by_name = maker in BY_NAME
     name = arguments.pop("name" if by_name else "of", None)
     if not by_name and maker != "warm_start":
         return checked(description, str(source)), name if isinstance(name, str) else None
@@ -210,9 +218,26 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
     return checked(network, str(source), changes), name.split(".")[0]
 
 
-def _mapping(description: Description, key: str) -> Mapping[str, Any]:
-    value = description.get(key)
-    return value if isinstance(value, dict) else {}
+def without_files(description: Description) -> Description:
+    """Return a description that says what network it is, where it names a file or the hub.
+
+    `network_of` reads it from a checkpoint, which may not name any.
+
+    Args:
+        description: A network, or a call of a function of configurations.
+    """
+    arguments = _arguments(description)
+    name = str(arguments.pop("name", None))
+    of_zoo = NAME.fullmatch(name) and not is_run(Path(name))
+    if class_name(description) not in BY_NAME or of_zoo:
+        return description
+    return override(description_for(name, arguments.pop("pretrained", False)), arguments)
+
+
+def _arguments(description: Description) -> dict[str, Any]:
+    """Return all arguments of a described network or function."""
+    parts = [description.get(key) for key in ("init_args", "dict_kwargs")]
+    return {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
 
 
 def _digests(weights: Mapping[str, Tensor], state: Mapping[str, Tensor] | None) -> frozenset[str]:
@@ -277,7 +302,7 @@ def _settings(path: Path) -> tuple[int | None, str | None]:
     """Return seed and settings of a run from its `config.yaml`, without `ckpt_path`."""
     if not path.is_file():
         return None, None
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    settings = read_yaml(path)
     settings.pop("ckpt_path", None)
     seed = settings.get("seed_everything")
     is_number = isinstance(seed, int) and not isinstance(seed, bool)
@@ -288,7 +313,7 @@ def _commits(path: Path) -> str | None:
     """Return the commits that a run was trained with, from its `starts.jsonl`."""
     if not path.is_file():
         return None
-    starts = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    starts = [json.loads(line) for line in read_text(path, most=LARGEST_STARTS).splitlines()]
     commits = []
     for start in starts:
         code = start["environment"]

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,13 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from probseg import create_model
 from probseg.data import SamplePhotos
-from support.fakes import write_folder
-from support.runs import MICRO, QUIET, command, train_two_epochs
+from probseg.models import read_preset
+from probseg.zoo.store import save
+from probseg.zoo.trained import best_checkpoint, weights_digest
+from support.fakes import micro_model, write_folder
+from support.runs import MICRO, QUIET, SMALL, command, train_two_epochs
 
 REPORT = {
     "results.json",
@@ -110,6 +116,48 @@ def test_a_run_is_tested_on_all_of_another_folder(run, capfd):
     assert command("test", *config, "--folder", "data") == 0
     notice = "--folder data: this run was trained on most of its photographs"
     assert notice in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("verb", "place"), [("test", "test/gabbur2021"), ("validate", "val")])
+def test_the_network_of_a_run_is_tested_without_its_configuration(
+    run, tmp_path, monkeypatch, verb, place
+):
+    """Which may be a stranger's, and imports what it names."""
+    shutil.copytree(run, tmp_path / "theirs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("foreign.py").write_text("raise SystemExit('it was imported')")
+    config = yaml.safe_load(Path("theirs", "config.yaml").read_text())
+    config["trainer"]["callbacks"] = [{"class_path": "foreign.Callback"}]
+    Path("theirs", "config.yaml").write_text(yaml.safe_dump(config))
+    write_folder(Path("other"), images=1, objects=2, size=(32, 32))
+    protocol = "--evaluation.protocols=[gabbur2021]"
+    assert command(verb, "theirs", "--folder", "other", *QUIET, *SHORT, protocol) == 0
+    results = json.loads((tmp_path / "runs/probseg/version_0" / place / "results.json").read_text())
+    weights = torch.load(best_checkpoint(run), weights_only=True)["state_dict"]
+    assert results["metadata"]["weights_sha256"] == weights_digest(weights)
+    assert results["datasets"]["folder"]["n_objects"] == 2
+    assert "foreign" not in sys.modules
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_began_with_a_model_folder_needs_it_no_more(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    save(micro_model("micro_csa"), read_preset("micro_csa"), Path("models/base"))
+    root = write_folder(Path("data"), images=5, size=(24, 32))
+    fit = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root", root, *QUIET, *SMALL)
+    begin = ("--model.model.name=models/base/", "--model.model.dict_kwargs.working_size=48")
+    assert command(*fit, *begin, "--trainer.max_steps=1") == 0
+    shutil.rmtree("models")
+    run = Path("runs/probseg/version_0")
+    assert f"probseg test {run} --folder" in capfd.readouterr().err
+    model = create_model(str(run), pretrained=True)
+    weights = torch.load(best_checkpoint(run), weights_only=True)["state_dict"]
+    assert model.working_size == 48
+    assert weights_digest({f"model.{k}": v for k, v in model.state_dict().items()}) == (
+        weights_digest(weights)
+    )
 
 
 @pytest.mark.usefixtures("undrawn")

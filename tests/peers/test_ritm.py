@@ -1,12 +1,13 @@
 """Checkpoints in the layout of RITM become model folders, and others are refused."""
 
 import copy
+import functools
 import pickle
 
 import pytest
 import torch
 
-from probseg.errors import UnknownNameError, WeightsError
+from probseg.errors import UnknownNameError, WeightsError, ZooError
 from probseg.peers.checkpoints import with_box
 from probseg.peers.ritm import convert_ritm, import_ritm, read_ritm
 from probseg.types import Prompts
@@ -158,6 +159,26 @@ def test_files_of_another_kind_are_refused(case, file, tmp_path):
 def test_networks_that_probseg_has_not_are_refused(case, file, name, value, tmp_path):
     torch.save(changed(case[2], **{name: value}), file)
     refused(WeightsError, lambda: import_ritm(file, tmp_path / "folder"), name)
+    assert not (tmp_path / "folder").exists()
+
+
+SHARED = functools.reduce(lambda inner, _: [inner, inner], range(60), "x")
+"""Lists of which each is twice in the next, which nobody may write out."""
+
+
+@each(
+    ("name", "value"),
+    [
+        *(("norm_mean_std", value) for value in (3, None, [[0.5] * 3], [3, 3], SHARED, "no")),
+        *(("norm_radius", value) for value in ("x", [1], None, 10**400, float("inf"), SHARED)),
+        *(("width", value) for value in ({}, [18], 10**400, SHARED)),
+        *(("ocr_width", value) for value in ("x", [1], 10**9, -1, SHARED)),
+    ],
+)
+def test_settings_of_other_types_and_sizes_are_refused(case, file, name, value, tmp_path):
+    torch.save(changed(case[2], **{name: value}), file)
+    with pytest.raises((WeightsError, ZooError, UnknownNameError)):
+        import_ritm(file, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import probseg
-from probseg.errors import UsageError, WeightsError
+from probseg.errors import UsageError, WeightsError, ZooError
 from probseg.export.folder import export_model
 from probseg.peers.simpleclick import WindowedViT, import_simpleclick, in_windows
 from probseg.types import Prompts
@@ -111,6 +111,24 @@ def test_it_clicks(case, write, tmp_path):
 def test_networks_that_probseg_has_not_are_refused(write, tmp_path, changes, part):
     path = write(**changes)
     refused(WeightsError, lambda: import_simpleclick(path, tmp_path / "folder"), path, part)
+    assert not (tmp_path / "folder").exists()
+
+
+@each(
+    ("part", "name", "value"),
+    [
+        *(("backbone_params", "embed_dim", value) for value in (0, -1, "x", [768], 10**9)),
+        *(("backbone_params", "depth", value) for value in ("x", 10**9, 4.5)),
+        *(("backbone_params", "img_size", value) for value in (448, "x", (448,), (10**9, 10**9))),
+        *(("backbone_params", "mlp_ratio", value) for value in ("x", float("nan"), 1e9)),
+        ("head_params", "channels", "x"),
+        ("neck_params", "out_dims", 3),
+    ],
+)
+def test_settings_of_other_types_and_sizes_are_refused(write, tmp_path, part, name, value):
+    path = write(**{part: {name: value}})
+    with pytest.raises((WeightsError, ZooError)):
+        import_simpleclick(path, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 

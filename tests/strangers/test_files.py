@@ -157,7 +157,7 @@ def test_annotation_files(row, tmp_path):
         command = ["data", "convert", place, target, "--from", reader, "--to", writer]
         seen = confined(lambda command=command: main([str(part) for part in command]))
         assert words in seen.text
-        assert (seen.status, seen.started) == (2, []), seen
+        assert (seen.status, seen.outside) == (2, []), seen
         assert seen.peak < MOST
         assert not target.exists()
 
@@ -274,6 +274,7 @@ FILES = {
         (),
     ),
     "aliases": (read_yaml, ".yaml", lambda: bomb(30), "with those that aliases repeat", ()),
+    "large YAML": (read_yaml, ".yaml", lambda: b"[" + b"a," * 450_000 + b"]", "0.3 MB", ()),
     "deep YAML": (read_yaml, ".yaml", lambda: b"[" * 5000, DEEP, ()),
     "an alias of itself": (read_yaml, ".yaml", lambda: b"&a [*a]", DEEP, ()),
     "deep prompts": (read_prompts, ".json", lambda: b"[" * 70 + b"]" * 70, DEEP, ()),
@@ -301,7 +302,7 @@ def test_other_files(row, tmp_path):
     path.write_bytes(make())
     assert path.stat().st_size < 10**6
     seen = confined(lambda: read(path, *more))
-    assert (seen.status, seen.started) == (2, []), seen.text
+    assert (seen.status, seen.outside) == (2, []), seen.text
     assert words in seen.text
     assert seen.peak < MOST
 

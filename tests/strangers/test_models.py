@@ -18,7 +18,7 @@ from probseg.models.schema import checked
 from probseg.weight_files import read_pickled
 from probseg.zoo.index import CONFIG
 from probseg.zoo.store import save
-from strangers.audit import watch
+from support.confined import confined
 from support.fakes import micro_model
 from support.micro import MICRO, described
 
@@ -220,19 +220,6 @@ def test_pickles_that_unpack_to_more(tmp_path, attack):
             read_pickled(tmp_path / "c.pth", "a checkpoint", legacy=True)
 
 
-WATCHED = """
-import sys, glob
-from probseg import create_model
-from probseg.errors import USER_ERRORS
-for path in sys.argv[1:]:
-    try:
-        create_model(path, pretrained=True)
-    except USER_ERRORS:
-        continue
-    raise SystemExit(f"{path} was loaded")
-"""
-
-
 def test_nothing_is_written_asked_or_run_outside(tmp_path):
     save(micro_model("micro_csa"), read_preset("micro_csa"), tmp_path / "base")
     paths = []
@@ -247,7 +234,12 @@ def test_nothing_is_written_asked_or_run_outside(tmp_path):
         paths.append(f"{folder}/")
     for number, (content, _) in enumerate(CHECKPOINTS.values()):
         paths.append(str(write(tmp_path / f"{number}.ckpt", **content)))
-    seen = watch(["-c", WATCHED, *paths], allowed=[])
-    assert (seen.status, seen.outside) == (0, []), seen.errors
-    base = watch(["-c", WATCHED], allowed=[])
-    assert seen.memory - base.memory < 5e8
+
+    def load():
+        for path in paths:
+            with pytest.raises(USER_ERRORS):
+                create_model(path, pretrained=True)
+
+    seen = confined(load, allowed=[])
+    assert (seen.status, seen.outside) == (0, []), seen.text
+    assert seen.peak < 500

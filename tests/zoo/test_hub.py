@@ -100,7 +100,8 @@ def test_wrong_names_other_models_and_changed_bytes_are_refused(outcome):
     for step, name in (("nobody", "nobody/nothing"), ("slashes", "a/b/c")):
         assert told[step].startswith(f"hf-hub:{name}: config.json could not be fetched (")
         assert "check the name" in told[step]
-    assert "config.json: has no class_path with init_args" in told["text"]
+    assert "config.json: expected the description of a network" in told["text"]
+    assert "got no class_path with init_args" in told["text"]
     assert "model.safetensors: sha256 must be" in told["changed"]
     for step in ("unlisted", "unlisted again"):
         assert told[step].startswith("hf-hub:someone/unlisted: SHA256SUMS could not be fetched (")

@@ -10,7 +10,7 @@ from probseg.errors import UsageError, WeightsError
 from probseg.models import override, read_preset
 from probseg.zoo.index import CONFIG
 from probseg.zoo.store import save
-from probseg.zoo.trained import network_of, read_trained, weights_digest
+from probseg.zoo.trained import network_of, read_trained, weights_digest, without_files
 from support.fakes import micro_model
 
 VARIED = {"head": {"channels": 16}, "working_size": 50}
@@ -113,6 +113,16 @@ def test_other_files_are_refused_in_words(tmp_path):
         read_trained(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.yaml", f"a: [{'1, ' * 100_000}]"), ("starts.jsonl", "{}\n" * 6_000_000)],
+)
+def test_texts_of_a_run_are_of_bounded_size(run, name, content):
+    (run / name).write_text(content)
+    with pytest.raises(WeightsError, match=rf"{name}: has more than"):
+        read_trained(run)
+
+
 def test_a_model_folder_can_be_published_again(tmp_path):
     model, description = micro_model("micro_csa"), read_preset("micro_csa")
     save(model, description, tmp_path / "zoo" / "micro_csa.a")
@@ -172,6 +182,25 @@ def test_semantic_and_unnamed_networks_are_found_too(tmp_path):
     assert found(**{"path": node["class_path"], "arguments": node["init_args"]}) == (node, None)
     with pytest.raises(WeightsError, match=r"weights\.ckpt"):
         network_of({"state_dict": {}, "hyper_parameters": {}}, tmp_path / "weights.ckpt")
+
+
+def test_a_description_names_no_file_once_it_is_written(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(micro_model("micro_csa"), read_preset("micro_csa"), tmp_path / "base")
+    for name in (f"{tmp_path}/base/", str(run), run.name):
+        arguments = {"name": name, "pretrained": True, "working_size": 50}
+        node = {"class_path": "probseg.zoo.create_interactive", "init_args": arguments}
+        with pytest.raises((WeightsError, UsageError)):
+            network_of({"hyper_parameters": {"model": node}}, tmp_path)
+        expected = override(read_preset("micro_csa"), {"working_size": 50})
+        assert network_of({"hyper_parameters": {"model": without_files(node)}}, tmp_path) == (
+            (expected, None)
+        )
+    for same in (
+        read_preset("micro_csa"),
+        {"class_path": "create_model", "init_args": {"name": "x"}},
+    ):
+        assert without_files(same) == same
 
 
 def test_runs_and_checkpoints_are_models(run, tmp_path):

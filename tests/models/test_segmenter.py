@@ -161,12 +161,24 @@ def test_prompts_move_with_the_reduced_image():
     assert moved_prompts(prompts(), (9, 9), (4, 4)).boxes.isnan().all()
 
 
-def test_the_network_works_at_the_working_size():
+@each(
+    ("sizing", "size", "seen"),
+    [
+        ("reduce", (80, 200), (20, 50)),
+        ("reduce", (30, 50), (30, 50)),
+        ("reduce", (1, 300), (1, 50)),
+        ("reduce", (12, 20), (12, 20)),
+        ("fit", (12, 20), (30, 50)),
+        ("fit", (80, 200), (20, 50)),
+        ("stretch", (12, 20), (50, 50)),
+    ],
+)
+def test_the_network_works_at_the_working_size(sizing, size, seen):
     model = painter(1, working_size=50)
-    for size, seen in (((80, 200), (20, 50)), ((30, 50), (30, 50)), ((1, 300), (1, 50))):
-        logits = model(torch.rand(1, 3, *size), prompts((0, 0, 1)))
-        assert model.backbone.seen.shape[-2:] == seen
-        assert logits.shape[-2:] == size
+    model.sizing = sizing
+    logits = model(torch.rand(1, 3, *size), prompts((0, 0, 1)))
+    assert model.backbone.seen.shape[-2:] == seen
+    assert logits.shape[-2:] == size
 
 
 def test_reduction_averages_instead_of_picking_pixels():

@@ -171,7 +171,7 @@ def test_a_preview_and_a_failure_change_nothing():
     ],
 )
 def test_steps_that_cannot_be_answered_are_refused_and_change_nothing(step, name, takes_masks):
-    session = Session(replace(LOOP, previous_mask=takes_masks), IMAGE)
+    session = Session(LOOP if takes_masks else InteractionLoop(shades), IMAGE)
     session.add(Click(3, 4))
     for ask in (session.add, session.preview):
         with pytest.raises(ValueError, match=f"`{name}`"):

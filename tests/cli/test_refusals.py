@@ -156,6 +156,7 @@ def here(faulty, monkeypatch):
     return faulty
 
 
+NETWORK_FILE = ("--model", "zoo/micro_csa.a/")
 HAVE = "expected images/ and masks/"
 FIT = tuple(folder_fit("data"))
 BY_NAME = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root=data", *QUIET)
@@ -218,7 +219,10 @@ SEMANTIC = (
         (("data", "convert", "empty", "new", "--from=coco", "--to=png"), ["empty: is a folder"]),
         (("data", "convert", "file", "new", "--from=png", "--to=coco"), ["file: is a file"]),
         (("data", "convert", "none", "new", "--from=png", "--to=coco"), ["none: no such folder"]),
-        (("predict", "good/images", "--prompts=none.csv", "--output=new"), ["none.csv: no such"]),
+        (
+            ("predict", "good/images", "--prompts=none.csv", "--output=new", *NETWORK_FILE),
+            ["none.csv: no such"],
+        ),
         (("export", "empty/", "--to=onnx", "--output=new"), ["empty/config.json: no such file"]),
         (("export", "empty", "--to=onnx", "--output=new"), ["for the folder", "give empty/"]),
         (("tune", "empty/", "--data=good"), ["empty/config.json: no such file"]),
@@ -368,7 +372,9 @@ def with_grabcut(tmp_path, monkeypatch):
 
 def test_one_of_several_data_sets_is_missing(with_grabcut, capsys):
     message = usage_error(capsys, *TEST)
-    assert message.startswith(f"Berkeley was not found in {here / 'data' / 'Berkeley'}, which ")
+    assert message.startswith(
+        f"Berkeley was not found in {with_grabcut / 'data' / 'Berkeley'}, which "
+    )
     assert "probseg data fetch Berkeley" in message
 
 

@@ -24,11 +24,17 @@ HEADER = 128
 MAX_MATRICES = 1000
 """Most matrices of a file with the cells and structs in them; label maps have twenty or so."""
 
+TYPES = frozenset({*range(1, 8), 9, *range(12, 19)})
+"""Types of elements; scipy looks others up behind the end of an array."""
+
 MATRIX, COMPRESSED = 14, 15
 """Types of the elements that hold others; the second are compressed by zlib."""
 
-LAST_OF_CELLS = 3
-"""Classes up to this one are cells, structs and objects, whose elements are matrices."""
+LAST_OF_CELLS, SPARSE = 3, 5
+"""Classes up to the first are cells, structs and objects, whose elements are matrices."""
+
+COMPLEX = 1 << 11
+"""Flag of matrices with imaginary parts."""
 
 
 def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variable is)
@@ -85,23 +91,36 @@ def _count(content: bytes, place: int, order: str) -> int:
     """Count the matrices and their cells from a place on as scipy does, one after the other.
 
     It goes down a level for each matrix inside of a cell, without a limit, and makes as many cells
-    as a matrix says that it has.
+    as a matrix says that it has. It crashes where a matrix stands in place of numbers.
     """
-    count = 0
+    count = numbers = 0  # elements of the last matrix that hold sizes, a name or numbers
     while place + 8 <= len(content) and count <= MAX_MATRICES:
         kind, size = struct.unpack_from(f"{order}II", content, place)
         place += 8
+        if (kind & 0xFFFF if kind >> 16 else kind) not in TYPES:
+            msg = f"has an element of the unknown type {kind}"
+            raise ValueError(msg)
         if kind == MATRIX:
+            if numbers > 0:
+                msg = "has a matrix in place of numbers"
+                raise ValueError(msg)
             count += 1
             if size and place + 24 <= len(content):  # tag and flags, 16 bytes, and the dimensions
                 (flags,) = struct.unpack_from(f"{order}I", content, place + 8)
                 kind, size = struct.unpack_from(f"{order}II", content, place + 16)
                 place += 16
+                if flags & COMPLEX:
+                    msg = "has complex numbers"
+                    raise ValueError(msg)
+                if flags & 255 > LAST_OF_CELLS:
+                    numbers = 5 if flags & 255 == SPARSE else 3
                 start, size = (place + 4, kind >> 16) if kind >> 16 else (place + 8, size)
                 sides = content[start : start + size]
                 if flags & 255 <= LAST_OF_CELLS:
                     sides = sides[: len(sides) // 4 * 4]
                     count += abs(math.prod(np.frombuffer(sides, f"{order}i4").tolist()))
-        elif not kind >> 16:  # a small element has its data in the tag
-            place += size + -size % 8
+        else:
+            numbers -= 1
+            if not kind >> 16:  # a small element has its data in the tag
+                place += size + -size % 8
     return count

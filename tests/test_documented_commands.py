@@ -166,6 +166,7 @@ def parse(tmp_path_factory):
         for method in ("instantiate_classes", "_run_subcommand"):
             patch.setattr(trainer.ProbsegCLI, method, lambda *given: None)
         patch.setattr(trainer, "check_readable", lambda path: None)
+        patch.setattr(Invocation, "_check_data", lambda self: None)  # there are none here
         patch.chdir(tmp_path_factory.mktemp("pages"))
         for block in BLOCKS:
             if name := re.match(r"# (\w+\.yaml)\n", block.code):

@@ -677,6 +677,7 @@ def test_uncertainty_and_suggestion(client):
 
 
 def test_a_preview_changes_nothing(client):
+    client.http.post("/api/settings", json={"zoom": "scales"})  # a preview has no second look
     client.click(*CLICKS[0])
     before = client.get(client.path())
     body = {"sequence": 3, "x": 5.0, "y": 5.0, "positive": False}
@@ -774,7 +775,7 @@ def test_memory_is_bounded(tmp_path, answerer, monkeypatch):
     from probseg.annotate import answers
 
     client = begin(draw_photographs(tmp_path, 3), answerer)
-    monkeypatch.setattr(answers, "MEMORY", 4 << 20)  # one photograph with zoomed answers is 3 MB
+    monkeypatch.setattr(answers, "MEMORY", 6 << 20)  # one photograph with zoomed answers is 5 MB
     masks = [client.click(64, 48, True, n)[1] for n in range(3)]
     assert client.sessions.answers.nbytes <= answers.MEMORY
     for _ in range(6):

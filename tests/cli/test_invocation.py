@@ -139,7 +139,7 @@ def test_only_the_readers_that_a_run_names_are_imported(here):
     settings, _, readers = printed.rpartition("imported:")
     for name in ("InteractiveDataModule", "GrabCut", "Berkeley", "DAVIS"):
         assert f"class_path: probseg.data.{name}\n" in settings
-    assert readers.split() == [f"probseg.data.sets.{n}" for n in ("berkeley", "davis", "grabcut")]
+    assert readers.split() == ["probseg.data.sets.ritm"]  # which has all three
 
 
 USERS = """

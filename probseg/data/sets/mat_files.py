@@ -99,11 +99,11 @@ def _count(content: bytes, place: int, order: str) -> int:
         place += 8
         if (kind & 0xFFFF if kind >> 16 else kind) not in TYPES:
             msg = f"has an element of the unknown type {kind}"
-            raise ValueError(msg)
+            raise struct.error(msg)
         if kind == MATRIX:
             if numbers > 0:
                 msg = "has a matrix in place of numbers"
-                raise ValueError(msg)
+                raise struct.error(msg)
             count += 1
             if size and place + 24 <= len(content):  # tag and flags, 16 bytes, and the dimensions
                 (flags,) = struct.unpack_from(f"{order}I", content, place + 8)
@@ -111,7 +111,7 @@ def _count(content: bytes, place: int, order: str) -> int:
                 place += 16
                 if flags & COMPLEX:
                     msg = "has complex numbers"
-                    raise ValueError(msg)
+                    raise struct.error(msg)
                 if flags & 255 > LAST_OF_CELLS:
                     numbers = 5 if flags & 255 == SPARSE else 3
                 start, size = (place + 4, kind >> 16) if kind >> 16 else (place + 8, size)

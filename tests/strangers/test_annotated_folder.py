@@ -469,8 +469,8 @@ def test_all_that_is_printed_goes_through_one_place(repository):
         if raw.search(line)
     }
     assert found == {
-        "progress.py: console=Console(stderr=True),",  # of Lightning's bars
-        'benchmark.py: print(json.dumps(asdict(measure(given["name"], settings))))',
+        "output.py: console=Console(stderr=True),",  # of Lightning's bars
+        'benchmark.py: print(json.dumps(asdict(measure(request["name"], Settings(**options)))))',
     }
 
 

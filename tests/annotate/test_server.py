@@ -677,7 +677,7 @@ def test_uncertainty_and_suggestion(client):
 
 
 def test_a_preview_changes_nothing(client):
-    client.http.post("/api/settings", json={"zoom": "scales"})  # a preview has no second look
+    client.http.post("/api/settings", json={"zoom": None})  # a preview has no second look
     client.click(*CLICKS[0])
     before = client.get(client.path())
     body = {"sequence": 3, "x": 5.0, "y": 5.0, "positive": False}
@@ -686,6 +686,7 @@ def test_a_preview_changes_nothing(client):
     assert header["sequence"] == 3
     assert client.get(client.path()) == before
     assert np.array_equal(client.click(5.0, 5.0, False)[1], preview)
+    client.http.post("/api/settings", json={"zoom": "look"})
 
 
 def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):

@@ -17,12 +17,13 @@ PACK = Path(__file__).parents[1] / "training" / "pack.py"
 
 def test_a_set_counts_with_the_root_of_its_photographs():
     names = [f"pets_{photo}#{number}" for photo in range(9) for number in (1, 2)]
-    names += [f"voc_{photo}" for photo in range(4)]
+    names += [f"voc_{photo}" for photo in range(4)] + ["rare_0"]
     by_photograph = Counter()
-    for name, weight in zip(names, weights(names), strict=True):
+    for name, weight in zip(names, weights(names, ["rare"]), strict=True):
         by_photograph[name.partition("#")[0]] += weight
     assert sum(by_photograph[f"pets_{photo}"] for photo in range(9)) == pytest.approx(3)
     assert [by_photograph[f"voc_{photo}"] for photo in range(4)] == pytest.approx([0.5] * 4)
+    assert by_photograph["rare_0"] == pytest.approx(0.1)
 
 
 def test_a_shard_is_a_folder_for_training(tmp_path):

@@ -230,7 +230,10 @@ def run_of(path):
     verb = "fit" if path in TRAINING else "test"
     network = NO_DOWNLOADS if path in OWN_NETWORK else MICRO
     if path in AVERAGED:
-        network = ("--model.model", f"configs/model/{Path(path).name.replace('looks', 'unet_prop')}")
+        network = (
+            "--model.model",
+            f"configs/model/{Path(path).name.replace('looks', 'unet_prop')}",
+        )
     return only_made(verb, "--config", configs_dir() / path, *network, *QUIET)
 
 

@@ -48,7 +48,8 @@ _CONVERSION: Offers[Any] = Offers("annotation_export")
 def check_links(out: Path) -> None:
     """Raise a UsageError if what is written to a folder would leave it through a link."""
     database = [f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
-    for place in (out / name for name in ("masks", ORIGINALS, *database, KEYS)):
+    names: list[str | Path] = ["masks", ORIGINALS, *database, KEYS]
+    for place in (out / name for name in names):
         if leads_out(place, out):
             msg = f"{place}: a link leads out of {out}; remove the link"
             raise UsageError(msg)
@@ -68,7 +69,7 @@ def read_keys(folder: Path) -> dict[str, list[str]]:
         msg = f"{path}: cannot be read as JSON ({error}); correct or remove it"
         raise UsageError(msg) from error
     rows = table.items() if isinstance(table, dict) else [("", None)]
-    keys = {action: [key] if isinstance(key, str) else key for action, key in rows}
+    keys: dict[str, Any] = {action: [key] if isinstance(key, str) else key for action, key in rows}
     for several in keys.values():
         if not isinstance(several, list) or not all(isinstance(key, str) for key in several):
             example = '{"done": "w", "next": ["n", "PageDown"]}'

@@ -48,7 +48,7 @@ TIMM: dict[Any, str] = {
     int: "base_width cardinality depth embed_dim reg_tokens stem_width",
     str: "act_layer feature_location norm_layer stem_type",
     Sequence[int]: "channels depths dims embed_dims global_attn_indexes layers stages",
-    Sequence[Literal[*range(-8, 16)]]: "out_indices",  # type: ignore[valid-type]
+    Sequence[Literal[*range(-8, 16)]]: "out_indices",  # type: ignore[misc]
     int | Sequence[int]: "img_size num_heads patch_size window_size",
     Mapping[str, Any]: "block_args",
 }
@@ -170,7 +170,7 @@ def _check_arguments(part: type, arguments: object) -> None:
 @cache
 def _schema(part: type) -> type[BaseModel]:
     """Return the schema of the arguments that a description may give to a part or a layer."""
-    hints = get_type_hints(part.__init__)
+    hints = get_type_hints(part.__init__)  # type: ignore[misc]
     if "shared" in hints:
         hints |= get_type_hints(Shared)
     timm = {name: hint for hint, names in TIMM.items() for name in names.split()}

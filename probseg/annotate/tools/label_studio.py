@@ -271,8 +271,8 @@ def asked(body: Mapping[str, Any]) -> Question | None:
             msg = f"`type` must be keypointlabels or rectanglelabels, got {kind!r:.200}"
             raise ValueError(msg)
         label = value[kind][0]
-        names = ("x", "y", "width", "height") if kind == "rectanglelabels" else ("x", "y")
-        shares = [check_number(value[name], name) / 100 for name in names]
+        sizes = ("width", "height") if kind == "rectanglelabels" else ()
+        shares = [check_number(value[name], name) / 100 for name in ("x", "y", *sizes)]
         x, y, *sides = (share * (width, height)[n % 2] for n, share in enumerate(shares))
         if sides:
             box = (x, y, x + sides[0], y + sides[1])

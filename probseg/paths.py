@@ -85,6 +85,17 @@ def leads_out(path: Path, folder: Path) -> bool:
     return not any(real.is_relative_to(os.path.realpath(home)) for home in homes)
 
 
+def follows(path: Path) -> bool:
+    """Return whether the person trusts the links of data sets: all of them, or those to their data.
+
+    The first is said by `PROBSEG_FOLLOW_LINKS=1`, the second by `PROBSEG_DATA`.
+    """
+    if os.environ.get("PROBSEG_FOLLOW_LINKS") == "1":
+        return True
+    data = os.environ.get("PROBSEG_DATA")
+    return bool(data) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(str(data)))
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file so that a process killed meanwhile leaves the old one or the new one.

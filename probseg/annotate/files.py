@@ -211,7 +211,10 @@ class MaskFiles(NamedTuple):
 
 def mask_files(folder: Path, names: MaskNames) -> MaskFiles:
     """List the files in `masks/`; what is in them is not looked at."""
-    files, refused = sort_pictures(folder / "masks", LOSSLESS_SUFFIXES, folder)
+    # No link is trusted: copies of the files are kept in the folder, which may be sent back.
+    files, refused = sort_pictures(
+        folder / "masks", LOSSLESS_SUFFIXES, folder, trusted=lambda path: False
+    )
     owned: dict[str, list[Path]] = defaultdict(list)
     for stem, path in files.items():
         owner = names.owner(stem)

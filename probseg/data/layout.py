@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
 from probseg.errors import DataError
-from probseg.paths import LEADS_OUT, data_dir, leads_out
+from probseg.paths import LEADS_OUT, data_dir, follows, leads_out
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -36,12 +36,13 @@ def picture_files(
 ) -> dict[str, Path]:
     """Map the stems of the picture files in a folder, which may be missing, to their paths.
 
-    Two files of one stem are refused, and links out of `root` (by default the folder).
+    Two files of one stem are refused, and links out of `root` (by default the folder) unless the
+    person `follows` them.
     """
     paths = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
     for path in paths:
-        if leads_out(path, root or place):
-            msg = f"{path}: {LEADS_OUT}"
+        if leads_out(path, root or place) and not follows(path):
+            msg = f"{path}: {LEADS_OUT}, or set PROBSEG_FOLLOW_LINKS=1 if you made the link"
             raise DataError(msg)
     for path, first in of_one_stem(paths).items():
         msg = f"{path}: {second_of_a_stem(first)}"
@@ -52,12 +53,15 @@ def picture_files(
 
 
 def sort_pictures(
-    place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES, root: Path | None = None
+    place: Path,
+    suffixes: Sequence[str] = IMAGE_SUFFIXES,
+    root: Path | None = None,
+    trusted: Callable[[Path], bool] = follows,
 ) -> tuple[dict[str, Path], dict[Path, str]]:
     """Return the pictures in a folder that are read, by their stems, and why others are not."""
     files, refused = [], {}
     for path in list_pictures(place, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
-        if leads_out(path, root or place):
+        if leads_out(path, root or place) and not trusted(path):
             refused[path] = LEADS_OUT
         elif path.suffix.lower() in suffixes:
             files.append(path)

@@ -402,6 +402,11 @@ def test_data_sets_name_links_out_of_their_folder(tmp_path):
         with pytest.raises(DataError, match=rf"{place}/photo0\.png: {LEADS_OUT}"):
             ImageMaskFolder(root)
         assert main(["data", "check", str(root)]) in (1, 2)
+        for name, value in (("PROBSEG_FOLLOW_LINKS", "1"), ("PROBSEG_DATA", secret.parent)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(name, str(value))
+                if place == "images":
+                    assert len(ImageMaskFolder(root)) == 1, "links of one's own are followed"
 
 
 @pytest.mark.parametrize("victim", ["../victim", "{outside}/victim", "masks/../../victim"])

@@ -260,7 +260,7 @@ def open_database(path: Path) -> sqlite3.Connection:
             f"make the folder writable, or {WAY_OUT}"
         )
         raise UsageError(msg) from error
-    except (sqlite3.Error, MemoryError, OverflowError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError) as error:
         msg = f"{path}: is damaged or not a database of annotations ({error}); {WAY_OUT}"
         raise UsageError(msg) from error
 

@@ -206,9 +206,10 @@ class InteractiveSegmentation(NetworkTask):
 
         Logits and prompts are those of the first annotator of each crop in the last round.
         """
-        images, masks = batch.images.float() / 255, batch.masks
+        crops = batch.images.float() / 255
+        images, masks = crops, batch.masks
         if self.second_looks:
-            images, masks = halve(images, masks)
+            images, masks = halve(crops, masks)
         masks = masks.repeat_interleave(self.annotators, dim=0)
         seeds = batch.seeds
         if self.annotators > 1:  # a seed for each of them
@@ -225,7 +226,7 @@ class InteractiveSegmentation(NetworkTask):
             answers = [TrainedAnswer(self.model.raw_logits(encoded, prompts), masks, prompts)]
         last = answers[-1]
         if self.second_looks:
-            answers = [*answers, *self._look_again(batch, last, rows)]
+            answers = [*answers, *self._look_again(crops, batch, last, rows)]
         losses = [self.loss(logits.main, truth) for logits, truth, _ in answers]
         loss = torch.stack(losses).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
@@ -262,11 +263,11 @@ class InteractiveSegmentation(NetworkTask):
         }
 
     def _look_again(
-        self, batch: TrainBatch, last: TrainedAnswer, rows: slice
+        self, crops: Tensor, batch: TrainBatch, last: TrainedAnswer, rows: slice
     ) -> Iterator[TrainedAnswer]:
         """Answer a window around the last click of each crop, before and after one more click."""
         logits = last.logits.main.detach()[rows]
-        look = look_again(batch.images.float() / 255, batch.masks, last.prompts.at(rows), logits)
+        look = look_again(crops, batch.masks, last.prompts.at(rows), logits)
         encoded = self.model.encode(look.images)
         first = self.model.raw_logits(encoded, look.prompts)
         yield TrainedAnswer(first, look.masks, look.prompts)

@@ -127,20 +127,6 @@ def test_ctrl_c_while_the_command_line_is_read(monkeypatch, capsys):
     assert "Ctrl-C" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", [["--model.model", "{}"], ["--model.model={}"]])
-def test_a_model_file_leaves_nothing_of_the_model_before(form, capsys):
-    chosen = [part.format("configs/model/resnet50_deeplab.yaml") for part in form]
-    arguments = ["fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml", *chosen]
-    with pytest.raises(SystemExit, match=r"^0$"):
-        command(*arguments, "--model.model.backbone.output_stride=8", "--print_config")
-    model = yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["model"]["init_args"]
-    assert model["backbone"]["class_path"] == "probseg.backbones.ResNet"
-    assert model["backbone"]["init_args"]["options"] is None
-    assert model["backbone"]["init_args"]["output_stride"] == 8, "later options still count"
-    assert model["decoder"]["init_args"]["channels"] == 256
-    assert (model["working_size"], model["click_maps"]) == (None, None)
-
-
 @each(
     ("arguments", "added"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -43,18 +44,30 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 REPOSITORY = Path(__file__).resolve().parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Leave out tests of processes where nothing has changed: `--touched-since COMMIT`."""
+    parser.addoption(
+        "--touched-since", metavar="COMMIT", help="run `process` tests of rooms changed since"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the files in their order: by default, those of few and long tests come last, alone."""
     config.option.loadscopereorder = False
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; those that compile networks come last.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out processes of untouched rooms; the files that take longest run first.
 
-    No process forked after a compilation can train, see
+    Those that compile networks come last: no process forked after a compilation can train, see
     https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork. Seconds are those of the last
     `make seconds`.
     """
+    if since := config.getoption("--touched-since"):
+        rooms = touched_rooms(since)
+        left_out = [item for item in items if _is_left_out(item, rooms)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     texts = {path: path.read_text("utf-8") for path in {item.path for item in items}}
     seconds = json.loads((REPOSITORY / "tests" / "seconds.json").read_text())
 
@@ -63,6 +76,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return "torch.compile" in texts[item.path], -seconds.get(name, 0)
 
     items.sort(key=place)
+
+
+def touched_rooms(since: str) -> set[str]:
+    """Name the folders of `probseg` and `tests` that differ from a commit; "*" stands for all."""
+    git = ["git", "-C", str(REPOSITORY), "diff", "--name-only", since]
+    paths = [Path(line) for line in subprocess.check_output(git, text=True).splitlines()]
+    rooms = {path.parts[1] for path in paths if path.parts[0] in ("probseg", "tests")}
+    for_all = ("conftest.py", "pyproject.toml", "probseg/*.py", "tests/support/*")
+    return {"*"} if any(path.match(p) for path in paths for p in for_all) else rooms
+
+
+def _is_left_out(item: pytest.Item, rooms: set[str]) -> bool:
+    room = item.path.relative_to(REPOSITORY).parts[1]
+    return item.get_closest_marker("process") is not None and not rooms & {room, "*"}
 
 
 @pytest.hookimpl(optionalhook=True)

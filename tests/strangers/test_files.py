@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy._core.numeric import _frombuffer
+from PIL import ExifTags, Image
 from scipy.io import savemat
 
 from probseg.cli import main
@@ -31,6 +32,7 @@ from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError
 from probseg.evaluation.records import read_objects, write_objects
 from probseg.formats import brush, run_lengths
+from probseg.images import read_image
 from probseg.texts import ShallowJSON, from_cell, read_yaml, write_rows
 from support.confined import confined
 from support.result_folders import record, rising, write_result
@@ -313,6 +315,26 @@ def test_configurations(tmp_path):
     seen = confined(lambda: main(["test", "--config", str(path)]))
     assert seen.status == 2
     assert DEEP in seen.text
+
+
+PICTURES = {
+    "a WebP of 38 bytes": ("WEBP", 7000, {"lossless": True}, "49 million pixels in 0.0 MB"),
+    "a turned PNG": ("PNG", 7600, {}, ""),
+    "a JPEG in several scans": ("JPEG", 7000, {"progressive": True, "quality": 1}, "49 million"),
+}
+
+
+@pytest.mark.parametrize("row", PICTURES)
+def test_pictures(row, tmp_path):
+    kind, side, options, words = PICTURES[row]
+    path, exif = tmp_path / "a.jpg", Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (side, side)).save(path, kind, exif=exif, **options)
+    assert path.stat().st_size < 10**6
+    seen = confined(lambda: read_image(path))
+    assert seen.status == (2 if words else 0), seen.text
+    assert words in seen.text
+    assert seen.peak < MOST
 
 
 RESULTS = {

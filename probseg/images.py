@@ -20,6 +20,8 @@ from PIL.TiffImagePlugin import (
     PHOTOMETRIC_INTERPRETATION,
     PLANAR_CONFIGURATION,
     SAMPLEFORMAT,
+    TILELENGTH,
+    TILEWIDTH,
     TiffImageFile,
 )
 
@@ -77,8 +79,6 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
             raise DataError(msg)
         size = file.stat().st_size if isinstance(file, Path) else file.seek(0, io.SEEK_END)
         with Image.open(file, formats=decoders()) as picture:
-            if math.prod(picture.size) > MAX_PIXELS:  # Pillow itself refuses twice as many
-                raise _too_large(name)
             _refuse_bomb(picture, size, name)
             _refuse_misread(picture, name)
             yield picture
@@ -96,12 +96,18 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
 
 
 def _refuse_bomb(picture: Image.Image, size: int, name: Path | str) -> None:
-    """Raise a `DataError` for a large picture in a file that is too small for a photograph."""
+    """Raise a `DataError` for too many pixels, or more than a photograph of so many bytes has."""
+    pixels = math.prod(picture.size)
+    if isinstance(picture, TiffImageFile):  # a tile is decoded whole
+        pixels = max(
+            pixels, math.prod(picture.tag_v2.get(tag, 0) for tag in (TILEWIDTH, TILELENGTH))
+        )
+    if pixels > MAX_PIXELS:  # Pillow itself refuses twice as many
+        raise _too_large(name)
     taken = DECODING.get(picture.format or "", 5 if picture.mode in ("1", "L", "P") else 8)
-    if math.prod(picture.size) * taken > max(SMALL, SMALL // 10**6 * size):
-        megapixels = math.prod(picture.size) / 1e6
+    if pixels * taken > max(SMALL, SMALL // 10**6 * size):
         msg = (
-            f"{name}: has {megapixels:.0f} million pixels in {size / 1e6:.1f} MB, as files that "
+            f"{name}: has {pixels / 1e6:.0f} million pixels in {size / 1e6:.1f} MB, as files that "
             "fill the memory have, and is not decoded; scale it down, or cut it into several images"
         )
         raise DataError(msg)

@@ -20,6 +20,8 @@ from PIL.TiffImagePlugin import (
     PHOTOMETRIC_INTERPRETATION,
     PLANAR_CONFIGURATION,
     SAMPLEFORMAT,
+    TILELENGTH,
+    TILEWIDTH,
     TiffImageFile,
 )
 
@@ -29,6 +31,12 @@ from probseg.picture_formats import decoders, foreign_content, not_supported
 MAX_PIXELS = 89_478_485
 """Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
 
+SMALL = 500_000_000
+"""Bytes that the pixels of a file of a megabyte may take; a larger file may take more in ratio."""
+
+DECODING = {"JPEG": 12, "MPO": 12, "WEBP": 16, "HEIF": 16}
+"""Most bytes of a pixel while it is read; in other formats 5 of a grey one, 8 of a colour."""
+
 STRIP = 1 << 20
 """Pixels that are converted at a time: whole copies of a large image would take gigabytes."""
 
@@ -37,6 +45,17 @@ GREY_WEIGHTS = (0.299, 0.587, 0.114)
 
 TURNED = (5, 6, 7, 8)
 """Values of the EXIF orientation with which rows become columns."""
+
+STORED: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
+    2: lambda upright: upright[:, ::-1],
+    3: lambda upright: upright[::-1, ::-1],
+    4: lambda upright: upright[::-1],
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: np.rot90,
+    7: lambda upright: upright[::-1, ::-1].swapaxes(0, 1),
+    8: lambda upright: np.rot90(upright, -1),
+}
+"""Views of upright pixels as a file of the EXIF orientation has them."""
 
 
 @contextmanager
@@ -58,9 +77,9 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         if reason := not_supported(name):
             msg = f"`{name}`: {reason}"
             raise DataError(msg)
+        size = file.stat().st_size if isinstance(file, Path) else file.seek(0, io.SEEK_END)
         with Image.open(file, formats=decoders()) as picture:
-            if math.prod(picture.size) > MAX_PIXELS:  # Pillow itself refuses twice as many
-                raise _too_large(name)
+            _refuse_bomb(picture, size, name)
             _refuse_misread(picture, name)
             yield picture
     except (DataError, MemoryError):  # the second says nothing about the file
@@ -74,6 +93,24 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         raise _unreadable(name, error) from error
     except Exception as error:
         raise _unreadable(name, error) from error
+
+
+def _refuse_bomb(picture: Image.Image, size: int, name: Path | str) -> None:
+    """Raise a `DataError` for too many pixels, or more than a photograph of so many bytes has."""
+    pixels = math.prod(picture.size)
+    if isinstance(picture, TiffImageFile):  # a tile is decoded whole
+        pixels = max(
+            pixels, math.prod(picture.tag_v2.get(tag, 0) for tag in (TILEWIDTH, TILELENGTH))
+        )
+    if pixels > MAX_PIXELS:  # Pillow itself refuses twice as many
+        raise _too_large(name)
+    taken = DECODING.get(picture.format or "", 5 if picture.mode in ("1", "L", "P") else 8)
+    if pixels * taken > max(SMALL, SMALL // 10**6 * size):
+        msg = (
+            f"{name}: has {pixels / 1e6:.0f} million pixels in {size / 1e6:.1f} MB, as files that "
+            "fill the memory have, and is not decoded; scale it down, or cut it into several images"
+        )
+        raise DataError(msg)
 
 
 def _refuse_misread(picture: Image.Image, name: Path | str) -> None:
@@ -227,7 +264,7 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
     if picture.mode == "F":
         msg = f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
         raise DataError(msg)
-    picture = upright(picture)
+    _load(picture)
     if picture.mode.startswith("I"):
         return _deep_grey(picture, name)
     alpha = picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
@@ -263,18 +300,21 @@ def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
 def by_strips(
     picture: Image.Image, convert: Callable[[Image.Image], Image.Image | npt.NDArray[Any]]
 ) -> npt.NDArray[np.uint8]:
-    """Return the pixels of a decoded image, of which Pillow would make two copies on the way.
+    """Return the pixels of a decoded image, upright, of which Pillow would make copies on the way.
 
     Args:
         picture: The image.
         convert: Returns the pixels of a strip, numbers of 0 to 255.
     """
-    pixels = np.empty(0, np.uint8)
+    orientation = picture.getexif().get(ExifTags.Base.Orientation, 1)
+    size = picture.size if orientation in TURNED else picture.size[::-1]
+    pixels = as_stored = np.empty(0, np.uint8)
     for top, strip in strips(picture):
         part = np.asarray(convert(strip))
         if not top:
-            pixels = np.empty((picture.height, *part.shape[1:]), np.uint8)
-        pixels[top : top + strip.height] = part
+            pixels = np.empty((*size, *part.shape[2:]), np.uint8)
+            as_stored = STORED.get(orientation, lambda upright: upright)(pixels)
+        as_stored[top : top + strip.height] = part
     return pixels
 
 
@@ -290,14 +330,21 @@ def _rgba(picture: Image.Image) -> Image.Image:
     return (picture.convert("LA") if picture.mode == "La" else picture).convert("RGBA")
 
 
+def _load(picture: Image.Image) -> None:
+    """Decode an image."""
+    if not isinstance(picture, TiffImageFile):
+        picture.load()
+        return
+    # Pillow turns these itself. It maps those that it opened by name into memory, in the size of
+    # the turned image, which mixes the rows of some modes up.
+    name, picture.filename = picture.filename, ""
+    picture.load()
+    picture.filename = name
+
+
 def upright(picture: Image.Image) -> Image.Image:
     """Return an image, decoded, with the rotation that is noted in its EXIF data carried out."""
-    if isinstance(picture, TiffImageFile):
-        # Pillow turns these itself. It maps those that it opened by name into memory, in the size
-        # of the turned image, which mixes the rows of some modes up.
-        name, picture.filename = picture.filename, ""
-        picture.load()
-        picture.filename = name
+    _load(picture)
     if picture.getexif().get(ExifTags.Base.Orientation, 1) == 1:
         return picture
     return ImageOps.exif_transpose(picture)

@@ -7,6 +7,7 @@ as ever: what is left out is imported when somebody uses it.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,15 +22,18 @@ from torch._compile import _disable_dynamo
 def import_timm() -> ModuleType:
     """Import timm, and return it."""
     if "timm" not in sys.modules:
-        with _put_off(_Compiler("torch._dynamo.utils")):  # for torchvision.ops.roi_align
-            import_module("torchvision")
-        disable = torch.compiler.disable
+        disable, collects = torch.compiler.disable, gc.isenabled()
         torch.compiler.disable = _disable
+        gc.disable()  # imports leave no rubbish, and a collection looks at all that torch has made
         try:
+            with _put_off(_Compiler("torch._dynamo.utils")):  # for torchvision.ops.roi_align
+                import_module("torchvision")
             with _put_off(_PutOff("wandb")):  # timm.utils.summary: reports of timm's own trainings
                 return import_module("timm")
         finally:
             torch.compiler.disable = disable
+            if collects:
+                gc.enable()
     return import_module("timm")
 
 

@@ -46,7 +46,7 @@ MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 """The byte-order mark as text, which joined files have between them too."""
 
 
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 """Beginning of a text that a spreadsheet would compute, perhaps behind apostrophes."""
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy._core.numeric import _frombuffer
+from PIL import ExifTags, Image
 from scipy.io import savemat
 
 from probseg.cli import main
@@ -31,9 +32,11 @@ from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError
 from probseg.evaluation.records import read_objects, write_objects
 from probseg.formats import brush, run_lengths
+from probseg.images import read_image
 from probseg.texts import ShallowJSON, from_cell, read_yaml, write_rows
 from support.confined import confined
 from support.result_folders import record, rising, write_result
+from support.rows import each
 
 MOST = 500
 """Megabytes that a file of at most one megabyte may take."""
@@ -315,6 +318,45 @@ def test_configurations(tmp_path):
     assert DEEP in seen.text
 
 
+PICTURES = {
+    "a WebP of 38 bytes": ("WEBP", 7000, {"lossless": True}, "49 million pixels in 0.0 MB"),
+    "a turned PNG": ("PNG", 7600, {}, ""),
+    "a JPEG in several scans": ("JPEG", 7000, {"progressive": True, "quality": 1}, "49 million"),
+}
+
+
+@pytest.mark.parametrize("row", PICTURES)
+def test_pictures(row, tmp_path):
+    kind, side, options, words = PICTURES[row]
+    path, exif = tmp_path / "a.jpg", Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (side, side)).save(path, kind, exif=exif, **options)
+    assert path.stat().st_size < 10**6
+    seen = confined(lambda: read_image(path))
+    assert seen.status == (2 if words else 0), seen.text
+    assert words in seen.text
+    assert seen.peak < MOST
+
+
+def tiff(side):
+    """A TIFF of 16 x 16 pixels in one tile of zeros."""
+    packer, line = zlib.compressobj(1), bytes(3 * side)
+    content = b"".join(packer.compress(line) for _ in range(side)) + packer.flush()
+    sizes = {256: 16, 257: 16, 258: 8, 259: 8, 262: 2, 277: 3, 284: 1, 322: side, 323: side}
+    entries = [*sizes.items(), (324, 256), (325, len(content))]
+    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
+    return (b"II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + tags).ljust(256, b"\0") + content
+
+
+@each(("side", "status"), [(16, 0), (8000, 2), (10_000, 2)])
+def test_a_tile_is_as_large_as_a_picture(tmp_path, side, status):
+    path = tmp_path / "a.tif"
+    path.write_bytes(tiff(side))
+    seen = confined(lambda: read_image(path))
+    assert (seen.status, "million pixels" in seen.text) == (status, bool(status)), seen.text
+    assert seen.peak < 100
+
+
 RESULTS = {
     "clicks": ({"protocol": {"max_clicks": 10**9}}, "expected lines for 0 to 1000000000 clicks"),
     "no number of clicks": ({"protocol": {"max_clicks": "9"}}, "has max_clicks '9', of another"),
@@ -363,7 +405,7 @@ def test_only_one_reader_opens_pictures_and_one_writer_makes_tables(repository):
     assert not {*others, "np.fromfile", "pickle.load", "pickle.loads"} & calls.keys()
 
 
-CELLS = st.text("=+-@\t\r\n'a1,\" ", max_size=5) | st.text(max_size=5)
+CELLS = st.text("=+-@\uff1d\uff0b\uff0d\uff20\t\r\n'a1,\" ", max_size=5) | st.text(max_size=5)
 
 
 @given(
@@ -377,7 +419,7 @@ def test_cells_are_no_formulas_and_come_back(rows):
     for row, cells in zip(rows, again, strict=True):
         for value, cell in zip(row, cells, strict=True):
             if isinstance(value, str):
-                assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+                assert not cell.startswith((*"=+-@\uff1d\uff0b\uff0d\uff20", "\t", "\r"))
                 assert from_cell(cell) == value
             else:
                 assert type(value)(cell) == value

@@ -15,7 +15,6 @@ from probseg.data import (
     EVALUATION_SETS,
     COCOInstances,
     ImageMaskFolder,
-    InteractiveDataModule,
 )
 from probseg.data.base import PublishedDataset
 from probseg.data.published import PUBLISHED
@@ -199,17 +198,6 @@ def test_samples(name, tmp_path):
     if data.areas is not None:
         assert data.areas.dtype == np.int64
         assert data.areas.tolist() == [(sample.mask == 1).sum() for sample in samples]
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_training_batches(name, tmp_path):
-    data = drawn(name, tmp_path)[1]()
-    module = InteractiveDataModule(train=data, batch_size=2, crop_size=32, num_workers=0)
-    batches = list(module.train_dataloader())
-    assert len(batches) == len(data) // 2
-    for batch in batches:
-        assert batch.images.shape == (2, 3, 32, 32)
-        assert (batch.masks == 1).any(dim=(1, 2)).all()
 
 
 @pytest.mark.parametrize("name", [name for name, drawn in SETS.items() if drawn.places])

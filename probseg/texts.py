@@ -173,12 +173,9 @@ def from_cell(text: str) -> str:
 
 
 class ShallowJSON:
-    """Reads JSON from a file, and raises a `ValueError` where it is nested more than `DEPTH` deep.
+    """Reads JSON in UTF-8, and raises a `ValueError` where it is nested more than `DEPTH` deep.
 
     Readers of JSON need memory for each level; ijson even for the path to it.
-
-    Args:
-        file: Bytes in UTF-8.
     """
 
     def __init__(self, file: BinaryIO) -> None:

@@ -107,9 +107,6 @@ class SamplePhotos(InteractiveDataset):
     Made to try things out without a download; for published numbers it is far too small. A sample
     is named after its photograph and object, as in `coffee/cup`, or after the photograph alone if
     both have the same name, as in `cat`.
-
-    Raises:
-        DataError: If a photograph is not installed.
     """
 
     name = "SamplePhotos"

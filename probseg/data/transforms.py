@@ -70,16 +70,10 @@ class TrainingCrop:
     `PhotometricAugmentation`. Outside the photograph the image is black and the mask ignored.
     Labels are never blended.
 
-    Args:
-        size: Side of the square result in pixels.
-        scale: Smallest and largest size of the padded crop relative to `size`; above 1 only a
-            part of it, always with some of the object, is seen.
-        padding: Smallest and largest margin around the object, as fractions of the longer side of
-            its box. The share of the crop that the box takes is log-uniform between them: small
-            objects in large surroundings are as frequent as large ones.
-
-    Raises:
-        ValueError: If an argument is out of range.
+    `scale` is the size of the padded crop relative to `size`; above 1 only a part of it, always
+    with some of the object, is seen. The share of the crop that the object's box takes is log-
+    uniform between the limits of `padding`, fractions of its longer side: small objects in large
+    surroundings are as frequent as large ones.
     """
 
     def __init__(

@@ -30,16 +30,12 @@ _RIGHT, _DOWN = np.array([[1, 0, -1, 0], [0, 1, 0, -1]])
 
 
 class Polygon(NamedTuple):
-    """One part of an object.
+    """One part of an object."""
 
-    Args:
-        outer: Corners of the outline `(x, y)` on the borders of pixels, float64, shape
-            `(N, 2)`; clockwise on the screen, the last corner is joined to the first.
-        holes: The same of each hole, counterclockwise.
-    """
-
+    # corners of the outline `(x, y)` on the borders of pixels, float64, shape `(N, 2)`; clockwise
+    # on the screen, the last corner is joined to the first
     outer: Points
-    holes: tuple[Points, ...] = ()
+    holes: tuple[Points, ...] = ()  # the same of each hole, counterclockwise
 
 
 def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:

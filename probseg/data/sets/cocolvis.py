@@ -33,6 +33,7 @@ class COCOLVIS(InteractiveDataset):
     `<split>/images/<id>.jpg`. The objects of a photograph are drawn in a few layers such that
     none hides another. The annotations order them in a tree, for instance the wheels of a car
     below the car: every node is an object here, and the mask of an object contains those below it.
+    Regions of stuff, such as sky, are no objects.
 
     The pickles are read without trust, once: what they hold is checked and kept in a folder
     `.probseg` next to them, which takes minutes and about as much room as the pickles. A file
@@ -42,13 +43,7 @@ class COCOLVIS(InteractiveDataset):
         split: `"train"` or `"val"`.
         root: The folder with the folders of the splits; by default `COCOLVIS`, `cocolvis` or
             `LVIS` inside `$PROBSEG_DATA` or `./data`.
-        stuff: Whether regions of stuff, such as sky, are objects too.
         min_area: Objects with fewer pixels are left out.
-
-    Raises:
-        DatasetNotFoundError: If the annotations or a folder are not there.
-        DataError: If the annotations cannot be read or hold anything but data, an image is missing,
-            or nothing is left.
     """
 
     name = "COCOLVIS"
@@ -58,7 +53,6 @@ class COCOLVIS(InteractiveDataset):
         self,
         split: Literal["train", "val"] = "train",
         root: Path | str | None = None,
-        stuff: bool = False,
         min_area: int = 400,
     ) -> None:
         top = chosen_root(root, "COCOLVIS", "cocolvis", "LVIS")
@@ -80,13 +74,12 @@ class COCOLVIS(InteractiveDataset):
         options = {"split": split, "columns": " ".join(_Object._fields)}
         self.index = cached("cocolvis", [annotations, masks], options, build, self.root)
         _check_images(self.root, (name.decode() for name in self.index["photos"]))
-        chosen = self.index["area"] >= max(min_area, 1)
-        if not stuff:
-            chosen &= ~self.index["stuff"]
-        self.rows = np.flatnonzero(chosen)  # of the index, for each object
+        # of the index, for each object
+        self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
         if not len(self.rows):
             msg = f"{annotations}: no object of at least {min_area} pixels (`min_area`)"
             raise DataError(msg)
+        self._areas = self.index["area"][self.rows].astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -107,12 +100,6 @@ class COCOLVIS(InteractiveDataset):
         mask = (_read_layer(content, masks) == self.index["number"][row]).astype(np.uint8)
         return Sample(image, mask, self.object_name(index), self.name, photo)
 
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape `(len(self),)`."""
-        areas: npt.NDArray[np.int64] = self.index["area"][self.rows].astype(np.int64)
-        return areas
-
     def object_name(self, index: int) -> str:
         """Return the photograph and the object's place in its annotations."""
         return f"{self._photo(index)}#{self.index['key'][self.rows[index]]}"
@@ -123,7 +110,7 @@ class _Photo(NamedTuple):
 
     name: str
     things: list[int]  # places in the list of its objects
-    first_stuff: int  # the objects from here on are stuff
+    first_stuff: int  # the objects from here on are regions of stuff, such as sky
 
 
 class _Object(NamedTuple):
@@ -133,7 +120,6 @@ class _Object(NamedTuple):
     layer: int
     number: int  # its value in the layer
     area: int
-    stuff: bool
 
 
 def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
@@ -159,13 +145,12 @@ def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
             with _writing(place):
                 file.writelines(layers)
                 file.flush()
-        kinds = {"number": np.uint8, "stuff": np.bool_}
         return {
             "photos": np.array([photo.name.encode() for photo in photos], dtype="S"),
             "starts": np.array(starts),
             # the content of the layers stays in the file
             "content": np.memmap(file, np.uint8, mode="r") if starts[-1] else np.empty(0, np.uint8),
-            **{name: np.array(c).astype(kinds.get(name, np.int32)) for name, c in columns.items()},
+            **{name: np.array(column, np.int32) for name, column in columns.items()},
         }
 
 
@@ -247,10 +232,9 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
     for content in contents:
         check_same_size(size, _size_of_layer(content, path), image, path)
         counts.append(count_values(_read_layer(content, path)))
-    keys = (*photo.things, *range(photo.first_stuff, len(places)))
     objects = [
-        _Object(key, layer, number, int(counts[layer][number]), key >= photo.first_stuff)
-        for key, (layer, number) in ((key, places[key]) for key in keys)
+        _Object(key, layer, number, int(counts[layer][number]))
+        for key, (layer, number) in ((key, places[key]) for key in photo.things)
     ]
     return contents, objects
 

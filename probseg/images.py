@@ -47,12 +47,12 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
     decoders raise a dozen kinds for broken files.
     """
     if isinstance(file, Path) and not file.is_file():
-        reason = "no such file; check the folder and the spelling of the name"
+        absence = "no such file; check the folder and the spelling of the name"
         if file.is_dir():
-            reason = "is a folder, expected an image file; rename or remove it"
+            absence = "is a folder, expected an image file; rename or remove it"
         elif file.is_symlink():
-            reason = f"is a link to {file.readlink()}, where no file is; mend or remove the link"
-        msg = f"{name}: {reason}"
+            absence = f"is a link to {file.readlink()}, where no file is; mend or remove the link"
+        msg = f"{name}: {absence}"
         raise DataError(msg)
     try:
         if reason := not_supported(name):

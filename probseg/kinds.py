@@ -38,16 +38,12 @@ KINDS: dict[str, dict[str, str]] = {
         "serve": "probseg.annotate.verbs.run_serve",
         "tune": "probseg.lab.tuning.run",
     },
-    "data_verb": {
-        "convert": "probseg.convert.verb.add_verb",
-    },
+    "data_verb": {"convert": "probseg.convert.verb.add_verb"},
     "annotation_export": {
         "file_names": "probseg.convert.EXPORTS",
         "write": "probseg.convert.export",
     },
-    "data_comparison": {
-        "against": "probseg.lab.leakage.compare",
-    },
+    "data_comparison": {"against": "probseg.lab.leakage.compare"},
     "zoo_verb": {
         "import": "probseg.peers.verb.add_import",
         "publish": "probseg.release.verbs.add_publish",
@@ -78,12 +74,8 @@ KINDS: dict[str, dict[str, str]] = {
         "SimpleClickDecoder": "probseg.peers.simpleclick.SimpleClickDecoder",
         "WindowedViT": "probseg.peers.simpleclick.WindowedViT",
     },
-    "data_module": {
-        "SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule",
-    },
-    "reevaluation": {
-        "semantic": "probseg.semantic.prediction.evaluate",
-    },
+    "data_module": {"SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule"},
+    "reevaluation": {"semantic": "probseg.semantic.prediction.evaluate"},
     "semantic_dataset": {
         "COCOObjects": "probseg.semantic.sets.COCOObjects",
         "COCOStuff10k": "probseg.semantic.sets.COCOStuff10k",

@@ -104,14 +104,13 @@ def _opened(path: Path, way_out: str) -> io.BufferedReader:
         raise DataError(msg)
     try:
         return path.open("rb")
-    except FileNotFoundError as error:
-        msg = f"{path}: no such file; {way_out}"
-        raise DataError(msg) from error
-    except IsADirectoryError as error:
-        msg = f"{path}: is a folder, expected a text file; {way_out}"
-        raise DataError(msg) from error
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); {way_out}"
+        reason = f"cannot be read ({error.strerror})"
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file"
+        elif path.is_dir():
+            reason = "is a folder, expected a text file"
+        msg = f"{path}: {reason}; {way_out}"
         raise DataError(msg) from error
 
 

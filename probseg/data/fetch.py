@@ -301,7 +301,12 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
 
 def _receive(url: str, part: Path, progress: Progress) -> None:
     """Append the missing bytes to a part, or fetch it from its beginning."""
-    known = _read_state(part, url)
+    try:
+        known: _Origin | None = _Origin(**json.loads(_state(part).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        known = None
+    if known is not None and (known.url != url or _size(part) > (known.size or -1)):
+        known = None  # which must not be continued
     start = _size(part) if known is not None else 0
     if known is not None and start == known.size:
         return
@@ -396,16 +401,6 @@ def _store(
 
 def _state(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
-
-
-def _read_state(part: Path, url: str) -> _Origin | None:
-    """Return the origin of a part, or None if it must not be continued."""
-    try:
-        known = _Origin(**json.loads(_state(part).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
-    fits = known.url == url and known.size is not None and _size(part) <= known.size
-    return known if fits else None
 
 
 def _forget(part: Path) -> None:

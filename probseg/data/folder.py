@@ -24,11 +24,7 @@ from probseg.data.layout import (
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
-from probseg.images import (
-    check_same_size,
-    image_size,
-    read_image,
-)
+from probseg.images import check_same_size, image_size, read_image
 from probseg.masks import RULES, read_object, read_objects
 from probseg.object_numbers import count_values
 from probseg.paths import data_dir, find_data

@@ -114,12 +114,7 @@ def draw_yolo(folder):
     return place, 3, 3
 
 
-SOURCES = {
-    "coco": draw_coco,
-    "label-studio": draw_label_studio,
-    "png": draw_png,
-    "yolo": draw_yolo,
-}
+SOURCES = {"coco": draw_coco, "label-studio": draw_label_studio, "png": draw_png, "yolo": draw_yolo}
 
 
 def count(place, form):

@@ -3,19 +3,11 @@
 import os
 import pickle
 import shutil
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from probseg.data import (
-    COCO,
-    DATASETS,
-    EVALUATION_SETS,
-    COCOInstances,
-    ImageMaskFolder,
-)
+from probseg.data import COCO, DATASETS, EVALUATION_SETS, COCOInstances, ImageMaskFolder
 from probseg.data.base import PublishedDataset
 from probseg.data.published import PUBLISHED
 from probseg.errors import DataError, DatasetNotFoundError
@@ -31,33 +23,14 @@ def drawn(name, root):
     return root, lambda **options: SETS[name].open(root, **options)
 
 
-class Layout(NamedTuple):
-    """What tests break in a drawn set; None for what it does not have.
-
-    Args:
-        parts: Files and folders that have to be there; some of them go together.
-        words: Of the error where one of them is not.
-        listed: Files that are listed or needed, and words of the error where they are not there.
-        index: Where it reads what it keeps in an index, and a file of which that is made.
-        mask: A mask, its image, and how masks are written.
-        pair: Folders of images and masks, and a stem that is in both.
-        twins: Files beside one of the same stem.
-        strays: Files that play no part.
-    """
-
-    parts: list[str] | None = None
-    words: list[str] | None = None
-    listed: tuple[str, list[str]] | None = None
-    index: tuple[str, str] | None = None
-    mask: tuple[str, str, Callable] | None = None
-    pair: tuple[str, str, str] | None = None
-    twins: list[str] | None = None
-    strays: list[str] | None = None
-
-
+# What tests break in a drawn set: files and folders that have to be there, some of them together,
+# and words of the error; files that are listed or needed, and words; where it reads what it keeps
+# in an index, and a file of which that is made; a mask, its image, and how masks are written;
+# folders of images and masks, and a stem that is in both; files beside one of the same stem; files
+# that play no part.
 OPEN_IMAGES_TABLE = "validation-annotations-object-segmentation.csv"
 LAYOUTS = {
-    "BSDS500": Layout(
+    "BSDS500": dict(
         parts=["images/val"],
         words=["images/val/<id>.jpg", "labels/val/<id>_a<k>.png"],
         listed=("labels/val/201_a*.png", ["201_a<k>.png", "201.jpg"]),
@@ -65,41 +38,37 @@ LAYOUTS = {
         mask=("labels/val/200_a0.png", "images/val/200.jpg", save),
         strays=["images/val/._200.jpg"],
     ),
-    "Berkeley": Layout(
+    "Berkeley": dict(
         parts=["images", "masks"],
         words=["images/", "masks/", "Berkeley.zip"],
         mask=("masks/8023.png", "images/8023.jpg", save),
-        pair=("images", "masks", "8023"),
-        twins=["masks/8023.bmp"],
     ),
-    "COCO": Layout(
+    "COCO": dict(
         listed=("images/2.jpg", ["2.jpg", "no such file", "1 missing", "all.json", "`images`"]),
         index=("sets.annotations._Reader", "all.json"),
     ),
-    "COCOInstances": Layout(
+    "COCOInstances": dict(
         parts=["annotations", "val2017"],
         words=["instances_", "cocodataset.org"],
         listed=("val2017/1.jpg", ["1.jpg", "no such file", "unpack val2017.zip"]),
     ),
-    "COCOLVIS": Layout(
+    "COCOLVIS": dict(
         parts=["val/hannotation.pickle", "val/masks", "val/images"],
         words=["hannotation.pickle", "masks/<id>.pickle", "images/<id>.jpg", "cocolvis_annotation"],
         listed=("val/images/000000002000.jpg", ["000000002000.jpg", "1 in all"]),
         index=("sets.cocolvis.load_data", "val/hannotation.pickle"),
     ),
-    "COCO_MVal": Layout(
+    "COCO_MVal": dict(
         parts=["img", "gt"],
         words=["img/", "gt/", "/COCO_MVal.zip"],
         mask=("gt/bear10_000000000285.png", "img/bear10_000000000285.jpg", save),
-        pair=("img", "gt", "bear10_000000000285"),
     ),
-    "DAVIS": Layout(
+    "DAVIS": dict(
         parts=["img", "gt"],
         words=["img/", "gt/", "/DAVIS.zip"],
         mask=("gt/001.png", "img/001.JPG", save),
-        pair=("img", "gt", "001"),
     ),
-    "DAVIS585": Layout(
+    "DAVIS585": dict(
         parts=["", "bear camel"],
         words=["object<n>_<frame>.png", "alibaba/ClickSEG"],
         listed=("bear/00009.jpg", ["['00009'] (1 in all)", "unpack"]),
@@ -107,7 +76,7 @@ LAYOUTS = {
         twins=["bear/00009.png"],
         strays=["bear/._00009.jpg"],
     ),
-    "GrabCut": Layout(
+    "GrabCut": dict(
         parts=["data_GT", "boundary_GT"],
         words=["data_GT/", "boundary_GT/", "GrabCut.zip"],
         mask=("boundary_GT/llama.bmp", "data_GT/llama.bmp", save),
@@ -115,26 +84,26 @@ LAYOUTS = {
         twins=["data_GT/banana.png", "boundary_GT/banana.png"],
         strays=["data_GT/._banana.jpg", "data_GT/Thumbs.db"],
     ),
-    "ImageMaskFolder": Layout(
+    "ImageMaskFolder": dict(
         listed=("images/photo1.jpg", ["masks without an image: 2", "photo1_1.png"]),
         index=("folder.read_objects", "masks/photo1_1.png"),
         mask=("masks/photo1_1.png", "images/photo1.jpg", save),
         twins=["images/photo1.png", "masks/photo1_2.bmp"],
         strays=["masks/notes.txt"],
     ),
-    "ImagePairs": Layout(
+    "ImagePairs": dict(
         index=("pairs.read_grey", "images/photo1.jpg"),
         mask=("masks/photo1.png", "images/photo1.jpg", save),
         pair=("images", "masks", "photo1"),
         twins=["images/photo1.png"],
     ),
-    "LVIS": Layout(
+    "LVIS": dict(
         parts=["lvis_v1_val.json", "train2017", "val2017"],
         words=["lvis_v1_val.json.zip", "train2017.zip"],
         listed=("val2017/000000002001.jpg", ["2001.jpg", "1 missing", "unpack val2017.zip"]),
         index=("sets.annotations._Reader", "lvis_v1_val.json"),
     ),
-    "OpenImages": Layout(
+    "OpenImages": dict(
         parts=[
             "validation/validation-annotations-object-segmentation.csv",
             "validation/masks",
@@ -147,13 +116,13 @@ LAYOUTS = {
             "validation/validation-annotations-object-segmentation.csv",
         ),
     ),
-    "PascalVOC": Layout(
+    "PascalVOC": dict(
         parts=["JPEGImages", "SegmentationObject", "ImageSets/Segmentation/val.txt"],
         words=["JPEGImages/<id>.jpg", "SegmentationObject/<id>.png", "VOCtrainval_11-May-2012.tar"],
         listed=("SegmentationObject/2007_000201.png", ["000201.png", "val.txt", "unpack"]),
         mask=("SegmentationObject/2007_000200.png", "JPEGImages/2007_000200.jpg", write_voc_labels),
     ),
-    "SBD": Layout(
+    "SBD": dict(
         parts=["img", "inst", "val.txt"],
         words=["img/<id>.jpg", "inst/<id>.mat", "val.txt", "benchmark.tgz"],
         listed=("inst/2008_000201.mat", ["2008_000201.mat", "no such file", "unpack"]),
@@ -165,8 +134,7 @@ LAYOUTS = {
 
 def having(field):
     """Names of the sets that have it, and what it is."""
-    rows = [(name, getattr(layout, field)) for name, layout in LAYOUTS.items()]
-    rows = [(name, value) for name, value in rows if value is not None]
+    rows = [(name, layout[field]) for name, layout in LAYOUTS.items() if field in layout]
     return pytest.mark.parametrize(("name", field), rows, ids=[name for name, _ in rows])
 
 
@@ -221,7 +189,7 @@ def test_missing_parts(name, parts, tmp_path):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         refused(
             DatasetNotFoundError, open_set,
-            DATASETS[name].name, root, *LAYOUTS[name].words,
+            DATASETS[name].name, root, *LAYOUTS[name]["words"],
             "`root`", "PROBSEG_DATA",
         )  # fmt: skip
 

@@ -222,6 +222,24 @@ def test_a_build_that_is_killed_leaves_nothing_wrong(data, caplog, monkeypatch, 
     assert len(left & set(data.kept.glob("list-*-*"))) == 1
 
 
+def test_all_is_on_the_disk_before_the_header_takes_its_place(data, monkeypatch):
+    synced, path = [], type(data.root)
+    sync, replace = os.fsync, path.replace
+
+    def noted(file):
+        synced.append(os.fstat(file).st_ino)
+        sync(file)
+
+    def replaced(header, target):
+        assert {file.stat().st_ino for file in (header, *data.kept.rglob("*.npy"))} == {*synced}
+        return replace(header, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(path, "replace", replaced)
+    assert sound(data.open())
+    assert len(synced) == 4
+
+
 def test_folders_that_cannot_be_written(data, home, caplog, monkeypatch):
     data.kept.write_text("in the way")
     for _ in range(2):

@@ -10,15 +10,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 from scipy.io import savemat
 
-from probseg.data import (
-    DAVIS,
-    DAVIS585,
-    SBD,
-    Berkeley,
-    COCOMVal,
-    GrabCut,
-    PascalVOC,
-)
+from probseg.data import DAVIS, DAVIS585, SBD, Berkeley, COCOMVal, GrabCut, PascalVOC
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from support.drawn_sets import (
     write_coco_mval,

@@ -25,13 +25,7 @@ from probseg.data.fetch import download, fetch
 from probseg.data.published import MEGABYTE, PUBLISHED
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
 from probseg.paths import digest
-from support.fakes import (
-    draw_scene,
-    save,
-    with_source,
-    write_bsds500,
-    write_grabcut,
-)
+from support.fakes import draw_scene, save, with_source, write_bsds500, write_grabcut
 from support.fakes import write_sbd as write_sbd_folder
 from support.refusals import refused
 from support.rows import each

@@ -1,10 +1,6 @@
 """Lists of names: of photographs, objects and classes."""
 
-import unicodedata
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from probseg.data import ImageMaskFolder, Selected
 from probseg.data.layout import (
@@ -21,29 +17,10 @@ from support.fakes import write_folder
 from support.refusals import refused
 from support.rows import each
 
-stems = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="/\t\ufeff"),
-    min_size=1,
-    max_size=8,
-).filter(str.strip)
-
 
 def write(path, text, encoding="utf-8"):
     path.write_bytes(text.encode(encoding))
     return path
-
-
-@given(known=st.lists(stems, min_size=2, unique_by=lambda s: unicodedata.normalize("NFC", s)))
-def test_each_photograph_is_found_by_its_stem_and_its_file(tmp_path_factory, known):
-    root = tmp_path_factory.mktemp("folder")
-    files = {stem: root / "images" / f"{stem}.jpg" for stem in known}
-    for form in ("{}.jpg", "images/{}.jpg", "images\\{}.jpg", f"{root}/images/{{}}.jpg"):
-        if "\\" in form and any("\\" in stem for stem in known):
-            continue  # Windows has no such files
-        path = write(root / "list.txt", "\n".join(form.format(stem) for stem in known))
-        found, unknown = match_names(path, "split", files.items())
-        assert [*found.values()] == known
-        assert not unknown
 
 
 @each(

@@ -16,7 +16,7 @@ def test_samples():
     assert {"cat", "coffee/cup", "cameraman/tripod", "motorcycle"} <= set(masks)
     assert data[-1].name == samples[-1].name
     for index in (len(samples), -len(samples) - 1):
-        with pytest.raises(IndexError, match="`index`"):
+        with pytest.raises(IndexError):
             data[index]
     for s in samples:
         assert s.dataset == "SamplePhotos"

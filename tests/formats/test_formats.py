@@ -87,19 +87,6 @@ def test_outlines_give_the_mask_back(mask):
     assert all(enclosed(hole) < 0 for hole in holes)
 
 
-@masks
-def test_outlines_run_once_along_each_border_of_a_pixel(mask):
-    traced = polygons.trace(mask)
-    rings = [ring for polygon in traced for ring in (polygon.outer, *polygon.holes)]
-    np.testing.assert_array_equal(crossed(rings, mask.shape), mask)
-    padded = np.pad(mask, 1).astype(int)
-    borders = np.abs(np.diff(padded, axis=0)).sum() + np.abs(np.diff(padded, axis=1)).sum()
-    assert sum(np.abs(np.diff(ring, axis=0, append=ring[:1])).sum() for ring in rings) == borders
-    assert len(traced) == ndimage.label(mask)[1]
-    outside_and_holes = ndimage.label(padded == 0, np.ones((3, 3)))[1]
-    assert len(rings) - len(traced) == outside_and_holes - 1
-
-
 def enclosed(ring):
     """Signed area by the triangles to the origin."""
     corners = ring.tolist()

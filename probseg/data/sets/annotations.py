@@ -113,9 +113,7 @@ class AnnotationIndex(NamedTuple):
         return parse_runs(self.run_text[start:end].tobytes())
 
 
-def exact(
-    coordinates: npt.NDArray[np.float32] | Floats,
-) -> Floats:
+def exact(coordinates: npt.NDArray[np.float32] | Floats) -> Floats:
     """Restore the two decimals of coordinates stored in 32 bits.
 
     Without that, pixels on the edge of a polygon would come out otherwise.

@@ -19,6 +19,7 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.cache import cached
 from probseg.data.layout import chosen_root, refuse_missing
 from probseg.data.reading import plain_name, read_all
+from probseg.data.sets.mat_files import broken_as_data_error
 from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, image_size, opened, read_image
@@ -179,20 +180,14 @@ def _read_annotations(path: Path) -> list[_Photo]:
     """Read the list of photographs, sorted by name."""
     loaded: Any = load_data(path)
     photos = []
-    try:
+    with broken_as_data_error(path, "annotations of COCO+LVIS"):
         for name, entry in sorted(loaded.items()):
             first_stuff = int(entry["num_instance_masks"])
             things = [int(key) for key in entry["hierarchy"]]
             if not plain_name(name) or any(not 0 <= key < first_stuff for key in things):
-                msg = f"{path}: has the photograph {name!r} with the objects {things[:5]}, ..."
-                raise DataError(msg)
+                msg = f"has the photograph {name!r} with the objects {things[:5]}, ..."
+                raise ValueError(msg)
             photos.append(_Photo(name, things, first_stuff))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        msg = (
-            f"{path}: cannot be read as annotations of COCO+LVIS ({error!r}); unpack the archive "
-            "again"
-        )
-        raise DataError(msg) from error
     if not photos:
         msg = f"{path}: lists no photograph; unpack the archive again"
         raise DataError(msg)
@@ -204,29 +199,23 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
     path = root / "masks" / f"{photo.name}.pickle"
     image = root / "images" / f"{photo.name}.jpg"
     loaded: Any = load_data(path)
-    try:
-        layers = list(loaded[0])
+    with broken_as_data_error(path, "masks of COCO+LVIS"):
+        layers, fault = list(loaded[0]), ""
         if not all(isinstance(each, np.ndarray) and each.dtype == np.uint8 for each in layers):
-            msg = f"{path}: expected layers as PNG files in arrays of bytes; unpack again"
-            raise DataError(msg)
-        if sum(layer.nbytes for layer in layers) > path.stat().st_size:  # one layer many times
-            msg = f"{path}: has layers that are larger than the file; unpack the archive again"
-            raise DataError(msg)
+            fault = "expected layers as PNG files in arrays of bytes"
+        elif sum(layer.nbytes for layer in layers) > path.stat().st_size:  # one layer many times
+            fault = "has layers that are larger than the file"
+        else:
+            places = [(int(layer), int(number)) for layer, number in loaded[1]]
+            wrong = [p for p in places if not (p[0] in range(len(layers)) and 0 < p[1] < 256)]
+            if wrong or photo.first_stuff > len(places):
+                fault = (
+                    f"expected at least {photo.first_stuff} objects with a value of 1..255 in one "
+                    f"of {len(layers)} layers, got {len(places)}, among them {wrong[:3]}"
+                )
+        if fault:
+            raise ValueError(fault)
         contents = [layer.tobytes() for layer in layers]
-        places = [(int(layer), int(number)) for layer, number in loaded[1]]
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        msg = f"{path}: cannot be read as masks of COCO+LVIS ({error!r}); unpack the archive again"
-        raise DataError(msg) from error
-    wrong = [
-        place for place in places if not (place[0] in range(len(layers)) and 0 < place[1] < 256)
-    ]
-    if wrong or photo.first_stuff > len(places):
-        msg = (
-            f"{path}: expected at least {photo.first_stuff} objects with a value of 1..255 in one "
-            f"of {len(layers)} layers, got {len(places)}, among them {wrong[:3]}; unpack the "
-            "archive again"
-        )
-        raise DataError(msg)
     size = image_size(image)
     counts = []
     for content in contents:

@@ -94,30 +94,19 @@ class HQSeg44K(InteractiveDataset):
             name: ImagePairs(self.root / part.images, self.root / part.masks, f"{self.name} {name}")
             for name, part in folders.items()
         }
-        self.names = list(self.parts)
         self._areas = np.concatenate([part._areas for part in self.parts.values()])
-        self.ends = np.cumsum([len(part) for part in self.parts.values()])
-
-    def _find(self, index: int) -> tuple[str, int]:
-        """Return the part of an object and its number there."""
-        if not -len(self) <= index < len(self):
-            msg = f"`index` must be in 0 ... {len(self) - 1} for {self.name}, got {index}"
-            raise IndexError(msg)
-        index %= len(self)
-        place = int(np.searchsorted(self.ends, index, side="right"))
-        name = self.names[place]
-        return name, index - int(self.ends[place]) + len(self.parts[name])
+        self.places = [(name, i) for name, part in self.parts.items() for i in range(len(part))]
 
     def __len__(self) -> int:
-        return int(self.ends[-1])
+        return len(self.places)
 
     def __getitem__(self, index: int) -> Sample:
         """Read one object and its image."""
-        part, number = self._find(index)
+        part, number = self.places[index]
         name = self.object_name(index)
         return self.parts[part][number]._replace(name=name, dataset=self.name, photo=name)
 
     def object_name(self, index: int) -> str:
         """Return the part and the stem of a mask."""
-        part, number = self._find(index)
+        part, number = self.places[index]
         return f"{part}/{self.parts[part].object_name(number)}"

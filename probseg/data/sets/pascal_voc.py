@@ -38,9 +38,7 @@ class PascalVOC(PublishedDataset):
     licence = source.licence
 
     def __init__(
-        self,
-        split: Literal["val", "train", "trainval"] = "val",
-        root: Path | str | None = None,
+        self, split: Literal["val", "train", "trainval"] = "val", root: Path | str | None = None
     ) -> None:
         self.root = self.source.folder(root)
         self.objects: list[tuple[str, int]] = []  # image, palette index

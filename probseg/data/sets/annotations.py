@@ -31,8 +31,10 @@ def entries(path: Path, of: str) -> Iterator[Any]:
         yield from ijson.items(ShallowJSON(file), f"{of}.item".lstrip("."), use_float=True)
 
 
-Longs, Ints = npt.NDArray[np.int64], npt.NDArray[np.int32]
-Floats, Bytes = npt.NDArray[np.float64], npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
 
 
 class AnnotationIndex(NamedTuple):

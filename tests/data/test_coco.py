@@ -161,7 +161,9 @@ def test_polygons_are_drawn_from_the_decimals_of_the_file(lvis):
     base = json.loads(lvis.path.read_text())["annotations"][0]
     entries = [base | {"id": i, "segmentation": [*p, [1, 2, 3, 4]]} for i, p in enumerate(polygons)]
     lvis.edit(lambda content: content.update(annotations=entries))
-    for outline, sample in zip(polygons, lvis.open(), strict=True):  # which overlap
+    data = lvis.open()
+    assert data.index.coordinates.dtype == np.float32  # half the memory
+    for outline, sample in zip(polygons, data, strict=True):  # which overlap
         expected = coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(outline, 48, 64)))
         np.testing.assert_array_equal(sample.mask, expected)
 

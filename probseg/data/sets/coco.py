@@ -150,7 +150,12 @@ class AnnotatedObjects(InteractiveDataset):
         if not choice.crowd:
             chosen &= ~index.crowds
         if choice.categories is not None:
-            chosen &= np.isin(index.kinds, self._numbers(choice.categories))
+            names = index.categories()  # of which two of one name are one
+            for name in choice.categories:
+                if name not in names:
+                    raise UnknownNameError(kind="category", name=name, known=names)
+            wanted = [number for number, name in enumerate(names) if name in choice.categories]
+            chosen &= np.isin(index.kinds, wanted)
         if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():
             msg = (
                 f"{self.annotations}: has annotations of images that it does not list with a "
@@ -164,14 +169,6 @@ class AnnotatedObjects(InteractiveDataset):
         if choice.part != "all":
             chosen &= np.isin(index.owners, self._held_out()) == (choice.part == "val")
         return np.flatnonzero(chosen)
-
-    def _numbers(self, categories: Sequence[str]) -> list[int]:
-        """Look up categories; two of one name are one."""
-        names = self.index.categories()
-        for name in categories:
-            if name not in names:
-                raise UnknownNameError(kind="category", name=name, known=names)
-        return [number for number, name in enumerate(names) if name in categories]
 
     def _held_out(self) -> npt.NDArray[np.int64]:
         """List the images of the part `"val"`, which no other selection changes.

@@ -12,14 +12,7 @@ class DataError(ValueError):
 
 
 class DatasetNotFoundError(FileNotFoundError):
-    """A data set was not found in the searched folder.
-
-    Args:
-        dataset: Name of the data set.
-        root: Folder that was searched.
-        expected: The files or folders that should be there, in words.
-        way_out: Where to get them, or which argument to change.
-    """
+    """A data set was not found in the searched folder; says what to expect there, and a way out."""
 
     def __init__(self, dataset: str, root: Path | str, expected: str, way_out: str) -> None:
         place = Path(root)
@@ -34,13 +27,7 @@ class ModelNotFoundError(FileNotFoundError):
 
 
 class UnknownNameError(KeyError):
-    """A name that is in none of the project's tables; the message lists the nearest ones.
-
-    Args:
-        kind: Kind of the name, e.g. `"model"`.
-        name: The unknown name.
-        known: The names that exist.
-    """
+    """A name that is in none of the project's tables; the message lists the nearest ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)

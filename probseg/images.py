@@ -60,18 +60,18 @@ STORED: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
 
 @contextmanager
 def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
-    """Open an image file without decoding it, unless it is too large to be decoded.
+    """Open an image file, named in errors, without decoding it, unless it is too large for that.
 
-    Args:
-        file: The file, in any format of `probseg.picture_formats`.
-        name: Named in the error.
-
-    Raises:
-        DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`; and in
-            place of all errors inside the block, as decoders raise a dozen kinds for broken files.
+    A missing, foreign or broken file raises a `DataError`, as do all errors inside the block:
+    decoders raise a dozen kinds for broken files.
     """
     if isinstance(file, Path) and not file.is_file():
-        msg = f"{name}: {_absence(file)}"
+        absence = "no such file; check the folder and the spelling of the name"
+        if file.is_dir():
+            absence = "is a folder, expected an image file; rename or remove it"
+        elif file.is_symlink():
+            absence = f"is a link to {file.readlink()}, where no file is; mend or remove the link"
+        msg = f"{name}: {absence}"
         raise DataError(msg)
     try:
         if reason := not_supported(name):
@@ -115,33 +115,27 @@ def _refuse_bomb(picture: Image.Image, size: int, name: Path | str) -> None:
 
 def _refuse_misread(picture: Image.Image, name: Path | str) -> None:
     """Raise a `DataError` for a TIFF file of which Pillow makes other pixels without an error."""
-    layout = _misread_layout(picture) if isinstance(picture, TiffImageFile) else None
-    if layout:
-        msg = f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG"
-        raise DataError(msg)
-
-
-def _misread_layout(picture: TiffImageFile) -> str | None:
+    if not isinstance(picture, TiffImageFile):
+        return
     tags = picture.tag_v2
     bits = max(tags.get(BITSPERSAMPLE, (1,)))
-    if bits == 12:  # the values stay below 4096, and the picture is nearly black
-        return "with 12 bits per channel"
-    if bits > 8 and tags.get(PHOTOMETRIC_INTERPRETATION) == 0:  # a negative
-        return f"with {bits} bits and the interpretation WhiteIsZero"
-    if bits > 8 and (tags.get(PLANAR_CONFIGURATION), tags.get(COMPRESSION, 1)) == (2, 1):
-        return f"with a plane of {bits} bits for each channel"  # whose bytes are taken for pixels
-    if bits == 8 and 2 in tags.get(SAMPLEFORMAT, ()):  # -1 becomes 255
-        return "with signed numbers of 8 bits"
-    return None
-
-
-def _absence(path: Path) -> str:
-    """Return why there is no file of this name."""
-    if path.is_dir():
-        return "is a folder, expected an image file; rename or remove it"
-    if path.is_symlink():
-        return f"is a link to {path.readlink()}, where no file is; mend or remove the link"
-    return "no such file; check the folder and the spelling of the name"
+    planes = (tags.get(PLANAR_CONFIGURATION), tags.get(COMPRESSION, 1)) == (2, 1)
+    misread = {
+        # the values stay below 4096, and the picture is nearly black
+        "with 12 bits per channel": bits == 12,
+        # a negative
+        f"with {bits} bits and the interpretation WhiteIsZero": (
+            bits > 8 and tags.get(PHOTOMETRIC_INTERPRETATION) == 0
+        ),
+        # whose bytes are taken for pixels
+        f"with a plane of {bits} bits for each channel": bits > 8 and planes,
+        # -1 becomes 255
+        "with signed numbers of 8 bits": bits == 8 and 2 in tags.get(SAMPLEFORMAT, ()),
+    }
+    for layout, applies in misread.items():
+        if applies:
+            msg = f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG"
+            raise DataError(msg)
 
 
 def _head(file: Path | BinaryIO) -> bytes:
@@ -168,12 +162,6 @@ def image_size(path: Path) -> tuple[int, int]:
     """Return `(H, W)` of an image, after its EXIF rotation, without decoding it.
 
     It is the size of what `read_image`, `read_labels` and the other readers return.
-
-    Args:
-        path: The file.
-
-    Raises:
-        DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`.
     """
     with opened(path, path) as picture:
         return _upright_size(picture)
@@ -189,41 +177,21 @@ def _upright_size(picture: Image.Image) -> tuple[int, int]:
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """Read an image file of any mode as 8-bit RGB.
+    """Read an image file of any mode as 8-bit RGB: uint8, shape `(H, W, 3)`.
 
     Grey images are repeated over the channels, transparency is laid over white unless all pixels
     are clear, 16-bit values are divided by 257, and a rotation noted in the EXIF data is carried
     out. Of several pages or frames the first one is read.
-
-    Args:
-        path: The file.
-
-    Returns:
-        uint8, shape `(H, W, 3)`.
-
-    Raises:
-        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or holds
-            numbers of more than 16 bits.
     """
     with opened(path, path) as picture:
         return rgb_pixels(picture, str(path))
 
 
 def read_reduced(path: Path, longest: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
-    """Read an image file of any mode as 8-bit RGB, perhaps reduced.
+    """Read an image file as `read_image`, perhaps reduced; return `(H, W)` of the image, too.
 
-    Of a JPEG, a half, a quarter or an eighth of the sides is decoded, which is faster.
-
-    Args:
-        path: The file.
-        longest: Pixels that the longer side of the result has at least, if the image has as many.
-
-    Returns:
-        The pixels, uint8, shape `(h, w, 3)`, and `(H, W)` of the image, both turned as `read_image`
-        turns them.
-
-    Raises:
-        DataError: As `read_image`.
+    Of a JPEG, a half, a quarter or an eighth of the sides is decoded, which is faster; the longer
+    side of the result has at least `longest` pixels, if the image has as many.
     """
     with opened(path, path) as picture:
         size = _upright_size(picture)
@@ -234,32 +202,13 @@ def read_reduced(path: Path, longest: int) -> tuple[npt.NDArray[np.uint8], tuple
 
 
 def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
-    """Decode the bytes of an image file as 8-bit RGB, as `read_image` does.
-
-    Args:
-        content: Of an image file of any format that is read.
-        name: Named in the error.
-
-    Returns:
-        uint8, shape `(H, W, 3)`.
-
-    Raises:
-        DataError: As `read_image`.
-    """
+    """Decode the bytes of an image file, named in errors, as `read_image` does."""
     with opened(io.BytesIO(content), name) as picture:
         return rgb_pixels(picture, name)
 
 
 def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint8]:
-    """Return the pixels of an opened image of any mode as 8-bit RGB, as `read_image` does.
-
-    Args:
-        picture: The image.
-        name: Named in the error.
-
-    Raises:
-        DataError: If it holds numbers of more than 16 bits, or Pillow misreads its file.
-    """
+    """Return the pixels of an opened image of any mode as `read_image` does."""
     _refuse_misread(picture, name)
     if picture.mode == "F":
         msg = f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
@@ -302,9 +251,7 @@ def by_strips(
 ) -> npt.NDArray[np.uint8]:
     """Return the pixels of a decoded image, upright, of which Pillow would make copies on the way.
 
-    Args:
-        picture: The image.
-        convert: Returns the pixels of a strip, numbers of 0 to 255.
+    `convert` returns those of a strip, numbers of 0 to 255.
     """
     orientation = picture.getexif().get(ExifTags.Base.Orientation, 1)
     size = picture.size if orientation in TURNED else picture.size[::-1]

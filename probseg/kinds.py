@@ -38,16 +38,12 @@ KINDS: dict[str, dict[str, str]] = {
         "serve": "probseg.annotate.verbs.run_serve",
         "tune": "probseg.lab.tuning.run",
     },
-    "data_verb": {
-        "convert": "probseg.convert.verb.add_verb",
-    },
+    "data_verb": {"convert": "probseg.convert.verb.add_verb"},
     "annotation_export": {
         "file_names": "probseg.convert.EXPORTS",
         "write": "probseg.convert.export",
     },
-    "data_comparison": {
-        "against": "probseg.lab.leakage.compare",
-    },
+    "data_comparison": {"against": "probseg.lab.leakage.compare"},
     "zoo_verb": {
         "import": "probseg.peers.verb.add_import",
         "publish": "probseg.release.verbs.add_publish",
@@ -78,12 +74,8 @@ KINDS: dict[str, dict[str, str]] = {
         "SimpleClickDecoder": "probseg.peers.simpleclick.SimpleClickDecoder",
         "WindowedViT": "probseg.peers.simpleclick.WindowedViT",
     },
-    "data_module": {
-        "SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule",
-    },
-    "reevaluation": {
-        "semantic": "probseg.semantic.prediction.evaluate",
-    },
+    "data_module": {"SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule"},
+    "reevaluation": {"semantic": "probseg.semantic.prediction.evaluate"},
     "semantic_dataset": {
         "COCOObjects": "probseg.semantic.sets.COCOObjects",
         "COCOStuff10k": "probseg.semantic.sets.COCOStuff10k",
@@ -110,25 +102,15 @@ TaskName = Literal["interactive", "semantic"]
 
 
 class Task(NamedTuple):
-    """A task of networks. All classes and functions are dotted paths.
+    """A task of networks. All classes and functions are dotted paths."""
 
-    Args:
-        presets: Folder in `configs` with the descriptions of its networks.
-        network: Class of its networks.
-        variant: Function that builds a changed preset, for configurations.
-        evaluation: Callback that evaluates its networks.
-        option: Option of `probseg fit`, `validate` and `test` with the arguments of `evaluation`.
-        prediction: LightningModule of `probseg predict`.
-        training: Command that trains a preset, with `{}` for the name of the preset.
-    """
-
-    presets: str
-    network: str
-    variant: str
-    evaluation: str
-    option: str
-    prediction: str
-    training: str
+    presets: str  # folder in `configs` with the descriptions of its networks
+    network: str  # class of its networks
+    variant: str  # function that builds a changed preset, for configurations
+    evaluation: str  # callback that evaluates its networks
+    option: str  # option of `probseg fit`, `validate` and `test` with the arguments of `evaluation`
+    prediction: str  # lightningModule of `probseg predict`
+    training: str  # command that trains a preset, with `{}` for the name of the preset
 
     @property
     def package(self) -> str:
@@ -182,11 +164,8 @@ def imported_when_asked(package: str, paths: Mapping[str, str]) -> Callable[[str
 class Offers(Mapping[str, _Offer]):
     """Objects by name, of the trunk and of the wings, imported when they are asked for.
 
-    Its names, length and `in` import nothing.
-
-    Args:
-        kind: What they are; the key of the wings' objects in `KINDS`, where wings have any.
-        *trunk: Objects of the trunk by name, or their dotted paths.
+    Its names, length and `in` import nothing. `kind` is the key of the wings' objects in `KINDS`,
+    where wings have any; `trunk` has objects by name, or their dotted paths.
     """
 
     def __init__(self, kind: str, *trunk: Mapping[str, _Offer | str]) -> None:

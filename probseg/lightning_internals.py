@@ -102,12 +102,9 @@ class DataFirstParser(LightningArgumentParser):
 
 
 class VerbCLI(LightningCLI):
-    """LightningCLI for one verb, with places for code around it.
+    """LightningCLI for one verb, with places for code around it; the first of `args` is the verb.
 
-    Args:
-        verb: `fit`, `validate` or `test`; its parser alone is made, to start sooner.
-        *arguments: Of LightningCLI.
-        **options: Of LightningCLI; the first of `args` is the verb.
+    Its parser alone is made, to start sooner.
     """
 
     def __init__(self, verb: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401

@@ -32,16 +32,13 @@ WHITE_IS_ZERO = 0
 
 
 class Objects(NamedTuple):
-    """The objects of a mask file.
+    """The objects of a mask file."""
 
-    Args:
-        labels: uint8, shape `(H, W)`: the number of the object of each pixel, 0 for none, 255 where
-            ignored; in a black-and-white mask 255 on its object.
-        numbers: Numbers of the objects in ascending order; `[255]` for a black-and-white mask.
-            Empty if nothing is drawn.
-    """
-
+    # uint8, shape `(H, W)`: the number of the object of each pixel, 0 for none, 255 where ignored;
+    # in a black-and-white mask 255 on its object
     labels: npt.NDArray[np.uint8]
+    # numbers of the objects in ascending order; `[255]` for a black-and-white mask. Empty if
+    # nothing is drawn
     numbers: list[int]
 
     def mask(self, number: int) -> npt.NDArray[np.uint8]:
@@ -62,12 +59,8 @@ def read_objects(path: Path) -> Objects:
     the background and 255 where ignored. A palette file is black and white if its colours are, in
     whichever order; otherwise its indices are numbers. A file in which that is in doubt is refused.
 
-    Args:
-        path: The file.
-
-    Raises:
-        DataError: As `read_labels`, and if the numbers cannot be those of objects, or if a palette
-            or transparency contradicts them.
+    A palette or transparency that contradicts the numbers, and numbers that objects cannot have,
+    raise a `DataError`.
     """
     labels, certain = _meant(path)
     return Objects(labels, object_ids(labels, path, certain=certain))
@@ -134,50 +127,46 @@ def read_grey(path: Path) -> npt.NDArray[np.uint8]:
 def _open_mask(path: Path) -> _Decoded:
     """Open and decode a mask file that holds one picture without losses."""
     with opened(path, path) as picture:
+        fault = ""
         if picture.format in (*LOSSY, "MPO") or (
             picture.info.get("compression") in LOSSY_COMPRESSIONS
         ):
-            msg = (
-                f"{path}: is a {picture.format} file, whose compression changes the object numbers "
-                "near contours; masks must be lossless, e.g. PNG (redrawn or thresholded: renaming "
-                "is not enough)"
+            fault = (
+                f"is a {picture.format} file, whose compression changes the object numbers near "
+                "contours; masks must be lossless, e.g. PNG (redrawn or thresholded: renaming is "
+                "not enough)"
             )
-            raise DataError(msg)
-        if (pages := getattr(picture, "n_frames", 1)) > 1:
-            msg = (
-                f"{path}: holds {pages} pages or frames, of which one would be read; save each "
-                "as a mask of its own, or number the objects of one page"
+        elif (pages := getattr(picture, "n_frames", 1)) > 1:
+            fault = (
+                f"holds {pages} pages or frames, of which one would be read; save each as a mask "
+                "of its own, or number the objects of one page"
             )
-            raise DataError(msg)
         tags = getattr(picture, "tag_v2", {})  # of TIFF alone
         white_is_zero = tags.get(ExifTags.Base.PhotometricInterpretation) == WHITE_IS_ZERO
         program = str(tags.get(ExifTags.Base.Software, ""))
         if picture.mode == "1" and white_is_zero and program.startswith("tifffile"):
-            msg = (
-                f"{path}: is a TIFF file of an array of truth values, of which tifffile and "
-                "imageio write True in black; save it as 8-bit numbers, for instance as "
+            fault = (
+                "is a TIFF file of an array of truth values, of which tifffile and imageio write "
+                "True in black; save it as 8-bit numbers, for instance as "
                 "`255 * mask.astype(np.uint8)`"
             )
+        if fault:
+            msg = f"{path}: {fault}"
             raise DataError(msg)
         tiles = getattr(picture, "tile", ())
         layout = tiles[0][3] if tiles else ""
         options = layout if isinstance(layout, tuple) and layout else (layout,)
         packing = str(options[0])
-        scale = _scale(picture.format, packing, options[-1], white_is_zero)
+        largest, scale = options[-1], ""
+        if packing.startswith(("L;2", "L;4")):
+            scale = f"{packing[2]} bits per pixel"
+        elif white_is_zero:
+            scale = "the interpretation WhiteIsZero"
+        elif picture.format == "PPM" and isinstance(largest, int) and largest not in (255, 65535):
+            scale = f"the largest value {largest}"
         decoded = upright(picture)
         decoded.load()  # as the file is closed
     return _Decoded(decoded, packing, scale)
-
-
-def _scale(kind: str | None, packing: str, largest: object, white_is_zero: bool) -> str:
-    """Say why the grey values that Pillow reads may not be the numbers in the file."""
-    if packing.startswith(("L;2", "L;4")):
-        return f"{packing[2]} bits per pixel"
-    if white_is_zero:
-        return "the interpretation WhiteIsZero"
-    if kind == "PPM" and isinstance(largest, int) and largest not in (255, 65535):
-        return f"the largest value {largest}"
-    return ""
 
 
 def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
@@ -257,14 +246,16 @@ def _by_palette(
     grey = (colours == colours[:, :1]).all(axis=1)
     if (colours == used[:, None]).all():
         return indices, False
-    dark, bright = _dark(colours), _bright(colours)
+    dark, bright = colours.max(axis=1) <= DARK, colours.min(axis=1) >= BRIGHT
     # A picture that is white all over has no black pixel, but a palette without colours.
-    partner = dark.any() or (_dark(palette) | _bright(palette)).all()
+    extreme = (palette.max(axis=1) <= DARK) | (palette.min(axis=1) >= BRIGHT)
+    partner = dark.any() or extreme.all()
     if bright.sum() == 1 and dark.sum() == len(used) - 1 < 2 and partner:
         table = np.zeros(256, np.uint8)
         table[used[bright]] = IGNORE
         return table[indices], False
     first = palette[0].tolist()
+    is_dark, is_bright = max(first) <= DARK, min(first) >= BRIGHT
     if grey.all() and (len(used) > 2 or colours[0, 0] > colours[-1, 0]):
         msg = (
             f"{path}: is a palette file with grey colours that differ from its numbers (number "
@@ -273,10 +264,10 @@ def _by_palette(
         )
         raise DataError(msg)
     # Where the first colour is that of no background, black or else white may be that.
-    plain = {"black": dark} if _bright(palette[:1]).any() else {"black": dark, "white": bright}
+    plain = {"black": dark} if is_bright else {"black": dark, "white": bright}
     for name, where in plain.items():
         numbers = used[where & (used != 0) & (used != IGNORE)]
-        if len(numbers) and not _dark(palette[:1]).any():
+        if len(numbers) and not is_dark:
             msg = (
                 f"{path}: is a palette file in which the background, number 0, has the colour "
                 f"{first}, and {name} is number {numbers[0]}: the program that saved it may have "
@@ -285,16 +276,6 @@ def _by_palette(
             )
             raise DataError(msg)
     return indices, True
-
-
-def _dark(colours: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-    dark: npt.NDArray[np.bool_] = colours.max(axis=1) <= DARK
-    return dark
-
-
-def _bright(colours: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-    bright: npt.NDArray[np.bool_] = colours.min(axis=1) >= BRIGHT
-    return bright
 
 
 def _refuse_object_in_alpha(

@@ -74,58 +74,53 @@ def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int
         return ids
     changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
     if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
-        msg = (
-            f"{path}: {len(ids)} different values: this looks like a grey picture or a mask saved "
-            "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
+        doubt: str | None = (
+            f"{len(ids)} different values: this looks like a grey picture or a mask saved as JPEG, "
+            "not like object numbers 1..254 (255 = ignored); save masks as PNG"
         )
+    else:
+        doubt = None if certain else _doubt(labels, areas, ids)
+    if doubt is not None:
+        msg = f"{path}: {doubt}"
         raise DataError(msg)
-    if not certain:
-        _refuse_grey_values(labels, areas, ids, path)
     return [value for value in ids if value != IGNORE]
 
 
-def _refuse_grey_values(
-    labels: Labels, areas: npt.NDArray[np.int64], ids: list[int], path: Path
-) -> None:
-    """Raise if values look like shades of a black-and-white mask, whose object is white."""
+def _doubt(labels: Labels, areas: npt.NDArray[np.int64], ids: list[int]) -> str | None:
+    """Say why values look like shades of a black-and-white mask, whose object is white."""
     if len(ids) == 2 and ids[0] in UNKNOWN and ids[1] == IGNORE:
-        msg = (
-            f"{path}: holds 0, {ids[0]} and 255, which is GrabCut's convention ({ids[0]} = "
-            "unknown) and not that of a plain folder; write 1 for the object and 255 for ignored "
-            "pixels"
+        return (
+            f"holds 0, {ids[0]} and 255, which is GrabCut's convention ({ids[0]} = unknown) and "
+            "not that of a plain folder; write 1 for the object and 255 for ignored pixels"
         )
-        raise DataError(msg)
     objects = [value for value in ids if value != IGNORE]
     if not areas[0] and len(ids) == 2 and ids[0] <= DARK and ids[1] >= BRIGHT:
-        msg = (
-            f"{path}: holds {ids[0]} and {ids[1]} alone and no 0: this looks like a "
-            f"black-and-white mask whose black is {ids[0]}; {WAY_OUT}"
+        return (
+            f"holds {ids[0]} and {ids[1]} alone and no 0: this looks like a black-and-white mask "
+            f"whose black is {ids[0]}; {WAY_OUT}"
         )
-        raise DataError(msg)
     white, rest = areas[NEARLY_WHITE:].sum(), areas[1:NEARLY_WHITE].sum()
     blurred = len(ids) > MAX_SMEARED and objects[0] < 64 and objects[-1] >= 192 and white > rest
     if blurred or _slopes(labels, ids):
-        msg = (
-            f"{path}: {len(ids)} different values, those between black and white on its contours: "
-            "this looks like a black-and-white mask with blurred edges, from JPEG or from a smooth "
+        return (
+            f"{len(ids)} different values, those between black and white on its contours: this "
+            "looks like a black-and-white mask with blurred edges, from JPEG or from a smooth "
             f"change of size; {WAY_OUT}"
         )
-        raise DataError(msg)
     gaps = np.diff([0, *ids])
     if IGNORE in ids and len(ids) > 2 and STRETCHED <= gaps.min() >= gaps.max() - 1:
-        msg = (
-            f"{path}: 255 would be ignored, but the values {_shown(ids)} are evenly spaced: this "
-            f"looks like the numbers of {len(ids)} objects, stretched so that they can be seen; "
-            f"save the numbers 1 to {len(ids)}, or threshold it to 0 and 255 if white is the object"
+        return (
+            f"255 would be ignored, but the values {_shown(ids)} are evenly spaced: this looks "
+            f"like the numbers of {len(ids)} objects, stretched so that they can be seen; save the "
+            f"numbers 1 to {len(ids)}, or threshold it to 0 and 255 if white is the object"
         )
-        raise DataError(msg)
     if IGNORE in ids and (objects[0] >= NEARLY_WHITE or _led_by_white(labels, areas)):
-        msg = (
-            f"{path}: 255 would be ignored, but has {areas[IGNORE]} pixels, and the numbers "
+        return (
+            f"255 would be ignored, but has {areas[IGNORE]} pixels, and the numbers "
             f"{_shown(objects)} have {areas[1:IGNORE].sum()}: this looks like a black-and-white "
             f"mask with a few other values; {WAY_OUT}"
         )
-        raise DataError(msg)
+    return None
 
 
 def _slopes(labels: Labels, ids: list[int]) -> bool:

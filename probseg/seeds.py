@@ -40,14 +40,8 @@ def mixed(*numbers: int) -> int:
 class Draws:
     """Random numbers for the images of a batch, each a function of its image's seed alone.
 
-    Number `n` of an image is output `n` of SplitMix64 from its seed, on any device. What an
-    image gets does not depend on its neighbours in the batch.
-
-    Args:
-        seeds: int64, shape `(B,)`.
-
-    Raises:
-        ValueError: If they have another type or shape.
+    Number `n` of an image is output `n` of SplitMix64 from its seed, int64, shape `(B,)`, on any
+    device. What an image gets does not depend on its neighbours in the batch.
     """
 
     def __init__(self, seeds: Tensor) -> None:

@@ -104,14 +104,13 @@ def _opened(path: Path, way_out: str) -> io.BufferedReader:
         raise DataError(msg)
     try:
         return path.open("rb")
-    except FileNotFoundError as error:
-        msg = f"{path}: no such file; {way_out}"
-        raise DataError(msg) from error
-    except IsADirectoryError as error:
-        msg = f"{path}: is a folder, expected a text file; {way_out}"
-        raise DataError(msg) from error
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); {way_out}"
+        reason = f"cannot be read ({error.strerror})"
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file"
+        elif path.is_dir():
+            reason = "is a folder, expected a text file"
+        msg = f"{path}: {reason}; {way_out}"
         raise DataError(msg) from error
 
 
@@ -173,12 +172,9 @@ def from_cell(text: str) -> str:
 
 
 class ShallowJSON:
-    """Reads JSON from a file, and raises a `ValueError` where it is nested more than `DEPTH` deep.
+    """Reads JSON in UTF-8, and raises a `ValueError` where it is nested more than `DEPTH` deep.
 
     Readers of JSON need memory for each level; ijson even for the path to it.
-
-    Args:
-        file: Bytes in UTF-8.
     """
 
     def __init__(self, file: BinaryIO) -> None:

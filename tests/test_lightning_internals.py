@@ -31,12 +31,6 @@ class Watched(BoringModel):
             self.trainer.save_checkpoint(self.path)
 
 
-class Data(BoringDataModule):
-    def __init__(self):
-        super().__init__()
-        MADE.append("data")
-
-
 def saved(place, step):
     """The checkpoint of a training of four batches an epoch after a step."""
     model = Watched()
@@ -61,12 +55,6 @@ def trained(place, model=None, checkpoint=None, **options):
     )
     trainer.fit(model or Watched(), BoringDataModule(), ckpt_path=checkpoint)
     return trainer
-
-
-def test_numbers_of_a_batch_are_logged_one_step_before_the_global_step(tmp_path):
-    model = Watched()
-    trained(tmp_path, model, max_epochs=1)
-    assert model.steps == [(1, 0), (2, 1), (3, 2), (4, 3)]
 
 
 @pytest.mark.parametrize(("step", "position"), [(3, (0, 3)), (6, (1, 2))])
@@ -115,10 +103,18 @@ def test_a_validation_marked_as_begun_is_repeated(tmp_path, marks, validations):
     assert second.validations == validations
 
 
-def test_one_process_has_started_no_others_and_its_readers_end(tmp_path):
-    trainer = trained(tmp_path, max_epochs=1)
+def test_steps_of_one_process(tmp_path):
+    model = Watched()
+    trainer = trained(tmp_path, model, max_epochs=1)
+    assert model.steps == [(1, 0), (2, 1), (3, 2), (4, 3)]  # and the number that is logged
     assert internals.launched_processes(trainer) == []
     internals.end_readers(trainer)
+
+
+class Data(BoringDataModule):
+    def __init__(self):
+        super().__init__()
+        MADE.append("data")
 
 
 def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, monkeypatch):

@@ -48,9 +48,3 @@ def test_notebooks_are_kept_without_results(notebooks):
         for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
             if cell["cell_type"] == "code":
                 assert (cell["outputs"], cell["execution_count"]) == ([], None), notebook
-
-
-def test_pictures_are_small(repository):
-    pictures = list((repository / "docs" / "images" / "notebooks").glob("*.png"))
-    assert pictures
-    assert sum(picture.stat().st_size for picture in pictures) < 300_000

@@ -12,7 +12,6 @@ import probseg
 
 ALIAS = re.compile(r"renamed\([^)]*removed_in=\"([\d.]+)\"")
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-JOB = re.compile(r"^(?:make [a-z]+|python -m pip install .*)$")
 
 
 def numbers(version):
@@ -69,14 +68,3 @@ def test_no_old_name_outlives_its_version(repository):
     assert overdue(example, "0.3.0") == ["0.3", "0.3"]
     for path in (repository / "probseg").rglob("*.py"):
         assert overdue(path.read_text("utf-8"), probseg.__version__) == [], path
-
-
-def test_the_jobs_of_the_workflows_run_targets_of_the_makefile(repository):
-    targets = set(re.findall(r"^([a-z]+):", (repository / "Makefile").read_text(), re.MULTILINE))
-    lines = []
-    for path in (repository / ".github" / "workflows").glob("*.yaml"):
-        for job in yaml.safe_load(path.read_text("utf-8"))["jobs"].values():
-            lines += [line for step in job["steps"] for line in step.get("run", "").splitlines()]
-    assert lines
-    assert [line for line in lines if not JOB.match(line)] == []
-    assert {line.split()[1] for line in lines if line.startswith("make")} <= targets

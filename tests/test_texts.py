@@ -53,21 +53,17 @@ def test_other_encodings_are_refused(tmp_path, content):
 
 
 def test_what_cannot_be_opened(tmp_path, monkeypatch):
-    way_out = "check `exclude`"
-    for open_it in (open_text, open_as_utf8):
+    def denied(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
 
-        def opened(path, open_it=open_it):
-            with open_it(path, way_out):
-                pytest.fail("it is no file")
-
-        for path, reason in ((tmp_path / "no.txt", "no such file"), (tmp_path, "is a folder")):
-            refused(DataError, lambda p=path: opened(p), path, reason, way_out)
-        (tmp_path / "mine.txt").touch()
-        with monkeypatch.context() as patch:
-            patch.setattr("pathlib.Path.open", _refuse)
-            words = ("cannot be read (Permission denied)", way_out)
-            refused(DataError, lambda: opened(tmp_path / "mine.txt"), *words)
-
-
-def _refuse(path, *_):
-    raise PermissionError(13, "Permission denied", str(path))
+    rows = [
+        (tmp_path / "no.txt", "no such file"),
+        (tmp_path, "is a folder"),
+        (None, "(Permission denied)"),
+    ]
+    for path, reason in rows:
+        if path is None:
+            monkeypatch.setattr("pathlib.Path.open", denied)
+        for open_it in (open_text, open_as_utf8):
+            opened = open_it(path or tmp_path / "no.txt", "check `exclude`")
+            refused(DataError, opened.__enter__, path or "no.txt", reason, "check `exclude`")

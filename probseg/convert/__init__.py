@@ -32,8 +32,8 @@ READERS: dict[str, Reader] = {
 WRITERS: dict[str, Writer] = {
     "png": masks.write_binary,
     "index": masks.write_index,
-    "coco": coco_files.writer(coco_files.compressed),
-    "coco-uncompressed": coco_files.writer(coco_files.uncompressed),
+    "coco": coco_files.writer(coco_files.runs(compressed=True)),
+    "coco-uncompressed": coco_files.writer(coco_files.runs(compressed=False)),
     "coco-polygons": coco_files.writer(coco_files.outlines),
     "coco-results": coco_files.write_results,
     "yolo": yolo.write,
@@ -118,6 +118,18 @@ def _checked(
     keeps_scores: bool,
 ) -> Iterator[AnnotatedImage]:
     """Pass images on, without objects that have no pixel."""
+
+    def drawn(objects: Iterable[LabelledRegion]) -> Iterator[LabelledRegion]:
+        for item in objects:
+            if any("\ud800" <= sign <= "\udfff" for sign in item.label):
+                msg = f"{item.label!a}: is the name of a class with half a character; rename it"
+                raise DataError(msg)
+            if item.region.area:
+                ledger.change("scores of objects", item.score is not None and not keeps_scores)
+                yield item
+            else:
+                ledger.lose("without a pixel inside of their image", objects=1)
+
     seen = set()
     for number, image in enumerate(images, start=1):
         path = PurePosixPath(image.file)  # without "./"
@@ -129,21 +141,7 @@ def _checked(
             raise DataError(msg)
         seen.add(path)
         progress(number)
-        yield image._replace(objects=_drawn(image.objects, ledger, keeps_scores))
-
-
-def _drawn(
-    objects: Iterable[LabelledRegion], ledger: Ledger, keeps_scores: bool
-) -> Iterator[LabelledRegion]:
-    for item in objects:
-        if any("\ud800" <= sign <= "\udfff" for sign in item.label):
-            msg = f"{item.label!a}: is the name of a class with half a character; rename it"
-            raise DataError(msg)
-        if item.region.area:
-            ledger.change("scores of objects", item.score is not None and not keeps_scores)
-            yield item
-        else:
-            ledger.lose("without a pixel inside of their image", objects=1)
+        yield image._replace(objects=drawn(image.objects))
 
 
 @contextmanager

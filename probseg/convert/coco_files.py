@@ -193,14 +193,9 @@ def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
     return images, categories
 
 
-def compressed(item: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
-    """Return the run lengths as text."""
-    return run_lengths.encode(item.region)
-
-
-def uncompressed(item: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
-    """Return the run lengths as numbers."""
-    return run_lengths.encode(item.region, compressed=False)
+def runs(compressed: bool) -> Callable[[LabelledRegion, Request, Ledger], dict[str, Any]]:
+    """Return a function that makes run lengths, as text or as numbers."""
+    return lambda item, request, ledger: run_lengths.encode(item.region, compressed)
 
 
 def outlines(item: LabelledRegion, request: Request, ledger: Ledger) -> list[list[float]] | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from posixpath import commonpath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import ijson
@@ -27,6 +27,7 @@ BRUSH_TAG, IMAGE_TAG = "mask", "image"
 """Names of the tags BrushLabels and Image in the labelling interface of docs/integrations.md."""
 
 Entry = Mapping[str, Any]
+_Kind = TypeVar("_Kind", str, list[Any])
 
 
 class _Brushed(NamedTuple):
@@ -45,7 +46,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     all share.
     """
     try:
-        addresses = [_text(task["data"]["image"], "image") for task in entries(place, "")]
+        addresses = [_checked(task["data"]["image"], str, "image") for task in entries(place, "")]
         files = _names(addresses, request.storage or PurePosixPath())
         for file, task in zip(files, entries(place, ""), strict=True):
             ledger.find(images=1)
@@ -62,14 +63,9 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             else:
                 objects = [
                     _Brushed(
-                        _list(result["value"]["rle"], "rle"),
+                        _checked(result["value"]["rle"], list, "rle"),
                         size_of(result, ("original_height", "original_width")),
-                        [
-                            _text(label, "brushlabels")
-                            for label in _list(
-                                result["value"].get("brushlabels") or [NO_NAME], "brushlabels"
-                            )
-                        ],
+                        _labels(result["value"].get("brushlabels") or [NO_NAME]),
                     )
                     for result in brushed
                 ]
@@ -85,18 +81,17 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         raise DataError(msg) from error
 
 
-def _text(value: object, key: str) -> str:
-    if not isinstance(value, str):
-        msg = f"expected text for {key!r}, got {value!r:.60}"
+def _checked(value: Any, kind: type[_Kind], key: str) -> _Kind:  # noqa: ANN401 (any JSON)
+    if not isinstance(value, kind):
+        expected = {str: "text", list: "a list"}[kind]
+        msg = f"expected {expected} for {key!r}, got {value!r:.60}"
         raise TypeError(msg)
     return value
 
 
-def _list(value: object, key: str) -> list[Any]:
-    if not isinstance(value, list):
-        msg = f"expected a list for {key!r}, got {value!r:.60}"
-        raise TypeError(msg)
-    return value
+def _labels(value: object) -> list[str]:
+    labels = _checked(value, list, "brushlabels")
+    return [_checked(label, str, "brushlabels") for label in labels]
 
 
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:

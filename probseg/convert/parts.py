@@ -100,31 +100,19 @@ UNUSED = "names of classes without objects"
 
 
 class LabelledRegion(NamedTuple):
-    """One object.
+    """One object."""
 
-    Args:
-        region: Its pixels.
-        label: Name of its class.
-        score: Of a prediction, higher is surer; None where there is none.
-    """
-
-    region: Region
-    label: str = NO_NAME
-    score: float | None = None
+    region: Region  # its pixels
+    label: str = NO_NAME  # name of its class
+    score: float | None = None  # of a prediction, higher is surer; None where there is none
 
 
 class AnnotatedImage(NamedTuple):
-    """One image with its objects.
+    """One image with its objects."""
 
-    Args:
-        file: Path of the photograph inside the folder of images, with `/`.
-        size: `(H, W)`.
-        objects: In the order of the file, drawn one at a time.
-    """
-
-    file: str
-    size: tuple[int, int]
-    objects: Iterable[LabelledRegion]
+    file: str  # path of the photograph inside the folder of images, with `/`
+    size: tuple[int, int]  # `(H, W)`
+    objects: Iterable[LabelledRegion]  # in the order of the file, drawn one at a time
 
 
 class Request(NamedTuple):
@@ -189,19 +177,12 @@ def outlined(
 
 
 class Folder(NamedTuple):
-    """A folder of masks or texts, and the photographs in the folder of the same name.
+    """A folder of masks or texts, and the photographs in the folder of the same name."""
 
-    Args:
-        inside: Its path inside the whole folder, with `/` at the end; empty for the whole folder.
-        files: The masks or texts by their stems.
-        photos: The photographs by their stems.
-        images: The folder of the photographs.
-    """
-
-    inside: str
-    files: dict[str, Path]
-    photos: dict[str, Path]
-    images: Path
+    inside: str  # its path inside the whole folder, with `/` at the end; empty for the whole folder
+    files: dict[str, Path]  # the masks or texts by their stems
+    photos: dict[str, Path]  # the photographs by their stems
+    images: Path  # the folder of the photographs
 
 
 def folders(

@@ -57,14 +57,14 @@ def decode(line: str, size: tuple[int, int]) -> tuple[int, Region]:
     except ValueError as error:
         msg = f"a line must be `class x y x y ...` in numbers, got {line[:60]!r}"
         raise ValueError(msg) from error
+    fault = ""
     if number < 0 or len(values) < 6 or len(values) % 2:
-        msg = (
-            "a line must be a class of at least 0 and three or more pairs of coordinates, got "
-            f"{line[:60]!r}; lines of four numbers are boxes"
-        )
-        raise ValueError(msg)
-    if not ((values >= 0) & (values <= 1)).all():
-        msg = f"coordinates must be relative to the image, from 0 to 1, got {line[:60]!r}"
+        fault = "a line must be a class of at least 0 and three or more pairs of coordinates"
+        fault += "; lines of four numbers are boxes"
+    elif not ((values >= 0) & (values <= 1)).all():
+        fault = "coordinates must be relative to the image, from 0 to 1"
+    if fault:
+        msg = f"{fault}, got {line[:60]!r}"
         raise ValueError(msg)
     return number, draw([Polygon(values.reshape(-1, 2) * [size[1], size[0]])], size)
 

@@ -44,7 +44,7 @@ EVALUATION_SETS = ("Berkeley", "COCO_MVal", "DAVIS", "DAVIS585", "GrabCut", "Pas
 """Names of the data sets that the field reports; of PascalVOC and SBD the split `"val"`."""
 
 CLASS_PATHS = {path.rpartition(".")[2]: path for path in _PATHS.values()} | {
-    "Selected": "probseg.data.selection.Selected",
+    "Selected": "probseg.data.selection.Selected"
 }
 """Paths of the data sets by the names of their classes, as configurations have them."""
 

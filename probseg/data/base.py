@@ -13,15 +13,12 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from probseg.data.published import Source
-from probseg.types import Sample
+from probseg.errors import DatasetNotFoundError
+from probseg.types import Sample, read_only
 
 
 class Named:
-    """Base of everything with a name in results.
-
-    Attributes:
-        name: Name of the data set as it appears in tables and log names.
-    """
+    """Base of everything with a `name` in results, tables and log names."""
 
     name: str
 
@@ -35,11 +32,13 @@ class Named:
 class InteractiveDataset(Named, Dataset[Sample], ABC):
     """Base of the data sets: a sequence of objects, each with its image and mask.
 
-    Attributes:
-        licence: Licence or terms of use, as far as they are known.
+    All raise a `DatasetNotFoundError` where their files are not, and a `DataError` if files are
+    missing, do not pair up or cannot be used, or if no object is left. `licence` has the terms of
+    use, as far as they are known.
     """
 
     licence: ClassVar[str] = "yours"
+    _areas: npt.NDArray[np.int64]  # of data sets that know them
 
     @abstractmethod
     def __len__(self) -> int:
@@ -47,34 +46,24 @@ class InteractiveDataset(Named, Dataset[Sample], ABC):
 
     @abstractmethod
     def __getitem__(self, index: int) -> Sample:
-        """Return one object of one image.
-
-        Raises:
-            DataError: If its files cannot be used.
-        """
+        """Return one object of one image, or raise a `DataError` if its files cannot be used."""
 
     @property
     def areas(self) -> npt.NDArray[np.int64] | None:
         """Pixels of each object, shape `(len(self),)`; None where they are not known."""
-        return None
+        areas = getattr(self, "_areas", None)
+        return None if areas is None else read_only(areas)
 
     def object_name(self, index: int) -> str:
-        """Return the name of an object (`Sample.name`), where possible without reading its files.
-
-        Args:
-            index: Number of the object.
-        """
+        """Return the name of an object, where possible without reading its files."""
         return self[index].name
 
 
 class PublishedDataset(InteractiveDataset):
-    """Base of the published data sets, which can be listed, fetched and checked.
-
-    Attributes:
-        source: Where it comes from, and the size of the complete set.
-    """
+    """Base of the published data sets, which can be listed, fetched and checked."""
 
     source: ClassVar[Source]
+    root: Path
 
     @classmethod
     def complete(cls, root: Path, split: str | None = None) -> InteractiveDataset:
@@ -83,3 +72,7 @@ class PublishedDataset(InteractiveDataset):
         if split is not None:
             options["split"] = split
         return cls(**options)
+
+    def absent(self, expected: str) -> DatasetNotFoundError:
+        """Return the error for missing files, which says how to get them."""
+        return DatasetNotFoundError(self.name, self.root, expected, self.source.way_out(self.name))

@@ -13,7 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, SupportsIndex
+from typing import Any, BinaryIO, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -59,65 +59,44 @@ def cached(
     """
     paths = [os.path.relpath(source, beside) for source in sources]  # data may be moved as a whole
     key = hashlib.sha256(json.dumps([name, paths, dict(options)], sort_keys=True).encode())
-    key_values = {"version": VERSION, "sources": [_change(source) for source in sources]}
-    slots = [_Slot(place, f"{name}-{key.hexdigest()[:16]}") for place in _places(beside)]
-    for slot in slots:
-        if (stored := _read(slot, key_values)).arrays is not None:
-            return stored.arrays
+    states = [source.stat() for source in sources]
+    # Folders of one content have sizes that depend on the disk.
+    changes = [[0 if stat.S_ISDIR(s.st_mode) else s.st_size, s.st_mtime_ns] for s in states]
+    key_values = {"version": VERSION, "sources": changes}
+    headers = [place / f"{name}-{key.hexdigest()[:16]}.json" for place in _places(beside)]
+    for header in headers:
+        if (stored := _read(header, key_values)[0]) is not None:
+            return stored
     built: Mapping[str, npt.NDArray[Any]] | None = None
     reasons = []
-    for slot in slots:
+    for header in headers:
         with contextlib.ExitStack() as stack:
             try:
-                alone = stack.enter_context(_locked(slot))
+                alone = stack.enter_context(_locked(header))
             except OSError as error:
-                reasons.append(f"{slot.place}: {error.strerror or error}")
+                reasons.append(f"{header.parent}: {error.strerror or error}")
                 continue
-            stored = _read(slot, key_values)  # by the process that held the lock before
-            if stored.arrays is not None:
-                return stored.arrays
-            if stored.damage is not None:
-                _logger.warning("%s; it is rebuilt", stored.damage)
+            stored, damage = _read(header, key_values)  # by the process that held the lock before
+            if stored is not None:
+                return stored
+            if damage is not None:
+                _logger.warning("%s; it is rebuilt", damage)
             if built is None:
                 built = build()
             try:
-                _write(slot, key_values, built, alone)
+                _write(header, key_values, built, alone)
             except OSError as error:
-                reasons.append(f"{slot.place}: {error.strerror or error}")
+                reasons.append(f"{header.parent}: {error.strerror or error}")
                 continue
-            stored = _read(slot, key_values)
-            if stored.arrays is not None:
-                return stored.arrays
-            reasons.append(f"{slot.place}: what was written cannot be read again ({stored.damage})")
+            stored, damage = _read(header, key_values)
+            if stored is not None:
+                return stored
+            reasons.append(f"{header.parent}: what was written cannot be read again ({damage})")
     msg = (
         f"the index {name!r} of {beside} cannot be written ({'; '.join(reasons)}); free some "
         "space, or set PROBSEG_CACHE to a folder that can be written"
     )
     raise DataError(msg)
-
-
-def _change(source: Path) -> list[int]:
-    """Size and time of change; folders of one content have sizes that depend on the disk."""
-    state = source.stat()
-    return [0 if stat.S_ISDIR(state.st_mode) else state.st_size, state.st_mtime_ns]
-
-
-class _Slot(NamedTuple):
-    """Where the arrays of one key are."""
-
-    place: Path
-    stem: str
-
-    @property
-    def header(self) -> Path:
-        return self.place / f"{self.stem}.json"  # names the folder with the files
-
-
-class _Stored(NamedTuple):
-    """The arrays of a slot; or None, and what is damaged if they should be there."""
-
-    arrays: Arrays | None
-    damage: str | None = None
 
 
 def _places(beside: Path) -> tuple[Path, ...]:
@@ -132,13 +111,13 @@ def _places(beside: Path) -> tuple[Path, ...]:
 
 
 @contextlib.contextmanager
-def _locked(slot: _Slot) -> Iterator[bool]:
-    """Wait until no other process works on a slot; false on file systems without locks.
+def _locked(header: Path) -> Iterator[bool]:
+    """Wait until no other process works on a cache; false on file systems without locks.
 
     The system releases the lock when the process ends.
     """
-    slot.place.mkdir(parents=True, exist_ok=True)
-    file = slot.place / f"{slot.stem}.lock"
+    header.parent.mkdir(parents=True, exist_ok=True)
+    file = header.with_suffix(".lock")
     file.touch()  # raises where nothing can be written
     lock = FileLock(file)
     try:
@@ -152,28 +131,25 @@ def _locked(slot: _Slot) -> Iterator[bool]:
             lock.release()
 
 
-def _read(slot: _Slot, key_values: Mapping[str, Any]) -> _Stored:
-    """Map the arrays of a slot if they match the key."""
+def _read(header: Path, key_values: Mapping[str, Any]) -> tuple[Arrays | None, str | None]:
+    """Map the arrays that a header names, if it has the key; else say what is damaged, if any."""
     try:
-        header = json.loads(slot.header.read_text(encoding="utf-8"))
-        written = {entry: header[entry] for entry in key_values}
-        if written != key_values:
-            return _Stored(None)
-        folder = slot.place / header["folder"]
-        if not header["files"]:
-            return _Stored(None, f"{slot.header} names no files")
+        stated = json.loads(header.read_text(encoding="utf-8"))
+        if {entry: stated[entry] for entry in key_values} != key_values:
+            return None, None
+        if not stated["files"]:
+            return None, f"{header} names no files"
         arrays = {}
-        for name, state in header["files"].items():
-            path = folder / f"{name}.npy"
+        for name, state in stated["files"].items():
+            path = header.parent / stated["folder"] / f"{name}.npy"
             if _state(path) != state:
-                return _Stored(None, f"{path} is damaged")
+                return None, f"{path} is damaged"
             arrays[name] = _mapped(path)
     except (FileNotFoundError, NotADirectoryError):
-        gone = slot.header.is_file()
-        return _Stored(None, f"files that {slot.header} names are missing" if gone else None)
+        return None, f"files that {header} names are missing" if header.is_file() else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-        return _Stored(None, f"{slot.header} cannot be read ({error!r})")
-    return _Stored(arrays)
+        return None, f"{header} cannot be read ({error!r})"
+    return arrays, None
 
 
 class _Mapped(np.ndarray[Any, Any]):
@@ -199,17 +175,17 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
 
 
 def _write(
-    slot: _Slot, key_values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], alone: bool
+    header: Path, key_values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], alone: bool
 ) -> None:
-    """Write the arrays of a slot into a new folder, and then the header that names it.
+    """Write arrays into a new folder, and then the header that names it.
 
     Without a lock another process may have done so meanwhile: then nothing is left of this one.
     """
     if alone:  # what a killed process left, or the header no longer names
-        slot.header.unlink(missing_ok=True)
-        for old in slot.place.glob(f"{slot.stem}-*"):
+        header.unlink(missing_ok=True)
+        for old in header.parent.glob(f"{header.stem}-*"):
             shutil.rmtree(old, ignore_errors=True)  # such as files that others have open
-    folder = Path(tempfile.mkdtemp(prefix=f"{slot.stem}-", dir=slot.place))
+    folder = Path(tempfile.mkdtemp(prefix=f"{header.stem}-", dir=header.parent))
     try:
         folder.chmod(0o755)  # others may read what one has built
         files = {}
@@ -219,15 +195,15 @@ def _write(
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)
                 _to_disk(file)
             files[name] = _state(path)
-        header = folder / "header.json"
-        with header.open("wb") as file:
+        draft = folder / "header.json"
+        with draft.open("wb") as file:
             entries = {**key_values, "folder": folder.name, "files": files}
             file.write(json.dumps(entries).encode())
             _to_disk(file)
-        if not alone and _read(slot, key_values).arrays is not None:
+        if not alone and _read(header, key_values)[0] is not None:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        header.replace(slot.header)
+        draft.replace(header)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -33,36 +33,24 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Problem(NamedTuple):
-    """A fault or a notice.
+    """A fault or a notice."""
 
-    Args:
-        path: The file or folder.
-        text: What is wrong with it.
-        serious: False for what complete data sets are known to have, such as tiny objects.
-    """
-
-    path: str
-    text: str
+    path: str  # the file or folder
+    text: str  # what is wrong with it
+    # false for what complete data sets are known to have, such as tiny objects
     serious: bool = True
 
 
 class Report(NamedTuple):
-    """Result of checking a data set.
+    """Result of checking a data set."""
 
-    Args:
-        dataset: Its name, with the split if there is one.
-        root: Its folder.
-        objects: Number of objects that could be read.
-        photos: Number of photographs that could be read.
-        with_objects: Number of photographs that could be read and have objects that could be read.
-        problems: What was found, the serious first, each part in the order of the paths.
-    """
-
-    dataset: str
-    root: str
-    objects: int
-    photos: int
+    dataset: str  # its name, with the split if there is one
+    root: str  # its folder
+    objects: int  # number of objects that could be read
+    photos: int  # number of photographs that could be read
+    # number of photographs that could be read and have objects that could be read
     with_objects: int
+    # what was found, the serious first, each part in the order of the paths
     problems: list[Problem]
 
     @property

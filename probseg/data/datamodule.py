@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from probseg.data.loading import (
     TrainCrop,
     TrainingData,
     as_list,
+    check_least,
     check_names,
     refuse_none,
     stack_cuts,
@@ -94,12 +96,7 @@ class InteractiveDataModule(TrainingData):
         samples_per_epoch: int | None = None,
     ) -> None:
         super().__init__(batch_size, num_workers, max_skipped)
-        if val_objects is not None and val_objects < 1:
-            msg = f"`val_objects` must be at least 1, or None for all, got {val_objects}"
-            raise ValueError(msg)
-        if eval_batch_size < 1:
-            msg = f"`eval_batch_size` must be at least 1, got {eval_batch_size}"
-            raise ValueError(msg)
+        check_least(1, val_objects=val_objects, eval_batch_size=eval_batch_size)
         self.save_hyperparameters()
         self.val_objects = val_objects
         self.eval_batch_size = eval_batch_size
@@ -214,9 +211,7 @@ def split_folder(
     if not 0 < val_fraction < 1:
         msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"
         raise ValueError(msg)
-    if split_seed < 0:
-        msg = f"`split_seed` must be at least 0, got {split_seed}"
-        raise ValueError(msg)
+    check_least(0, split_seed=split_seed)
     folder = ImageMaskFolder(root)
     photographs = folder.photographs
     if len(photographs) < 2:
@@ -257,9 +252,5 @@ class _Blocks(Dataset[list[Sample]]):
 
 def _object_loader(objects: Dataset[Sample], size: int) -> DataLoader[list[Sample]]:
     # Reading an object takes a few per cent of clicking through it: no worker processes.
-    return DataLoader(_Blocks(objects, size), batch_size=1, shuffle=False, collate_fn=_only)
-
-
-def _only(blocks: list[list[Sample]]) -> list[Sample]:
-    (block,) = blocks
-    return block
+    blocks = _Blocks(objects, size)
+    return DataLoader(blocks, batch_size=1, shuffle=False, collate_fn=itemgetter(0))

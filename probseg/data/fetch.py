@@ -90,36 +90,35 @@ def _locate(
     source = dataset.source
     several = len(source.archives) > 1
     is_folder = address is not None and (address.endswith("/") or Path(address).is_dir())
+    fault, places = "", []
     if sha256 is not None and several:
-        msg = f"--sha256: {dataset.name} has {len(source.archives)} archives, and this is one sum"
-        raise UsageError(msg)
-    if address is not None and several and not is_folder:
-        msg = (
+        fault = f"--sha256: {dataset.name} has {len(source.archives)} archives, and this is one sum"
+    elif address is not None and several and not is_folder:
+        fault = (
             f"--source {address}: the data set has several archives; give the address of the "
             "folder that has them all, with / at its end"
         )
-        raise UsageError(msg)
-    places = []
     for archive in source.archives:
         place = archive.url if address is None else address
         if place is None:
-            msg = (
+            fault = fault or (
                 f"{dataset.name} cannot be fetched: {source.way}. Download it with a browser, and "
                 f"repeat this command with --source and the file, or unpack it into "
                 f"{source.folder()}"
             )
-            raise UsageError(msg)
+            break
         if is_folder and archive.url is None:
-            msg = f"--source {address}: is a folder; give the archive itself"
-            raise UsageError(msg)
-        if is_folder:
+            fault = fault or f"--source {address}: is a folder; give the archive itself"
+        elif is_folder:
             place = f"{place.rstrip('/')}/{archive.file}"
         if not (Path(place).is_file() or place.startswith(("http://", "https://"))):
-            msg = f"--source {place}: is neither an http(s) address nor a file that exists" + (
-                f"; {dataset.name} needs a file for each of its archives" if several else ""
+            fault = fault or (
+                f"--source {place}: is neither an http(s) address nor a file that exists"
+                + (f"; {dataset.name} needs a file for each of its archives" if several else "")
             )
-            raise UsageError(msg)
         places.append((archive._replace(sha256=sha256 or archive.sha256), place))
+    if fault:
+        raise UsageError(fault)
     return places
 
 
@@ -157,18 +156,16 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
     name = record.name.removesuffix(".sha256")
     sha256 = digest(path)
     summary = f"{name}: sha256 {sha256}"
-    sums = [("sha256", sha256, archive.sha256)]
-    if archive.sha256 is None and archive.md5 is not None:
-        sums = [("md5", digest(path, "md5"), archive.md5)]
-    for algorithm, value, expected in sums:
-        if expected is not None and value != expected.lower():
+    by_md5 = archive.sha256 is None and archive.md5 is not None
+    if expected := archive.sha256 or archive.md5:
+        value = digest(path, "md5") if by_md5 else sha256
+        if value != expected.lower():
             msg = (
-                f"{place}: {algorithm} is {value}, expected {expected}; the file is damaged, or "
-                "another one than it was: delete it if it is yours, and fetch it again or give "
-                "another address with --source"
+                f"{place}: {'md5' if by_md5 else 'sha256'} is {value}, expected {expected}; the "
+                "file is damaged, or another one than it was: delete it if it is yours, and fetch "
+                "it again or give another address with --source"
             )
             raise ChecksumError(msg)
-    if archive.sha256 is not None or archive.md5 is not None:
         summary += ", as expected"
     elif record.is_file():
         before = record.read_text(encoding="utf-8").partition(" ")[0]
@@ -304,7 +301,12 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
 
 def _receive(url: str, part: Path, progress: Progress) -> None:
     """Append the missing bytes to a part, or fetch it from its beginning."""
-    known = _read_state(part, url)
+    try:
+        known: _Origin | None = _Origin(**json.loads(_state(part).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        known = None
+    if known is not None and (known.url != url or _size(part) > (known.size or -1)):
+        known = None  # which must not be continued
     start = _size(part) if known is not None else 0
     if known is not None and start == known.size:
         return
@@ -399,16 +401,6 @@ def _store(
 
 def _state(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
-
-
-def _read_state(part: Path, url: str) -> _Origin | None:
-    """Return the origin of a part, or None if it must not be continued."""
-    try:
-        known = _Origin(**json.loads(_state(part).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
-    fits = known.url == url and known.size is not None and _size(part) <= known.size
-    return known if fits else None
 
 
 def _forget(part: Path) -> None:

@@ -24,16 +24,12 @@ from probseg.data.layout import (
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
-from probseg.images import (
-    check_same_size,
-    image_size,
-    read_image,
-)
+from probseg.images import check_same_size, image_size, read_image
 from probseg.masks import RULES, read_object, read_objects
 from probseg.object_numbers import count_values
 from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
-from probseg.types import IGNORE, Sample, read_only
+from probseg.types import IGNORE, Sample
 
 _logger = logging.getLogger(__name__)
 
@@ -61,11 +57,6 @@ class ImageMaskFolder(InteractiveDataset):
         prefixes: Only images whose name starts with one of these; all by default.
         min_area: Objects with fewer pixels are skipped.
         name: Name of the data set in tables and logs.
-
-    Raises:
-        DatasetNotFoundError: If the folders are not there.
-        DataError: If files do not pair up, a mask or a list cannot be used, or an argument selects
-            or leaves out no image.
     """
 
     def __init__(
@@ -81,8 +72,17 @@ class ImageMaskFolder(InteractiveDataset):
         self.name = name
         check_layout(self.root, name)
         place, within = self.root / images_folder(self.root), self.root / "masks"
-        images = _some_files(picture_files(place, root=self.root), place, IMAGE_SUFFIXES)
-        mask_paths = _some_files(mask_files(within, self.root), within, LOSSLESS_SUFFIXES)
+        images, mask_paths = picture_files(place, root=self.root), mask_files(within, self.root)
+        for files, folder, suffixes in (
+            (images, place, IMAGE_SUFFIXES),
+            (mask_paths, within, LOSSLESS_SUFFIXES),
+        ):
+            if not files:
+                msg = (
+                    f"{folder}: holds no file with one of the suffixes {', '.join(suffixes)}; "
+                    "check the `root` argument"
+                )
+                raise DataError(msg)
         masks = pair_masks(images, mask_paths, self.root, place)
         stems = sorted(images)
         if split is not None:
@@ -106,8 +106,8 @@ class ImageMaskFolder(InteractiveDataset):
         bare = [images[stem].name for stem in stems if stem not in masks]
         stems = [stem for stem in stems if stem in masks]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
-        files = (path for pair in pairs for path in pair)
-        rows = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
+        read = (path for pair in pairs for path in pair)
+        rows = index_objects("folder", self.root, _count, pairs, read, rules=RULES)
         large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
@@ -151,21 +151,12 @@ class ImageMaskFolder(InteractiveDataset):
         return sorted({image for image, _, _ in self.objects})
 
     def of_photographs(self, photographs: Container[Path]) -> ImageMaskFolder:
-        """Return a data set of the objects of some photographs.
-
-        Args:
-            photographs: Some of `self.photographs`.
-        """
+        """Return a data set of the objects of some of the photographs."""
         chosen = [i for i, (image, _, _) in enumerate(self.objects) if image in photographs]
         part = copy.copy(self)
         part.objects = [self.objects[i] for i in chosen]
         part._areas = self._areas[chosen]
         return part
-
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape `(len(self),)`."""
-        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a mask and, unless it is black and white, the object's number."""
@@ -209,17 +200,6 @@ def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     return areas
 
 
-def _some_files(files: dict[str, Path], place: Path, suffixes: Sequence[str]) -> dict[str, Path]:
-    """Return the files of a folder by their stems, of which there must be one."""
-    if not files:
-        msg = (
-            f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}; check the "
-            "`root` argument"
-        )
-        raise DataError(msg)
-    return files
-
-
 def pair_masks(
     images: Mapping[str, Path], masks: Mapping[str, Path], root: Path, place: Path
 ) -> dict[str, list[Path]]:
@@ -233,39 +213,30 @@ def pair_masks(
             pairs[owner].append(path)
         else:
             orphans.append(path)
-    if masks and not pairs:
-        msg = (
+    if not orphans:
+        return dict(pairs)
+    names = preview(path.name for path in orphans)
+    parts = [f"{root}: masks without an image: {len(orphans)}, among them {names}"]
+    if not pairs:
+        parts = [
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
-            f"the stem of a file in images/ (images: {preview(images)}; masks: {preview(masks)}); "
-            f"{_remedies(orphans, images, root, place)}"
+            f"the stem of a file in images/ (images: {preview(images)}; masks: {preview(masks)})"
+        ]
+    near = (
+        (mask, stem)
+        for mask in orphans
+        for stem in images
+        if re.match(rf"{re.escape(stem)}[\W_]", mask.stem)
+    )
+    if pair := next(near, None):
+        (mask, owner), suffix = pair, pair[0].suffix
+        parts.append(
+            f"to belong to {images[owner].name}, {mask.name} must be named {owner}{suffix} or "
+            f"{owner}_1{suffix}"
         )
-        raise DataError(msg)
-    if orphans:
-        names = preview(path.name for path in orphans)
-        msg = (
-            f"{root}: masks without an image: {len(orphans)}, among them {names}; "
-            f"{_remedies(orphans, images, root, place)}"
-        )
-        raise DataError(msg)
-    return dict(pairs)
-
-
-def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, place: Path) -> str:
-    """Return how to give masks their images, as the end of a sentence."""
-    parts = []
-    for mask in orphans:
-        near = (stem for stem in images if re.match(rf"{re.escape(stem)}[\W_]", mask.stem))
-        owner = next(near, None)
-        if owner is not None:
-            suffix = mask.suffix
-            parts.append(
-                f"to belong to {images[owner].name}, {mask.name} must be named {owner}{suffix} or "
-                f"{owner}_1{suffix}"
-            )
-            break
     else:
         parts.append("add the images or remove the masks")
-    unread = [path.name for path in unread_files(place)]
-    if unread:
+    if unread := [path.name for path in unread_files(place)]:
         parts.append(f"convert {preview(unread)} to JPEG or PNG: the format is not read")
-    return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
+    msg = "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
+    raise DataError(msg)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import NamedTuple
 
 from probseg.errors import DataError
 from probseg.paths import LEADS_OUT, data_dir, follows, leads_out
@@ -118,16 +118,18 @@ def leads_outside(file: str) -> bool:
 
 def first_words(path: Path) -> list[str]:
     """Read the first word of each line of a list of a published data set, blank lines left out."""
+    way_out = "unpack the archive again"
+    words = ((number, line.split()[0]) for number, line in read_lines(path, way_out))
+    return _all_different(path, words, way_out)
+
+
+def _all_different(path: Path, names: Iterable[tuple[int, str]], way_out: str) -> list[str]:
+    """Return the names of the lines of a list, of which no two may be equal."""
     lines: dict[str, int] = {}
-    for number, line in read_lines(path, "unpack the archive again"):
-        word = line.split()[0]
-        if word in lines:
-            msg = (
-                f"{path}, line {number}: {word!r} is in line {lines[word]} too; unpack the archive "
-                "again"
-            )
+    for line, name in names:
+        if lines.setdefault(name, line) != line:
+            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; {way_out}"
             raise DataError(msg)
-        lines[word] = number
     return list(lines)
 
 
@@ -140,13 +142,6 @@ Known = tuple[str, Path | None]
 """A name, and the file of a photograph with this stem, or None."""
 
 
-class _Written(NamedTuple):
-    """A way to read a line: a name, or that of a file in some folders."""
-
-    line: int
-    folders: tuple[str, ...]
-
-
 def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
     """Read the names that a list chooses, which are all known and different."""
     matches, unknown = match_names(path, argument, known)
@@ -155,16 +150,10 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
             f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
         )
         raise DataError(msg)
-    lines: dict[str, int] = {}
-    for line, name in matches.items():
-        if name in lines:
-            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; remove one of them"
-            raise DataError(msg)
-        lines[name] = line
-    if not lines:
+    if not matches:
         msg = f"{path}: has no name, expected one on each line; check the `{argument}` list"
         raise DataError(msg)
-    return list(lines)
+    return _all_different(path, matches.items(), "remove one of them")
 
 
 def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: str) -> set[str]:
@@ -202,10 +191,10 @@ def match_names(
     """
     lines = read_lines(path, f"check the `{argument}` argument")
     texts = {number: line.split("\t")[0] for number, line in lines}
-    forms: dict[str, list[_Written]] = {}
+    forms: dict[str, list[tuple[int, tuple[str, ...]]]] = defaultdict(list)
     for number, text in texts.items():
         for form, folders in _forms(text):
-            forms.setdefault(_composed(form), []).append(_Written(number, folders))
+            forms[_composed(form)].append((number, folders))
     matches: dict[int, str] = {}
     for name, file in known:
         for line, folders in forms.get(_composed(name), ()):

@@ -33,21 +33,13 @@ _Set = TypeVar("_Set")
 
 
 class TrainCrop(NamedTuple):
-    """A training crop.
+    """A training crop."""
 
-    Args:
-        image: uint8, shape `(H, W, 3)`.
-        labels: Mask or class numbers, uint8, shape `(H, W)`.
-        seed: Of its random numbers, in [0, 2**63).
-        name: Of the sample that it was cut from.
-        skipped: Faults of the unreadable samples that it replaces.
-    """
-
-    image: np.ndarray
-    labels: np.ndarray
-    seed: int
-    name: str
-    skipped: tuple[str, ...] = ()
+    image: np.ndarray  # uint8, shape `(H, W, 3)`
+    labels: np.ndarray  # mask or class numbers, uint8, shape `(H, W)`
+    seed: int  # of its random numbers, in [0, 2**63)
+    name: str  # of the sample that it was cut from
+    skipped: tuple[str, ...] = ()  # faults of the unreadable samples that it replaces
 
 
 class _Crops(Dataset[TrainCrop]):
@@ -76,11 +68,7 @@ class _Crops(Dataset[TrainCrop]):
 
 
 class SkipCounter:
-    """Counts samples that cannot be read, and stops a training that has too many of them.
-
-    Args:
-        limit: Most of them.
-    """
+    """Counts samples that cannot be read, and stops a training that has more than a limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -109,30 +97,14 @@ def _message(messages: Sequence[str], what: str) -> str:
 class TrainingData(L.LightningDataModule):
     """Base of the data modules of both tasks.
 
-    Args:
-        batch_size: Training crops per batch and device.
-        num_workers: Processes that read and augment training images; 0 reads in the main process.
-        max_skipped: Most training samples that may turn out to be unreadable; another one takes the
-            place of each, and one more stops the training with a list. Counted in each process.
-
-    Raises:
-        ValueError: If `batch_size` is below 1, or `num_workers` or `max_skipped` negative.
-
-    Attributes:
-        seed: Determines the order of the samples, their augmentation and their clicks; by default
-            the seed of `seed_everything`. A resumed training uses the seed of its checkpoint.
+    `seed` determines the order of the samples, their augmentation and their clicks; by default it
+    is that of `seed_everything`. A resumed training uses the seed of its checkpoint.
     """
 
     def __init__(self, batch_size: int, num_workers: int, max_skipped: int) -> None:
         super().__init__()
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("num_workers", num_workers, 0),
-            ("max_skipped", max_skipped, 0),
-        ):
-            if value < least:
-                msg = f"`{name}` must be at least {least}, got {value}"
-                raise ValueError(msg)
+        check_least(1, batch_size=batch_size)
+        check_least(0, num_workers=num_workers, max_skipped=max_skipped)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.skips = SkipCounter(max_skipped)
@@ -254,6 +226,14 @@ def stack_cuts(
     skipped = [message for cut in cuts for message in cut.skipped]
     names = [cut.name for cut in cuts]
     return images.permute(0, 3, 1, 2).contiguous(), labels, seeds, names, skipped
+
+
+def check_least(least: int, **arguments: int | None) -> None:
+    """Raise a `ValueError` for an argument that is not None and below the least value."""
+    for name, value in arguments.items():
+        if value is not None and value < least:
+            msg = f"`{name}` must be at least {least}, got {value}"
+            raise ValueError(msg)
 
 
 def refuse_none(sets: Sequence[object], use: str, role: str) -> None:

@@ -17,23 +17,13 @@ from probseg.images import check_same_size, image_size, read_image
 from probseg.masks import RULES, read_grey
 from probseg.paths import find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES
-from probseg.types import Sample, read_only
+from probseg.types import Sample
 
 
 class ImageMaskPairs(PublishedDataset):
     """Base of the test sets in two folders; every mask has an image and every image a mask.
 
-    Args:
-        root: The folder with both; by default the one that `Source.folder` finds.
-
-    Attributes:
-        image_folder: Name of the folder of images.
-        mask_folder: Name of the folder of masks.
-        pairs: Image and mask of each object, in the order of the masks' names.
-
-    Raises:
-        DatasetNotFoundError: If the folders are not there.
-        DataError: If images and masks do not pair up or two files have the same stem.
+    `pairs` has image and mask of each object, in the order of the masks' names.
     """
 
     image_folder: str
@@ -52,9 +42,8 @@ class ImageMaskPairs(PublishedDataset):
     def _files(self, folder: str) -> dict[str, Path]:
         files = picture_files(self.root / folder)
         if not files:
-            layout = f"the folders {self.image_folder}/ (images) and {self.mask_folder}/ (masks)"
-            way_out = self.source.way_out(self.name)
-            raise DatasetNotFoundError(self.name, self.root, layout, way_out)
+            expected = f"the folders {self.image_folder}/ (images) and {self.mask_folder}/ (masks)"
+            raise self.absent(expected)
         return files
 
     @staticmethod
@@ -98,10 +87,6 @@ class ImagePairs(InteractiveDataset):
             `$PROBSEG_DATA` (or `./data`).
         masks: Folder of the masks; likewise.
         name: Name of the data set in tables and logs.
-
-    Raises:
-        DatasetNotFoundError: If a folder is not there or has no pictures.
-        DataError: If files do not pair up or a mask cannot be used.
     """
 
     name = "ImagePairs"
@@ -131,11 +116,6 @@ class ImagePairs(InteractiveDataset):
         check_same_size(image.shape, mask.shape, image_path, mask_path)
         name = self.object_name(index)
         return Sample(image, mask, name, self.name, name)
-
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape `(len(self),)`."""
-        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a mask."""

@@ -28,53 +28,34 @@ UNNAMED = "object"
 
 
 class PromptedObject(NamedTuple):
-    """Prompts for one object.
+    """Prompts for one object."""
 
-    Args:
-        key: Identifies it in its photograph; in COCO JSON the id of the annotation.
-        category: Id of its class.
-        clicks: In pixels of the photograph.
-        box: `(x0, y0, x1, y1)`, half-open, or None.
-    """
-
-    key: str
-    category: int
-    clicks: tuple[Click, ...]
-    box: tuple[float, float, float, float] | None
+    key: str  # identifies it in its photograph; in COCO JSON the id of the annotation
+    category: int  # id of its class
+    clicks: tuple[Click, ...]  # in pixels of the photograph
+    box: tuple[float, float, float, float] | None  # `(x0, y0, x1, y1)`, half-open, or None
 
 
 class PromptedImage(NamedTuple):
-    """One photograph with prompts.
+    """One photograph with prompts."""
 
-    Args:
-        file: Its path inside the folder of photographs, with `/`, in one way alone: `a.jpg`, not
-            `./a.jpg`.
-        objects: At least one.
-        key: Id of the image in COCO JSON; None elsewhere.
-        size: `(H, W)` that the file of prompts says; None where it does not.
-    """
-
+    # its path inside the folder of photographs, with `/`, in one way alone: `a.jpg`, not `./a.jpg`
     file: str
-    objects: tuple[PromptedObject, ...]
-    key: int | None = None
+    objects: tuple[PromptedObject, ...]  # at least one
+    key: int | None = None  # id of the image in COCO JSON; None elsewhere
+    # `(H, W)` that the file of prompts says; None where it does not
     size: tuple[int, int] | None = None
 
 
 class PromptFile(NamedTuple):
-    """All prompts of a file.
+    """All prompts of a file."""
 
-    Args:
-        images: Those with prompts, in the order of the file.
-        categories: Names of the classes by their ids: those of COCO JSON, of which several may
-            have one name; of other files the labels, counted from 1.
-        empty: Paths of images that are listed without an object.
-        crowds: Number of annotations of COCO JSON that are left out.
-    """
-
-    images: tuple[PromptedImage, ...]
+    images: tuple[PromptedImage, ...]  # those with prompts, in the order of the file
+    # names of the classes by their ids: those of COCO JSON, of which several may have one name; of
+    # other files the labels, counted from 1
     categories: Mapping[int, str]
-    empty: tuple[str, ...] = ()
-    crowds: int = 0
+    empty: tuple[str, ...] = ()  # paths of images that are listed without an object
+    crowds: int = 0  # number of annotations of COCO JSON that are left out
 
 
 def read_prompts(path: Path) -> PromptFile:
@@ -166,7 +147,8 @@ def _read_csv(path: Path) -> PromptFile:
     images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
     for key, points in clicks.items():
-        prompted = _object(*key, categories.number(*labels[key]), points, boxes.get(key))
+        category, box = categories.number(*labels[key]), boxes.get(key)
+        prompted = PromptedObject(key[1], category, tuple(points), box)
         images.setdefault(key[0], []).append(prompted)
     return _prompt_file(images, categories)
 
@@ -192,10 +174,10 @@ def _read_json(path: Path) -> PromptFile:
             if unknown := sorted(entry.keys() - {"box", "clicks", "label"}):
                 msg = f"{file}, object {number}: unknown keys {unknown}"
                 raise ValueError(msg)
-            clicks = [_click(click) for click in entry.get("clicks", ())]
+            clicks = tuple(_click(click) for click in entry.get("clicks", ()))
             box = _box(entry["box"]) if entry.get("box") is not None else None
             category = categories.number(str(entry.get("label") or UNNAMED))
-            objects.append(_object(file, str(number), category, clicks, box))
+            objects.append(PromptedObject(str(number), category, clicks, box))
         images[file] = objects
     return _prompt_file(images, categories)
 
@@ -245,19 +227,13 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
             raise ValueError(msg) from error
         objects[image].append(PromptedObject(str(key), kind, (), box))
+    files = {key: _file(text(entry, "file_name")) for key, entry in images.items()}
     prompted = tuple(
-        PromptedImage(
-            _file(text(entry, "file_name")),
-            tuple(objects[key]),
-            key,
-            size_of(entry),
-        )
+        PromptedImage(files[key], tuple(objects[key]), key, size_of(entry))
         for key, entry in images.items()
         if objects[key]
     )
-    empty = tuple(
-        _file(text(entry, "file_name")) for key, entry in images.items() if not objects[key]
-    )
+    empty = tuple(file for key, file in files.items() if not objects[key])
     return PromptFile(prompted, categories, empty, crowds)
 
 
@@ -274,28 +250,20 @@ def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping
 
 
 def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Categories) -> PromptFile:
-    prompted = tuple(
+    for file, objects in images.items():
+        for prompted in objects:
+            if not prompted.clicks and prompted.box is None:
+                msg = f"{file}: the object {prompted.key} has neither a box nor a click"
+                raise ValueError(msg)
+    prompts = tuple(
         PromptedImage(file, tuple(objects)) for file, objects in images.items() if objects
     )
-    return PromptFile(prompted, categories, tuple(file for file in images if not images[file]))
+    return PromptFile(prompts, categories, tuple(file for file in images if not images[file]))
 
 
 def _file(name: str) -> str:
     """Return the one way to write a path; empty where it names no file."""
     return "" if not name else PurePosixPath(name).as_posix()
-
-
-def _object(
-    file: str,
-    key: str,
-    category: int,
-    clicks: list[Click],
-    box: tuple[float, float, float, float] | None,
-) -> PromptedObject:
-    if not clicks and box is None:
-        msg = f"{file}: the object {key} has neither a box nor a click"
-        raise ValueError(msg)
-    return PromptedObject(key, category, tuple(clicks), box)
 
 
 def _click(values: Any) -> Click:  # noqa: ANN401 (whatever the file holds)

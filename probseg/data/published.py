@@ -20,24 +20,17 @@ MEGABYTE = 10**6
 
 
 class Archive(NamedTuple):
-    """One file to download.
+    """One file to download."""
 
-    Args:
-        url: Its address; None where there is none that a program can read from.
-        size: About its number of bytes.
-        unpacked: About the number of bytes of the files in it.
-        holds: Patterns of files or folders; the folder inside the archive that has them all
-            becomes the folder of the data set.
-        md5: Checksum by the publisher or a widely used library; None if there is none.
-        sha256: The same; None if there is none.
-    """
-
-    url: str | None
-    size: int
-    unpacked: int
+    url: str | None  # its address; None where there is none that a program can read from
+    size: int  # about its number of bytes
+    unpacked: int  # about the number of bytes of the files in it
+    # patterns of files or folders; the folder inside the archive that has them all becomes the
+    # folder of the data set
     holds: tuple[str, ...]
+    # checksum by the publisher or a widely used library; None if there is none
     md5: str | None = None
-    sha256: str | None = None
+    sha256: str | None = None  # the same; None if there is none
 
     @property
     def file(self) -> str:
@@ -54,38 +47,26 @@ class Full(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Facts by which a data set can be listed, fetched and checked.
+    """Facts by which a data set can be listed, fetched and checked."""
 
-    Args:
-        licence: Licence or terms of use, as far as they are known.
-        places: Usual names of its folder in `$PROBSEG_DATA` or `./data`.
-        full: Size of the complete set by split; by `""` where there are no splits.
-        archives: Files to download.
-        photos: Pattern of its photographs; `{split}` stands for the split.
-        splits: The splits that are checked by default.
-        listed: File with the stems of a split's photographs, where one folder has all splits.
-        inner: Folder inside its folder that may hold everything instead.
-        convert: Dotted path of the function that turns the unpacked folder of an archive into one
-            that the class reads.
-        made: Patterns of files and folders that `convert` makes.
-        options: Arguments of the class that leave no object out.
-        ids: The collection of photographs whose names its files have, if any.
-        way: Where to get it by hand.
-    """
-
-    licence: str
-    places: tuple[str, ...]
+    licence: str  # licence or terms of use, as far as they are known
+    places: tuple[str, ...]  # usual names of its folder in `$PROBSEG_DATA` or `./data`
+    # size of the complete set by split; by `""` where there are no splits
     full: Mapping[str, Full] = field(default_factory=dict)
-    archives: tuple[Archive, ...] = ()
-    photos: str = ""
-    splits: tuple[str, ...] = ()
+    archives: tuple[Archive, ...] = ()  # files to download
+    photos: str = ""  # pattern of its photographs; `{split}` stands for the split
+    splits: tuple[str, ...] = ()  # the splits that are checked by default
+    # file with the stems of a split's photographs, where one folder has all splits
     listed: str | None = None
-    inner: str = ""
+    inner: str = ""  # folder inside its folder that may hold everything instead
+    # dotted path of the function that turns the unpacked folder of an archive into one that the
+    # class reads
     convert: str | None = None
-    made: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()  # patterns of files and folders that `convert` makes
+    # arguments of the class that leave no object out
     options: Mapping[str, Any] = field(default_factory=dict)
-    ids: str | None = None
-    way: str = ""
+    ids: str | None = None  # the collection of photographs whose names its files have, if any
+    way: str = ""  # where to get it by hand
 
     def folder(self, root: Path | str | None = None) -> Path:
         """Return `root`, or by default the first of `places` that exists, else the first one."""

@@ -21,17 +21,12 @@ RETRIES = 10
 
 
 class Draw(NamedTuple):
-    """One sample to load, from the sampler.
+    """One sample to load, from the sampler."""
 
-    Args:
-        number: Of the sample.
-        seed: Of the crop's random numbers, in [0, 2**63).
-        instead: Numbers of samples of the same epoch that take its place, one after the other, if
-            it cannot be read.
-    """
-
-    number: int
-    seed: int
+    number: int  # of the sample
+    seed: int  # of the crop's random numbers, in [0, 2**63)
+    # numbers of samples of the same epoch that take its place, one after the other, if it cannot be
+    # read
     instead: tuple[int, ...] = ()
 
 
@@ -46,11 +41,7 @@ class Order(Protocol):
 
 
 class Shuffled:
-    """All samples in random order.
-
-    Args:
-        count: Number of samples.
-    """
+    """All of so many samples in random order."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -72,13 +63,6 @@ class TrainingSampler(DistributedSampler[Draw]):
     global batch are left out.
 
     Lightning leaves a sampler of this base class as it is, and calls `set_epoch`.
-
-    Args:
-        order: The samples of each epoch.
-        seed: Of the run.
-        batch_size: Samples per batch and process.
-        processes: Number of processes.
-        rank: Number of this process.
     """
 
     def __init__(
@@ -130,19 +114,8 @@ class MixedOrder:
 
     An epoch is a function of the run's seed and its number alone.
 
-    Args:
-        sets: The data sets; indices count through them as if they were joined.
-        proportions: The share of each set in an epoch, positive; their sum does not matter. By
-            default the sets' numbers of objects. Shares are rounded by largest remainders.
-        samples_per_epoch: Samples of an epoch; by default the number of objects of all sets.
-
-    Raises:
-        DataError: If the number of proportions is not that of the sets, a proportion is not a
-            positive number, there is less than 1 sample per epoch, or a set is empty or would get
-            no sample.
-
-    Attributes:
-        counts: Samples of each set in an epoch.
+    `proportions` are the shares of the sets in an epoch, by default their numbers of objects,
+    rounded by largest remainders. Indices count through the sets as if they were joined.
     """
 
     def __init__(
@@ -157,8 +130,13 @@ class MixedOrder:
             msg = f"{names[self.sizes.index(0)]}: has no object; leave it out of `train`"
             raise DataError(msg)
         self.weights = [object_weights(of) for of in sets]
-        if proportions is not None:
-            _check_proportions(proportions, names)
+        if proportions is not None and len(proportions) != len(names):
+            msg = (
+                f"`proportions` must have one number for each data set of `train` ({len(names)}: "
+                f"{', '.join(names) or 'none'}), got {len(proportions)}: {list(proportions)}; null "
+                "takes all objects of all sets"
+            )
+            raise DataError(msg)
         if samples_per_epoch is not None and samples_per_epoch < 1:
             msg = (
                 "`samples_per_epoch` must be at least 1, or null for the number of all objects, "
@@ -167,6 +145,13 @@ class MixedOrder:
             raise DataError(msg)
         self.samples = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
         shares = self.sizes if proportions is None else proportions
+        for name, share in zip(names, shares, strict=True):
+            if not (share > 0 and math.isfinite(share)):
+                msg = (
+                    f"`proportions` must be positive numbers, got {share} for {name}; leave a data "
+                    "set that is not wanted out of `train`"
+                )
+                raise DataError(msg)
         self.counts = largest_remainders(self.samples, shares)
         for name, count, share in zip(names, self.counts, shares, strict=True):
             if count == 0:
@@ -181,12 +166,7 @@ class MixedOrder:
         return self.samples
 
     def indices(self, seed: int, epoch: int) -> Indices:
-        """Return the numbers of an epoch's objects in random order, shape `(len(self),)`.
-
-        Args:
-            seed: Of the run.
-            epoch: Number of the epoch, from 0.
-        """
+        """Return the numbers of an epoch's objects in random order, shape `(len(self),)`."""
         parts = []
         first = 0
         for number, size in enumerate(self.sizes):
@@ -199,23 +179,6 @@ class MixedOrder:
             parts.append(first + part)
             first += size
         return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(np.concatenate(parts))
-
-
-def _check_proportions(proportions: Sequence[float], names: Sequence[str]) -> None:
-    if len(proportions) != len(names):
-        msg = (
-            f"`proportions` must have one number for each data set of `train` ({len(names)}: "
-            f"{', '.join(names) or 'none'}), got {len(proportions)}: {list(proportions)}; null "
-            "takes all objects of all sets"
-        )
-        raise DataError(msg)
-    for name, share in zip(names, proportions, strict=True):
-        if not (share > 0 and math.isfinite(share)):
-            msg = (
-                f"`proportions` must be positive numbers, got {share} for {name}; leave a data set "
-                "that is not wanted out of `train`"
-            )
-            raise DataError(msg)
 
 
 def largest_remainders(total: int, shares: Sequence[float]) -> list[int]:

@@ -70,11 +70,31 @@ class Selected(InteractiveDataset):
     ) -> None:
         self.dataset = dataset
         self.name = dataset.name
-        chosen = _of_size(dataset, min_area, max_area)
+        chosen = np.ones(len(dataset), dtype=bool)
+        areas = dataset.areas
+        if areas is not None:
+            chosen &= (areas >= (min_area or 0)) & (
+                areas <= (np.inf if max_area is None else max_area)
+            )
+        elif min_area is not None or max_area is not None:
+            msg = (
+                f"`min_area` and `max_area` must be null, got {min_area} and {max_area}: "
+                f"{dataset.name} does not know the areas of its objects; set both to null, or use "
+                "an argument of the data set itself"
+            )
+            raise DataError(msg)
         if exclude is not None:
             chosen &= ~_listed(dataset, find_data(exclude))
         if hold_out is not None:
-            chosen &= ~_to_hold_out(dataset, hold_out)
+            left_out = _held_out(dataset, "hold_out", hold_out)
+            if not left_out.any():
+                msg = (
+                    f"hold_out={hold_out} leaves out no photograph of {self.name}, of "
+                    f"{len(dataset)} objects: it goes by their names, and they are few; choose a "
+                    "smaller number, or set it to null"
+                )
+                raise DataError(msg)
+            chosen &= ~left_out
         if held_out is not None:
             chosen &= _held_out(dataset, "held_out", held_out)
         self.chosen = np.flatnonzero(chosen)
@@ -114,28 +134,6 @@ def object_weights(dataset: Dataset[Sample]) -> npt.NDArray[np.float64] | None:
     return dataset.weights if isinstance(dataset, Selected) else None
 
 
-def _of_size(
-    dataset: InteractiveDataset, min_area: int | None, max_area: int | None
-) -> npt.NDArray[np.bool_]:
-    """Return True for objects whose area is within the limits, shape `(len(dataset),)`."""
-    fits = np.ones(len(dataset), dtype=bool)
-    if min_area is None and max_area is None:
-        return fits
-    areas = dataset.areas
-    if areas is None:
-        msg = (
-            f"`min_area` and `max_area` must be null, got {min_area} and {max_area}: "
-            f"{dataset.name} does not know the areas of its objects; set both to null, or use an "
-            "argument of the data set itself"
-        )
-        raise DataError(msg)
-    if min_area is not None:
-        fits &= areas >= min_area
-    if max_area is not None:
-        fits &= areas <= max_area
-    return fits
-
-
 def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
     """Return True for objects that a list names, themselves or by their photograph."""
     names = [dataset.object_name(index) for index in range(len(dataset))]
@@ -154,19 +152,6 @@ def is_held_out(photo: str, count: int) -> bool:
     """
     digest = hashlib.sha256(photo.encode()).digest()
     return int.from_bytes(digest, "big") % count == 0
-
-
-def _to_hold_out(dataset: InteractiveDataset, count: int) -> npt.NDArray[np.bool_]:
-    """Return True for objects that `hold_out` leaves out; refuse to leave out none."""
-    left_out = _held_out(dataset, "hold_out", count)
-    if not left_out.any():
-        msg = (
-            f"hold_out={count} leaves out no photograph of {dataset.name}, of {len(dataset)} "
-            "objects: it goes by their names, and they are few; choose a smaller number, or set it "
-            "to null"
-        )
-        raise DataError(msg)
-    return left_out
 
 
 def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
@@ -188,39 +173,33 @@ def _read_weights(
     matches, unknown = match_names(path, "weights", ((name, None) for name in names))
     listed: dict[str, float] = {}
     for number, line in read_lines(path, "check the `weights` argument"):
-        weight = _weight(line.partition("\t")[2], f"{path}, line {number}")
-        if number not in matches:
-            continue
-        name = matches[number]
+        text = line.partition("\t")[2]
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = float("nan")
+        if not 0 <= weight < float("inf"):
+            msg = (
+                f"{path}, line {number}: expected an object's name, a tab and a finite number >= 0,"
+                f" got {text!r} for the number"
+            )
+            raise DataError(msg)
+        name = matches.get(number)
         if name in listed:
             msg = f"{path}, line {number}: {name!r} was listed before; give each object one weight"
             raise DataError(msg)
-        listed[name] = weight
+        if name is not None:
+            listed[name] = weight
     weights = np.array([listed.get(name, 0.0) for name in names])
     missing = [name for name, use in zip(names, chosen, strict=True) if use and name not in listed]
-    _refuse(path, missing, f"has no weight for objects of {dataset.name}", "add them, or 0")
-    _refuse(path, unknown, f"has names that no object of {dataset.name} has", "remove them")
+    for what, wrong, way_out in (
+        (f"has no weight for objects of {dataset.name}", missing, "add them, or 0"),
+        (f"has names that no object of {dataset.name} has", unknown, "remove them"),
+    ):
+        if wrong:
+            msg = f"{path}: {what}: {wrong[:3]} ({len(wrong)} in all); {way_out}"
+            raise DataError(msg)
     if not weights[chosen].any():
         msg = f"{path}: the weights of all {chosen.sum()} objects are 0; raise those of some"
         raise DataError(msg)
     return weights
-
-
-def _weight(text: str, place: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = float("nan")
-    if not 0 <= weight < float("inf"):
-        msg = (
-            f"{place}: expected an object's name, a tab and a finite number >= 0, got {text!r} for "
-            "the number"
-        )
-        raise DataError(msg)
-    return weight
-
-
-def _refuse(path: Path, names: list[str], what: str, way_out: str) -> None:
-    if names:
-        msg = f"{path}: {what}: {names[:3]} ({len(names)} in all); {way_out}"
-        raise DataError(msg)

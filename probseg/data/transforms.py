@@ -70,16 +70,10 @@ class TrainingCrop:
     `PhotometricAugmentation`. Outside the photograph the image is black and the mask ignored.
     Labels are never blended.
 
-    Args:
-        size: Side of the square result in pixels.
-        scale: Smallest and largest size of the padded crop relative to `size`; above 1 only a
-            part of it, always with some of the object, is seen.
-        padding: Smallest and largest margin around the object, as fractions of the longer side of
-            its box. The share of the crop that the box takes is log-uniform between them: small
-            objects in large surroundings are as frequent as large ones.
-
-    Raises:
-        ValueError: If an argument is out of range.
+    `scale` is the size of the padded crop relative to `size`; above 1 only a part of it, always
+    with some of the object, is seen. The share of the crop that the object's box takes is log-
+    uniform between the limits of `padding`, fractions of its longer side: small objects in large
+    surroundings are as frequent as large ones.
     """
 
     def __init__(
@@ -114,12 +108,11 @@ class TrainingCrop:
         if not (sample.mask == 1).any():
             msg = f"{sample.name} of {sample.dataset}: the mask has no pixel of the object"
             raise DataError(msg)
-        x0, y0, x1, y1 = padded_crop(
-            mask_box(sample.mask),
-            sample.mask.shape,
-            padding=self._drawn_padding(generator),
-            min_padding=4,
-        )
+        # A margin p for which 1 + 2 p, crop over object, is log-uniform
+        nearest, farthest = (math.log1p(2 * padding) for padding in self.padding)
+        padding = math.expm1(generator.uniform(nearest, farthest)) / 2
+        box, size = mask_box(sample.mask), sample.mask.shape
+        x0, y0, x1, y1 = padded_crop(box, size, padding=padding, min_padding=4)
         image, mask = sample.image[y0:y1, x0:x1], sample.mask[y0:y1, x0:x1]
         longest = max(mask.shape)
         # A strip of a photograph would become less than a pixel wide.
@@ -133,11 +126,6 @@ class TrainingCrop:
                 return image_part, mask_part
         # Reduced, a line falls between the pixels: a part of it at its own size.
         return self._fitted(sample.image, sample.mask, generator)
-
-    def _drawn_padding(self, generator: np.random.Generator) -> float:
-        """Draw a margin `p` for which `1 + 2 p`, crop over object, is log-uniform."""
-        nearest, farthest = (math.log1p(2 * padding) for padding in self.padding)
-        return math.expm1(generator.uniform(nearest, farthest)) / 2
 
     def _fitted(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
         """Crop or pad to the size, with some of the object if any is left; mirror one in two."""

@@ -46,7 +46,9 @@ def encode(mask: Mask | Region) -> list[int]:
     bits = np.stack([ones, 2 * ones, widths, VALUE_BITS * ones], axis=1).ravel()
     numbers = np.concatenate([[number for number, _ in head], fields])
     counts = np.concatenate([[count for _, count in head], bits])
-    return np.packbits(_bits(numbers, counts)).tolist()
+    ends = np.cumsum(counts)
+    shifts = np.repeat(ends, counts) - 1 - np.arange(ends[-1])  # the highest bit comes first
+    return np.packbits((np.repeat(numbers, counts) >> shifts & 1).astype(bool)).tolist()
 
 
 def decode(rle: Sequence[int], size: tuple[int, int]) -> Region:
@@ -94,14 +96,6 @@ def _opaque(stream: _Stream, count: int) -> tuple[Numbers, Numbers]:
     if not begins:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     return np.concatenate(begins), np.concatenate(ends)
-
-
-def _bits(numbers: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Write numbers with a number of bits each, highest first."""
-    ends = np.cumsum(counts)
-    shifts = np.repeat(ends, counts) - 1 - np.arange(ends[-1])
-    bits_set: npt.NDArray[np.bool_] = (np.repeat(numbers, counts) >> shifts & 1).astype(bool)
-    return bits_set
 
 
 class _Stream:

@@ -78,10 +78,7 @@ def measures(rle: Mapping[str, Any]) -> Entry:
 
 
 def write(
-    path: Path,
-    images: Sequence[Entry],
-    annotations: Iterable[Entry],
-    categories: Sequence[Entry],
+    path: Path, images: Sequence[Entry], annotations: Iterable[Entry], categories: Sequence[Entry]
 ) -> None:
     """Write the file; it appears whole."""
     info = {"description": f"annotated with probseg {probseg.__version__}"}

@@ -25,11 +25,8 @@ class MaskNames:
 
     `cat.png` is a mask of the photograph `cat.jpg`. So is `cat_1.png`, unless there is a photograph
     `cat_1.jpg`: then it is a mask of that. Composed and decomposed letters (NFC, NFD) are the same,
-    unless there is a photograph of each form.
-
-    Args:
-        photographs: Names without suffix of all photographs that the masks could belong to, the
-            unreadable ones too; with `/` where they are in sub-folders.
+    unless there is a photograph of each form. `photographs` are names without suffix, with `/` in
+    sub-folders, of all that the masks could belong to, the unreadable ones too.
     """
 
     def __init__(self, photographs: Iterable[str]) -> None:

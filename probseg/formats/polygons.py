@@ -30,16 +30,12 @@ _RIGHT, _DOWN = np.array([[1, 0, -1, 0], [0, 1, 0, -1]])
 
 
 class Polygon(NamedTuple):
-    """One part of an object.
+    """One part of an object."""
 
-    Args:
-        outer: Corners of the outline `(x, y)` on the borders of pixels, float64, shape
-            `(N, 2)`; clockwise on the screen, the last corner is joined to the first.
-        holes: The same of each hole, counterclockwise.
-    """
-
+    # corners of the outline `(x, y)` on the borders of pixels, float64, shape `(N, 2)`; clockwise
+    # on the screen, the last corner is joined to the first
     outer: Points
-    holes: tuple[Points, ...] = ()
+    holes: tuple[Points, ...] = ()  # the same of each hole, counterclockwise
 
 
 def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:
@@ -64,7 +60,10 @@ def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:
     for ring in rings:
         column, row = ring[0].astype(int).tolist()
         part = int(parts[row, column])
-        simple = _simplified(ring, tolerance)
+        simple = ring
+        if tolerance > 0:
+            short = cv2.approxPolyDP(ring.astype(np.float32), tolerance, closed=True)
+            simple = short[:, 0].astype(np.float64)
         if len(simple) < 3:
             continue
         simple = simple + np.array([region.x, region.y])
@@ -187,14 +186,6 @@ def _rings(mask: Mask) -> list[Points]:
         if ring:
             rings.append(corners[ring][is_corner[ring]])
     return rings
-
-
-def _simplified(ring: Points, tolerance: float) -> Points:
-    if tolerance == 0:
-        return ring
-    short = cv2.approxPolyDP(ring.astype(np.float32), tolerance, closed=True)
-    simple: Points = short[:, 0].astype(np.float64)
-    return simple
 
 
 def signed_area(ring: Points) -> float:

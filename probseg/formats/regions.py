@@ -22,19 +22,12 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Region(NamedTuple):
-    """The pixels of an object in a box; outside of the box there are none.
+    """The pixels of an object in a box; outside of the box there are none."""
 
-    Args:
-        inside: bool, shape `(h, w)`.
-        x: Column of the left border of the box.
-        y: Row of its upper border.
-        size: `(H, W)` of the image, which the box does not leave.
-    """
-
-    inside: Mask
-    x: int
-    y: int
-    size: tuple[int, int]
+    inside: Mask  # bool, shape `(h, w)`
+    x: int  # column of the left border of the box
+    y: int  # row of its upper border
+    size: tuple[int, int]  # `(H, W)` of the image, which the box does not leave
 
     @property
     def area(self) -> int:

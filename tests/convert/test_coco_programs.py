@@ -1,8 +1,7 @@
 """COCO files of probseg in FiftyOne and supervision, and back.
 
 Their Pythons, each of an environment of its own, are in PROBSEG_FIFTYONE and PROBSEG_SUPERVISION.
-The blocks of docs/integrations.md run there as they are; FiftyOne's need its database, but its
-importer and exporter run without.
+The blocks of docs/integrations.md run there as they are.
 """
 
 import json
@@ -24,29 +23,6 @@ from support.fakes import draw_scene, save
 FIFTYONE, SUPERVISION = (os.environ.get(f"PROBSEG_{name}") for name in ("FIFTYONE", "SUPERVISION"))
 SIZE = (120, 160)
 
-BY_FIFTYONE = """
-import json
-from fiftyone.utils.coco import COCODetectionDatasetExporter, COCODetectionDatasetImporter
-given = COCODetectionDatasetImporter(
-    data_path="photographs", labels_path="results/annotations.json", label_types="segmentations"
-)
-written = COCODetectionDatasetExporter(labels_path="back.json")
-rows = []
-with given, written:
-    for path, metadata, labels in given:
-        for one in labels.detections:
-            rows.append([one.label, one.confidence, int(one.mask.sum())])
-            one["iscrowd"] = 1
-        written.export_sample(path, labels, metadata=metadata)
-print(json.dumps(rows))
-"""
-
-HAS_DATABASE = """
-from importlib.util import find_spec
-from pathlib import Path
-place = Path(find_spec("fiftyone").origin).parent / "db" / "bin" / "mongod"
-print("true" if place.is_file() else "false")
-"""
 
 WITH_PATIENCE = """
 from fiftyone.core.service import Service
@@ -130,30 +106,8 @@ def came_back(place):
     return [read.annToMask(one) for one in found], labels, [one.get("score") for one in found]
 
 
-def assert_came_back_from_fiftyone(place, objects):
-    masks, labels, scores = came_back(place)
-    assert labels == [one.label for one in objects]
-    assert scores == [one.score for one in objects]
-    for mask, one in zip(masks, objects, strict=True):
-        assert overlap(as_region(mask > 0), one.region) > 0.93, "moved by a pixel at most"
-
-
-needs_fiftyone = pytest.mark.skipif(
-    FIFTYONE is None, reason="PROBSEG_FIFTYONE does not name a Python with FiftyOne"
-)
-
-
-@needs_fiftyone
-def test_the_importer_and_exporter_of_fiftyone(tmp_path, objects):
-    rows = with_python(FIFTYONE, BY_FIFTYONE, tmp_path)
-    assert rows == [[one.label, one.score, one.region.area] for one in objects]
-    assert_came_back_from_fiftyone(tmp_path, objects)
-
-
-@needs_fiftyone
+@pytest.mark.skipif(FIFTYONE is None, reason="PROBSEG_FIFTYONE names no Python with FiftyOne")
 def test_fiftyone_as_documented(tmp_path, objects):
-    if not with_python(FIFTYONE, HAS_DATABASE, tmp_path):
-        pytest.skip("the environment of PROBSEG_FIFTYONE has no mongod, FiftyOne's database")
     load, write = documented("fiftyone")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -161,12 +115,14 @@ def test_fiftyone_as_documented(tmp_path, objects):
     script = WITH_PATIENCE + load + IN_THE_APP + write + ROWS_OF_FIFTYONE
     rows = with_python(FIFTYONE, script, tmp_path, **variables, BROWSER="true")
     assert rows == [[one.label, one.score, one.region.area] for one in objects]
-    assert_came_back_from_fiftyone(tmp_path, objects)
+    masks, labels, scores = came_back(tmp_path)
+    assert labels == [one.label for one in objects]
+    assert scores == [one.score for one in objects]
+    for mask, one in zip(masks, objects, strict=True):
+        assert overlap(as_region(mask > 0), one.region) > 0.93, "moved by a pixel at most"
 
 
-@pytest.mark.skipif(
-    SUPERVISION is None, reason="PROBSEG_SUPERVISION does not name a Python with supervision"
-)
+@pytest.mark.skipif(SUPERVISION is None, reason="PROBSEG_SUPERVISION names no such Python")
 def test_supervision_as_documented(tmp_path, objects):
     (block,) = documented("supervision")
     rows = with_python(SUPERVISION, block + ROWS_OF_SUPERVISION, tmp_path)

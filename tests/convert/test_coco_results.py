@@ -45,6 +45,13 @@ def truth(path):
     return path
 
 
+def as_results(place, predicted, ids_of):
+    """Convert predictions to results with the ids of a file."""
+    source = written(place / "a.json", predicted)
+    request = Request(ids_of=ids_of)
+    return convert(source, place / "results.json", ("coco", "coco-results"), request)
+
+
 def test_pycocotools_evaluates_results(tmp_path):
     """The second of three predictions in the order of their scores is wrong."""
     predicted = {
@@ -52,9 +59,7 @@ def test_pycocotools_evaluates_results(tmp_path):
         "a.jpg": [square(3, 3, score=0.9)],
         "empty.jpg": [],
     }
-    source = written(tmp_path / "a.json", predicted)
-    request = Request(ids_of=truth(tmp_path / "truth.json"))
-    ledger = convert(source, tmp_path / "results.json", ("coco", "coco-results"), request)
+    ledger = as_results(tmp_path, predicted, truth(tmp_path / "truth.json"))
     assert ledger.lines() == ["1 images without objects in the results, which do not list them"]
     reference = COCO(tmp_path / "truth.json")
     found = reference.loadRes(str(tmp_path / "results.json"))
@@ -69,9 +74,7 @@ def test_pycocotools_evaluates_results(tmp_path):
 
 def test_what_the_ground_truth_does_not_list_is_counted(tmp_path):
     predicted = {"a.jpg": [square(3, 3), square(3, 3, "tree", 0.5)], "z.jpg": [square(3, 3)]}
-    source = written(tmp_path / "a.json", predicted)
-    request = Request(ids_of=truth(tmp_path / "truth.json"))
-    ledger = convert(source, tmp_path / "results.json", ("coco", "coco-results"), request)
+    ledger = as_results(tmp_path, predicted, truth(tmp_path / "truth.json"))
     assert sorted(ledger.lines()) == [
         "1 images without objects in the results, which do not list them",
         "1 objects of classes that the file of --ids-of does not list",
@@ -84,21 +87,18 @@ def test_what_the_ground_truth_does_not_list_is_counted(tmp_path):
 
 @each("content", [None, "{", '{"images": []}', '{"images": [{"id": 1}]}', "[]"])
 def test_a_file_that_gives_no_ids_is_named(tmp_path, content):
-    source = written(tmp_path / "a.json", {"a.jpg": [square(3, 3)]})
-    path = tmp_path / "truth.json"
-    if content is not None:
+    path = None if content is None else tmp_path / "truth.json"
+    if path is not None:
         path.write_text(content)
-    request = Request(ids_of=None if content is None else path)
     with pytest.raises(DataError, match="--ids-of"):
-        convert(source, tmp_path / "results.json", ("coco", "coco-results"), request)
+        as_results(tmp_path, {"a.jpg": [square(3, 3)]}, path)
     assert not (tmp_path / "results.json").exists()
 
 
 @each("writer", sorted(set(WRITERS) - {"coco-results"}))
 def test_scores_stay_or_are_counted(tmp_path, writer):
     save(draw_scene(*SIZE)[0], tmp_path / "images" / "a.jpg")
-    objects = [square(3, 3, score=0.25), square(30, 20)]
-    source = written(tmp_path / "a.json", {"a.jpg": objects})
+    source = written(tmp_path / "a.json", {"a.jpg": [square(3, 3, score=0.25), square(30, 20)]})
     request = Request(tmp_path / "images", 0, PurePosixPath("storage"))
     ledger = convert(source, tmp_path / "b", ("coco", writer), request)
     convert(tmp_path / "b", tmp_path / "c.json", (reader_of(writer), "coco"), request)
@@ -106,11 +106,8 @@ def test_scores_stay_or_are_counted(tmp_path, writer):
     keeps = writer.startswith(("coco", "labelme"))
     assert ("scores of objects: 1" in ledger.lines()) is not keeps
     assert [one.get("score") for one in back] == [0.25 if keeps else None, None]
-
-
-@each("score", ["high", True, [0.5]])
-def test_a_score_is_a_number(tmp_path, score):
-    source = written(tmp_path / "a.json", {"a.jpg": [square(3, 3, score=0.5)]})
-    source.write_text(source.read_text().replace('"score": 0.5', f'"score": {json.dumps(score)}'))
-    with pytest.raises(DataError, match="'score' must be a finite number"):
-        convert(source, tmp_path / "b.json", ("coco", "coco"), Request())
+    for score in ("high", True, [0.5]):
+        text = json.dumps(json.loads(source.read_text())).replace("0.25", json.dumps(score))
+        (tmp_path / "d.json").write_text(text)
+        with pytest.raises(DataError, match="'score' must be a finite number"):
+            convert(tmp_path / "d.json", tmp_path / "e.json", ("coco", "coco"), Request())

@@ -15,6 +15,7 @@ from probseg.errors import DataError
 from probseg.formats import brush
 from support.conversions import reader_of
 from support.fakes import draw_scene, save
+from support.refusals import refused
 from support.rows import each
 
 HEIGHT, WIDTH = 24, 32
@@ -113,12 +114,7 @@ def draw_yolo(folder):
     return place, 3, 3
 
 
-SOURCES = {
-    "coco": draw_coco,
-    "label-studio": draw_label_studio,
-    "png": draw_png,
-    "yolo": draw_yolo,
-}
+SOURCES = {"coco": draw_coco, "label-studio": draw_label_studio, "png": draw_png, "yolo": draw_yolo}
 
 
 def count(place, form):
@@ -128,10 +124,7 @@ def count(place, form):
     if form.startswith("coco"):
         return len(COCO(place).getAnnIds())
     if form.startswith("labelme"):
-        shapes = [
-            s for file in place.rglob("*.json") for s in json.loads(file.read_text())["shapes"]
-        ]
-        return len(shapes)
+        return sum(len(json.loads(file.read_text())["shapes"]) for file in place.rglob("*.json"))
     if form == "label-studio":
         tasks = json.loads(place.read_text())
         return sum(len(task["annotations"][0]["result"]) for task in tasks)
@@ -194,69 +187,75 @@ def test_every_loss_has_its_line(tmp_path):
     ])  # fmt: skip
 
 
-def test_classes_that_the_list_does_not_name_have_a_line(tmp_path):
+def test_names_of_classes_are_lines_of_their_list(tmp_path):
     photos = photographs(tmp_path / "photos", "a.jpg", "b/d.jpg")
     texts, *_ = draw_yolo(tmp_path)
     (texts / "classes.txt").write_text("unused\n")
     lines = convert(texts, tmp_path / "b.json", ("yolo", "coco"), Request(photos)).lines()
     assert "objects of classes after the last of classes.txt: 3" in lines
+    path, *_ = draw_coco(tmp_path)
+    path.write_text(path.read_text().replace('"car"', '" car\\n\\u2028 red "'))
+    ledger = convert(path, tmp_path / "out", ("coco", "yolo"), Request())
+    assert "car red" in (tmp_path / "out" / "classes.txt").read_text().splitlines()
+    assert any("fit into a line" in line for line in ledger.lines())
 
 
 def test_files_that_belong_to_nothing_are_refused_by_name(tmp_path):
     photos = photographs(tmp_path / "photos", "a.jpg")
-
-    def refused(reader, place, images=photos):
-        with pytest.raises(DataError) as caught:
-            convert(place, tmp_path / "out.json", (reader, "coco"), Request(images))
-        return str(caught.value)
-
     texts, *_ = draw_yolo(tmp_path)
-    assert str(Path("b", "d.txt")) in refused("yolo", texts)
     masks, *_ = draw_png(tmp_path)
-    assert "d_1" in refused("png", masks)
-    assert "`images` must be" in refused("png", masks, None)
+    coco, *_ = draw_coco(tmp_path)
     (tmp_path / "none").mkdir()
-    assert "no file of the format yolo" in refused("yolo", tmp_path / "none")
     Image.fromarray(MASK).convert("L").save(tmp_path / "none" / "a.jpg")
-    assert "lossless" in refused("png", tmp_path / "none")
-    path = tmp_path / "other.json"
-    for content in ([], {"boxes": [1]}):
-        path.write_text(json.dumps(content))
-        for reader in ("coco", "label-studio"):
-            assert "other.json: has no image" in refused(reader, path)
+    for name, content in (("list", "[]"), ("boxes", '{"boxes": [1]}')):
+        (tmp_path / f"{name}.json").write_text(content)
+    for name, other in (("twice", "./a.jpg"), ("named", "classes.jpg")):
+        text = coco.read_text().replace("bare.jpg", other)
+        (tmp_path / f"{name}.json").write_text(text)
+    rows = [
+        (texts, "yolo", str(Path("b", "d.txt"))),
+        (masks, "png", "d_1"),
+        (tmp_path / "none", "png", "lossless"),
+        (tmp_path / "none", "yolo", "no file of the format yolo"),
+        (tmp_path / "twice.json", "coco", "a.jpg: is the name of two images"),
+    ]
+    rows += [
+        (tmp_path / f"{name}.json", reader, f"{name}.json: has no image")
+        for name in ("list", "boxes")
+        for reader in ("coco", "label-studio")
+    ]
+    for place, reader, words in rows:
+        formats = reader, "coco"
+        refused(DataError, lambda p=place, f=formats: convert(p, OUT, f, Request(photos)), words)
+    refused(DataError, lambda: convert(masks, OUT, ("png", "coco"), Request()), "`images` must be")
+    place, words = tmp_path / "named.json", "classes.jpg: its text would be classes.txt"
+    refused(DataError, lambda: convert(place, OUT, ("coco", "yolo"), Request()), words)
 
 
-def test_a_photograph_named_like_the_list_of_classes(tmp_path):
-    path, *_ = draw_coco(tmp_path)
-    path.write_text(path.read_text().replace("a.jpg", "classes.jpg"))
-    with pytest.raises(DataError, match=r"classes\.jpg: its text would be classes\.txt"):
-        convert(path, tmp_path / "texts", ("coco", "yolo"), Request())
-
-
-def test_names_of_classes_are_lines_of_their_list(tmp_path):
-    path, *_ = draw_coco(tmp_path)
-    path.write_text(path.read_text().replace('"car"', '" car\\n\\u2028 red "'))
-    ledger = convert(path, tmp_path / "texts", ("coco", "yolo"), Request())
-    assert "car red" in (tmp_path / "texts" / "classes.txt").read_text().splitlines()
-    assert any("fit into a line" in line for line in ledger.lines())
+OUT = Path("no_such_folder", "out.json")
 
 
 @each("outline", [SQUARE, [[[4, 4], [12, 4], [12, 12]]], ["4 4 12 4 12 12"], "4 4 12", [{"x": 4}]])
 def test_outlines_that_are_no_lists_of_numbers_are_refused(tmp_path, outline):
-    path, *_ = draw_coco(tmp_path)
-    content = json.loads(path.read_text())
-    content["annotations"][0]["segmentation"] = outline
-    path.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"coco\.json: .*segmentation must be lists"):
+    path = with_outlines(tmp_path, outline)
+    with pytest.raises(DataError, match=r"a\.json: .*segmentation must be lists"):
         convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
+
+
+def with_outlines(folder, *outlines, size=(HEIGHT, WIDTH)):
+    """Write a file with objects of one photograph, `a.jpg`."""
+    images = [{"id": 1, "file_name": "a.jpg", "height": size[0], "width": size[1]}]
+    annotations = [
+        {"id": key, "image_id": 1, "segmentation": outline} for key, outline in enumerate(outlines)
+    ]
+    path = folder / "a.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    return path
 
 
 def test_half_a_corner_is_left_out_by_training_and_conversion(tmp_path):
     photographs(tmp_path, "a.jpg")
-    images = [{"id": 1, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH}]
-    annotations = [{"id": 1, "image_id": 1, "segmentation": [[*SQUARE, 3]]}]
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    path = with_outlines(tmp_path, [[*SQUARE, 3]])
     ledger = convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
     assert "halves of corners at the ends of outlines: 1" in ledger.lines()
     for file in ("a.json", "b.json"):
@@ -264,47 +263,24 @@ def test_half_a_corner_is_left_out_by_training_and_conversion(tmp_path):
         np.testing.assert_array_equal(sample.mask, MASK)
 
 
-def test_training_counts_annotations_without_an_outline(tmp_path, capsys):
+def test_training_counts_annotations_without_an_outline(tmp_path, caplog):
     photographs(tmp_path, "a.jpg")
-    images = [{"id": 1, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH}]
-    path, count = tmp_path / "a.json", "2 annotations have no outline of three or more corners"
-    for outlines in ([[], [[1, 1, 9, 9]]], [[], None, [SQUARE]]):
-        annotations = [
-            {"id": key, "image_id": 1, "segmentation": outline}
-            for key, outline in enumerate(outlines)
-        ]
-        path.write_text(json.dumps({"images": images, "annotations": annotations}))
-        if [SQUARE] in outlines:
-            assert len(COCOFolder(path, tmp_path)) == 1
-            assert count in capsys.readouterr().err
-        else:
-            with pytest.raises(DataError, match=count) as refusal:
-                COCOFolder(path, tmp_path)
-            assert "min_area" not in str(refusal.value)
-
-
-def test_two_spellings_of_one_path_are_two_images_of_one_name(tmp_path):
-    path, *_ = draw_coco(tmp_path)
-    path.write_text(path.read_text().replace("bare.jpg", "./a.jpg"))
-    with pytest.raises(DataError, match=r"a\.jpg: is the name of two images"):
-        convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
+    count = "2 annotations have no outline of three or more corners"
+    path = with_outlines(tmp_path, [], [[1, 1, 9, 9]])
+    assert "min_area" not in refused(DataError, lambda: COCOFolder(path, tmp_path), count)
+    assert len(COCOFolder(with_outlines(tmp_path, [], None, [SQUARE]), tmp_path)) == 1
+    assert count in caplog.text
 
 
 @pytest.mark.parametrize("writer", sorted(set(WRITERS) - {"png", "index", "coco-results"}))
 def test_masks_are_never_drawn_whole(tmp_path, writer):
-    size = 9_400  # a mask of it has 88 MB
-    images = [{"id": 1, "file_name": "a.jpg", "height": size, "width": size}]
-    annotations = [
-        {"id": key, "image_id": 1, "segmentation": [[x + 6_000 for x in SQUARE]]}
-        for key in range(3)
-    ]
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    far = [[x + 6_000 for x in SQUARE]]
+    path = with_outlines(tmp_path, far, far, far, size=(9_400, 9_400))  # a mask of it has 88 MB
+    request = Request(storage=STORAGE)
     tracemalloc.start()
     try:
-        convert(path, tmp_path / "b", ("coco", writer), Request(storage=STORAGE))
+        convert(path, tmp_path / "b", ("coco", writer), request)
         if writer != "yolo":
-            request = Request(storage=STORAGE)
             convert(tmp_path / "b", tmp_path / "c.json", (reader_of(writer), "coco"), request)
             assert len(json.loads((tmp_path / "c.json").read_text())["annotations"]) == 3
         _, peak = tracemalloc.get_traced_memory()

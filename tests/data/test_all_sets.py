@@ -3,8 +3,6 @@
 import os
 import pickle
 import shutil
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,10 +13,11 @@ from probseg.data import (
     EVALUATION_SETS,
     COCOInstances,
     ImageMaskFolder,
-    InteractiveDataModule,
+    sample_photos,
 )
 from probseg.data.base import PublishedDataset
 from probseg.data.published import PUBLISHED
+from probseg.data.sample_photos import SamplePhotos, rasterise, read_outlines
 from probseg.errors import DataError, DatasetNotFoundError
 from support.drawn_sets import SETS, write_voc_labels
 from support.fakes import draw_scene, save, write_instances
@@ -32,33 +31,14 @@ def drawn(name, root):
     return root, lambda **options: SETS[name].open(root, **options)
 
 
-class Layout(NamedTuple):
-    """What tests break in a drawn set; None for what it does not have.
-
-    Args:
-        parts: Files and folders that have to be there; some of them go together.
-        words: Of the error where one of them is not.
-        listed: Files that are listed or needed, and words of the error where they are not there.
-        index: Where it reads what it keeps in an index, and a file of which that is made.
-        mask: A mask, its image, and how masks are written.
-        pair: Folders of images and masks, and a stem that is in both.
-        twins: Files beside one of the same stem.
-        strays: Files that play no part.
-    """
-
-    parts: list[str] | None = None
-    words: list[str] | None = None
-    listed: tuple[str, list[str]] | None = None
-    index: tuple[str, str] | None = None
-    mask: tuple[str, str, Callable] | None = None
-    pair: tuple[str, str, str] | None = None
-    twins: list[str] | None = None
-    strays: list[str] | None = None
-
-
+# What tests break in a drawn set: files and folders that have to be there, some of them together,
+# and words of the error; files that are listed or needed, and words; where it reads what it keeps
+# in an index, and a file of which that is made; a mask, its image, and how masks are written;
+# folders of images and masks, and a stem that is in both; files beside one of the same stem; files
+# that play no part.
 OPEN_IMAGES_TABLE = "validation-annotations-object-segmentation.csv"
 LAYOUTS = {
-    "BSDS500": Layout(
+    "BSDS500": dict(
         parts=["images/val"],
         words=["images/val/<id>.jpg", "labels/val/<id>_a<k>.png"],
         listed=("labels/val/201_a*.png", ["201_a<k>.png", "201.jpg"]),
@@ -66,41 +46,37 @@ LAYOUTS = {
         mask=("labels/val/200_a0.png", "images/val/200.jpg", save),
         strays=["images/val/._200.jpg"],
     ),
-    "Berkeley": Layout(
+    "Berkeley": dict(
         parts=["images", "masks"],
         words=["images/", "masks/", "Berkeley.zip"],
         mask=("masks/8023.png", "images/8023.jpg", save),
-        pair=("images", "masks", "8023"),
-        twins=["masks/8023.bmp"],
     ),
-    "COCO": Layout(
+    "COCO": dict(
         listed=("images/2.jpg", ["2.jpg", "no such file", "1 missing", "all.json", "`images`"]),
         index=("sets.annotations._Reader", "all.json"),
     ),
-    "COCOInstances": Layout(
+    "COCOInstances": dict(
         parts=["annotations", "val2017"],
         words=["instances_", "cocodataset.org"],
         listed=("val2017/1.jpg", ["1.jpg", "no such file", "unpack val2017.zip"]),
     ),
-    "COCOLVIS": Layout(
+    "COCOLVIS": dict(
         parts=["val/hannotation.pickle", "val/masks", "val/images"],
         words=["hannotation.pickle", "masks/<id>.pickle", "images/<id>.jpg", "cocolvis_annotation"],
         listed=("val/images/000000002000.jpg", ["000000002000.jpg", "1 in all"]),
         index=("sets.cocolvis.load_data", "val/hannotation.pickle"),
     ),
-    "COCO_MVal": Layout(
+    "COCO_MVal": dict(
         parts=["img", "gt"],
         words=["img/", "gt/", "/COCO_MVal.zip"],
         mask=("gt/bear10_000000000285.png", "img/bear10_000000000285.jpg", save),
-        pair=("img", "gt", "bear10_000000000285"),
     ),
-    "DAVIS": Layout(
+    "DAVIS": dict(
         parts=["img", "gt"],
         words=["img/", "gt/", "/DAVIS.zip"],
         mask=("gt/001.png", "img/001.JPG", save),
-        pair=("img", "gt", "001"),
     ),
-    "DAVIS585": Layout(
+    "DAVIS585": dict(
         parts=["", "bear camel"],
         words=["object<n>_<frame>.png", "alibaba/ClickSEG"],
         listed=("bear/00009.jpg", ["['00009'] (1 in all)", "unpack"]),
@@ -108,7 +84,7 @@ LAYOUTS = {
         twins=["bear/00009.png"],
         strays=["bear/._00009.jpg"],
     ),
-    "GrabCut": Layout(
+    "GrabCut": dict(
         parts=["data_GT", "boundary_GT"],
         words=["data_GT/", "boundary_GT/", "GrabCut.zip"],
         mask=("boundary_GT/llama.bmp", "data_GT/llama.bmp", save),
@@ -116,26 +92,26 @@ LAYOUTS = {
         twins=["data_GT/banana.png", "boundary_GT/banana.png"],
         strays=["data_GT/._banana.jpg", "data_GT/Thumbs.db"],
     ),
-    "ImageMaskFolder": Layout(
+    "ImageMaskFolder": dict(
         listed=("images/photo1.jpg", ["masks without an image: 2", "photo1_1.png"]),
         index=("folder.read_objects", "masks/photo1_1.png"),
         mask=("masks/photo1_1.png", "images/photo1.jpg", save),
         twins=["images/photo1.png", "masks/photo1_2.bmp"],
         strays=["masks/notes.txt"],
     ),
-    "ImagePairs": Layout(
+    "ImagePairs": dict(
         index=("pairs.read_grey", "images/photo1.jpg"),
         mask=("masks/photo1.png", "images/photo1.jpg", save),
         pair=("images", "masks", "photo1"),
         twins=["images/photo1.png"],
     ),
-    "LVIS": Layout(
+    "LVIS": dict(
         parts=["lvis_v1_val.json", "train2017", "val2017"],
         words=["lvis_v1_val.json.zip", "train2017.zip"],
         listed=("val2017/000000002001.jpg", ["2001.jpg", "1 missing", "unpack val2017.zip"]),
         index=("sets.annotations._Reader", "lvis_v1_val.json"),
     ),
-    "OpenImages": Layout(
+    "OpenImages": dict(
         parts=[
             "validation/validation-annotations-object-segmentation.csv",
             "validation/masks",
@@ -148,13 +124,13 @@ LAYOUTS = {
             "validation/validation-annotations-object-segmentation.csv",
         ),
     ),
-    "PascalVOC": Layout(
+    "PascalVOC": dict(
         parts=["JPEGImages", "SegmentationObject", "ImageSets/Segmentation/val.txt"],
         words=["JPEGImages/<id>.jpg", "SegmentationObject/<id>.png", "VOCtrainval_11-May-2012.tar"],
         listed=("SegmentationObject/2007_000201.png", ["000201.png", "val.txt", "unpack"]),
         mask=("SegmentationObject/2007_000200.png", "JPEGImages/2007_000200.jpg", write_voc_labels),
     ),
-    "SBD": Layout(
+    "SBD": dict(
         parts=["img", "inst", "val.txt"],
         words=["img/<id>.jpg", "inst/<id>.mat", "val.txt", "benchmark.tgz"],
         listed=("inst/2008_000201.mat", ["2008_000201.mat", "no such file", "unpack"]),
@@ -166,8 +142,7 @@ LAYOUTS = {
 
 def having(field):
     """Names of the sets that have it, and what it is."""
-    rows = [(name, getattr(layout, field)) for name, layout in LAYOUTS.items()]
-    rows = [(name, value) for name, value in rows if value is not None]
+    rows = [(name, layout[field]) for name, layout in LAYOUTS.items() if field in layout]
     return pytest.mark.parametrize(("name", field), rows, ids=[name for name, _ in rows])
 
 
@@ -201,17 +176,6 @@ def test_samples(name, tmp_path):
         assert data.areas.tolist() == [(sample.mask == 1).sum() for sample in samples]
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_training_batches(name, tmp_path):
-    data = drawn(name, tmp_path)[1]()
-    module = InteractiveDataModule(train=data, batch_size=2, crop_size=32, num_workers=0)
-    batches = list(module.train_dataloader())
-    assert len(batches) == len(data) // 2
-    for batch in batches:
-        assert batch.images.shape == (2, 3, 32, 32)
-        assert (batch.masks == 1).any(dim=(1, 2)).all()
-
-
 @pytest.mark.parametrize("name", [name for name, drawn in SETS.items() if drawn.places])
 def test_default_places(name, tmp_path, monkeypatch):
     places, write, open_set, objects = SETS[name]
@@ -233,7 +197,7 @@ def test_missing_parts(name, parts, tmp_path):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         refused(
             DatasetNotFoundError, open_set,
-            DATASETS[name].name, root, *LAYOUTS[name].words,
+            DATASETS[name].name, root, *LAYOUTS[name]["words"],
             "`root`", "PROBSEG_DATA",
         )  # fmt: skip
 
@@ -341,3 +305,47 @@ def test_the_tables_name_each_data_set_as_results_do():
     assert {name for name, kind in DATASETS.items() if issubclass(kind, PublishedDataset)} == {
         *PUBLISHED
     }
+
+
+def test_photographs_of_other_packages():
+    data = SamplePhotos()
+    samples = [data[i] for i in range(len(data))]
+    masks = {s.name: s.mask for s in samples}
+    assert len(masks) == len(samples) == sum(len(photo["objects"]) for photo in read_outlines())
+    assert {"cat", "coffee/cup", "cameraman/tripod", "motorcycle"} <= set(masks)
+    assert data[-1].name == samples[-1].name
+    for index in (len(samples), -len(samples) - 1):
+        with pytest.raises(IndexError):
+            data[index]
+    for s in samples:
+        assert s.dataset == "SamplePhotos"
+        assert s.name.startswith(s.photo)
+        assert s.image.dtype == s.mask.dtype == np.uint8
+        assert s.image.shape == (*s.mask.shape, 3)
+        assert set(np.unique(s.mask)) == {0, 1}, s.name
+        assert 0.002 < s.mask.mean() < 0.75, s.name
+    cup, spoon, saucer = (masks[f"coffee/{n}"] for n in ("cup", "spoon", "saucer"))
+    assert (cup + spoon + saucer).max() == 1  # objects in front are left out
+    hat = masks["grace_hopper/hat"] == 1
+    assert masks["grace_hopper/woman"][hat].mean() > 0.99  # but parts are not
+
+
+def test_rasterise_unites_polygons_and_clears_holes():
+    outline = {
+        "name": "x",
+        "polygons": [[1, 1, 6, 1, 6, 6, 1, 6], [4, 4, 9, 4, 9, 9, 4, 9]],
+        "holes": [[2, 2, 2, 3, 3, 3, 3, 2]],
+    }
+    mask = rasterise(outline, (11, 12))
+    expected = np.zeros((11, 12), np.uint8)
+    expected[1:7, 1:7] = expected[4:10, 4:10] = 1
+    expected[2:4, 2:4] = 0
+    np.testing.assert_array_equal(mask, expected)
+
+
+@pytest.mark.parametrize("package", ["skimage", "no_such_package_here"])
+def test_missing_photo_names_the_file_and_the_way_out(monkeypatch, package):
+    photo = {"name": "dog", "package": package, "file": "data/dog.png", "objects": []}
+    monkeypatch.setattr(sample_photos, "read_outlines", lambda: [photo])
+    with pytest.raises(DataError, match=r"dog\.png.*pip install"):
+        SamplePhotos()

@@ -3,7 +3,6 @@
 from itertools import chain
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,16 +10,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, InteractiveDataModule
 from probseg.errors import DataError
-from support.fakes import FakeObjects, draw_sample, write_folder
+from support.fakes import FakeObjects, write_folder
 from support.refusals import refused
 from support.rows import each
-
-
-class OneObject(FakeObjects):
-    """The same object again and again, so that equal crops can only come from equal chance."""
-
-    def __getitem__(self, index):
-        return self.samples[0]
 
 
 def module(train=None, **options):
@@ -29,8 +21,10 @@ def module(train=None, **options):
 
 
 def epochs(number, workers, seed=0, objects=8):
-    """Crops of some epochs."""
-    data = module(OneObject(objects), num_workers=workers)
+    """Crops of some epochs of one object again and again: equal ones come from equal chance."""
+    same = FakeObjects(objects)
+    same.samples = same.samples[:1] * objects
+    data = module(same, num_workers=workers)
     data.seed = seed
     loader = data.train_dataloader()
     crops = []
@@ -41,37 +35,24 @@ def epochs(number, workers, seed=0, objects=8):
 
 
 def test_training_batches():
-    (batch, *others) = list(module(FakeObjects(7), batch_size=3).train_dataloader())
+    objects = FakeObjects(7)
+    red = np.full((48, 64, 3), (250, 60, 0), np.uint8)
+    objects.samples = [sample._replace(image=red) for sample in objects.samples]
+    loader = module(objects, batch_size=3).train_dataloader()
+    (batch, *others) = list(loader)
     assert len(others) == 1  # the seventh object would be a batch of its own
     assert batch.images.shape == (3, 3, 32, 32)
     assert batch.masks.shape == (3, 32, 32)
     assert batch.images.dtype == batch.masks.dtype == torch.uint8
     assert set(batch.masks.unique().tolist()) <= {0, 1, 255}
-    assert batch.seeds.shape == (3,)
-    assert batch.seeds.dtype == torch.int64
+    assert (batch.seeds.shape, batch.seeds.dtype) == ((3,), torch.int64)
     assert len({*batch.names, *others[0].names}) == 6
     assert batch.skipped == []
-
-
-def test_images_are_red_first():
-    red = draw_sample()._replace(image=np.full((48, 64, 3), (250, 60, 0), np.uint8))
-    data = FakeObjects(2)
-    data.samples = [red, red]
-    batch = next(iter(module(data).train_dataloader()))
     r, g, b = (batch.images[:, c][batch.masks == 1].float().mean() for c in range(3))
     assert r >= g >= b
     assert r > 120
-
-
-def test_objects_are_shuffled_each_epoch():
-    loader = module(FakeObjects(16)).train_dataloader()
-    orders = []
-    for epoch in range(2):
-        loader.sampler.set_epoch(epoch)
-        orders.append([name for batch in loader for name in batch.names])
-    names = [f"object{number}" for number in range(16)]
-    assert sorted(orders[0]) == sorted(orders[1]) == sorted(names)
-    assert len({tuple(order) for order in (*orders, names)}) == 3
+    loader.sampler.set_epoch(1)  # objects are shuffled each epoch
+    assert [*batch.names, *others[0].names] != [name for batch in loader for name in batch.names]
 
 
 def test_no_crop_is_seen_twice_and_seeds_repeat_with_any_number_of_workers():
@@ -145,8 +126,9 @@ def test_missing_and_too_few_data_are_named():
     assert module(FakeObjects(2)).val_dataloader() == []
     refused(ValueError, module().train_dataloader, "no training data", "`data.train`")
     refused(ValueError, module().test_dataloader, "no test data", "`data.test`")
-    data = module(FakeObjects(4), batch_size=5)
-    refused(ValueError, data.train_dataloader, "`batch_size`", "4 training objects", "got 5")
+    for count, options in ((4, {}), (20, {"samples_per_epoch": 4})):
+        data = module(FakeObjects(count), batch_size=5, **options)
+        refused(ValueError, data.train_dataloader, "`batch_size`", "4 training objects", "got 5")
     sets = [FakeObjects(1, name=name) for name in ("one", "twice", "twice")]
     for role in ("val", "test"):
         words = (f"{role}: ", "got one, twice, twice", "`name`")
@@ -160,28 +142,26 @@ def stems(folder):
 
 def test_a_folder_is_split_by_image_as_its_seed_says(tmp_path):
     write_folder(tmp_path, images=10, objects=3)
-    data = FolderDataModule(tmp_path, val_fraction=0.3)
-    train, val = stems(data.train[0]), stems(data.val[0])
-    assert len(val) == 3
-    assert not train & val
-    assert len(train | val) == 10
-    assert (len(data.train[0]), len(data.val[0])) == (21, 9)
-    assert stems(data.test[0]) == val
+
+    def split(**options):
+        data = FolderDataModule(tmp_path, **{"val_fraction": 0.3, **options})
+        assert data.test == data.val
+        return data.train[0], data.val[0]
+
+    train, val = split()
+    assert (len(train), len(val)) == (21, 9)
+    assert len(stems(val)) == 3
+    assert not stems(train) & stems(val)
+    assert len(stems(train) | stems(val)) == 10
     np.random.seed(2)
-    splits = [
-        stems(FolderDataModule(tmp_path, val_fraction=0.3, split_seed=seed).val[0])
-        for seed in range(5)
-    ]
-    assert splits[0] == val
-    assert any(split != val for split in splits)
-
-
-@pytest.mark.parametrize(("fraction", "expected"), [(0.01, 1), (0.5, 2), (0.99, 2)])
-def test_both_sides_of_the_split_get_an_image(tmp_path, fraction, expected):
-    data = FolderDataModule(write_folder(tmp_path), val_fraction=fraction)
-    assert len(stems(data.val[0])) == expected
-    assert len(stems(data.train[0])) == 3 - expected
+    splits = [stems(split(split_seed=seed)[1]) for seed in range(5)]
+    assert splits[0] == stems(val)
+    assert any(other != splits[0] for other in splits)
+    for fraction, held_out in ((0.01, 1), (0.5, 5), (0.99, 9)):
+        assert [len(stems(part)) for part in split(val_fraction=fraction)] == [
+            10 - held_out,
+            held_out,
+        ]
     for path in list((tmp_path / "masks").iterdir())[1:]:
         path.unlink()
-    words = (tmp_path, "at least 2 images, got 1")
-    refused(ValueError, lambda: FolderDataModule(tmp_path, val_fraction=fraction), *words)
+    refused(ValueError, split, tmp_path, "at least 2 images, got 1")

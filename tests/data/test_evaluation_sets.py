@@ -4,27 +4,14 @@ import shutil
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from jsonargparse import ArgumentParser
 from PIL import Image
 from scipy.io import savemat
 
-from probseg.data import (
-    DAVIS,
-    DAVIS585,
-    LVIS,
-    SBD,
-    Berkeley,
-    COCOMVal,
-    GrabCut,
-    InteractiveDataModule,
-    PascalVOC,
-)
+from probseg.data import DAVIS, DAVIS585, SBD, Berkeley, COCOMVal, GrabCut, PascalVOC
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
-from probseg.paths import configs_dir
 from support.drawn_sets import (
     write_coco_mval,
     write_davis,
@@ -39,13 +26,10 @@ from support.fakes import (
     write_berkeley,
     write_grabcut,
     write_instances,
-    write_lvis,
     write_sbd,
 )
 from support.refusals import refused
 from support.rows import each
-
-# --- Berkeley and COCO_MVal ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("second", ["189011a", "189011#2"])
@@ -53,31 +37,37 @@ def test_a_photograph_of_berkeley_may_be_there_once(tmp_path, second):
     root = write_berkeley(tmp_path)
     (root / "images" / "189011a.jpg").unlink()
     (root / "masks" / "189011a.png").rename(root / "masks" / f"{second}.png")
-    data = Berkeley(root)
-    assert {image.name for image, mask in data.pairs if "189011" in mask.name} == {"189011.jpg"}
-    assert {sample.name for sample in data} == {"189011", second, "8023"}
     for folder, suffix in (("images", ".jpg"), ("masks", ".png")):
         (root / folder / f"8023{suffix}").rename(root / folder / f"bear{suffix}")
-    assert Berkeley(root)[2].photo == "bear"  # a letter after a digit alone is a number
+    data = Berkeley(root)
+    assert {image.name for image, mask in data.pairs if "189011" in mask.name} == {"189011.jpg"}
+    assert {sample.name for sample in data} == {"189011", second, "bear"}
+    assert data[2].photo == "bear"  # a letter after a digit alone is a number
 
 
-def test_grey_and_slightly_coloured_masks_of_berkeley(tmp_path):
-    root = write_berkeley(tmp_path)
+def test_grey_values_and_colours_of_masks(tmp_path):
     labels = draw_scene(seed=0)[1]
     colours = np.repeat(labels[..., None] * 255, 3, axis=2)
     colours[labels > 0] = (255, 197, 243)
+    write_berkeley(tmp_path)
     for mask in (labels * 255, colours):
-        save(mask, root / "masks" / "8023.png")
-        np.testing.assert_array_equal(Berkeley(root)[2].mask, labels)
-
-
-def test_stray_values_in_coco_mval(tmp_path):
-    root = write_coco_mval(tmp_path)
-    mask = np.zeros((48, 64), np.uint8)
-    mask[5:9, 5:9] = 255
-    mask[0, :3] = (1, 128, 129)
-    save(mask, root / "gt" / "bear10_000000000285.png")
-    np.testing.assert_array_equal(COCOMVal(root)[0].mask, mask > 128)
+        save(mask, tmp_path / "masks" / "8023.png")
+        np.testing.assert_array_equal(Berkeley(tmp_path)[2].mask, labels)
+    mask = np.full((48, 64), 128, np.uint8)
+    mask[5:9, 5:9], mask[0, :3] = 255, (1, 128, 129)
+    save(mask, write_coco_mval(tmp_path) / "gt" / "bear10_000000000285.png")
+    np.testing.assert_array_equal(COCOMVal(tmp_path)[0].mask, mask > 128)
+    root = write_davis585(tmp_path / "585")
+    save(mask, root / "camel" / "object1_00000.png")
+    save(np.repeat(mask[..., None], 3, axis=2), root / "camel" / "init_sp_object1_00000.png")
+    save(draw_scene()[0], root / "camel" / "00027.jpg")  # a frame without masks
+    for file in ("object{}_00009.png", "init_sp_object{}_00009.png"):
+        shutil.copy(root / "bear" / file.format(1), root / "bear" / file.format(10))
+    data = DAVIS585(root, "sp")
+    names = [data.object_name(i) for i in range(3)]
+    assert names == [f"bear/object{i}_00009" for i in (1, 2, 10)]
+    np.testing.assert_array_equal(data[4].mask, mask > 128)
+    np.testing.assert_array_equal(data[4].initial, mask > 128)
 
 
 @each("name", ["bear10", "bear10_00000000028", "bear10_0000000002\uff18\uff15"])
@@ -86,9 +76,6 @@ def test_names_of_coco_mval_without_number(tmp_path, name):
     (root / "gt" / "bear10_000000000285.png").rename(root / "gt" / f"{name}.png")
     (root / "img" / "bear10_000000000285.jpg").rename(root / "img" / f"{name}.jpg")
     refused(DataError, lambda: COCOMVal(root), f"{name}.jpg", "twelve digits")
-
-
-# --- DAVIS --------------------------------------------------------------------------------------
 
 
 @given(hnp.arrays(np.uint8, (4, 5, 3), elements=st.sampled_from([0, 0, 1, 64, 128, 192, 255])))
@@ -123,29 +110,6 @@ def test_initial_masks_of_davis585(tmp_path, initial, axis):
     refused(DataError, lambda: DAVIS585(root, initial), *words)
     assert len(DAVIS585(root)) == 4
     refused(UnknownNameError, lambda: DAVIS585(root, "zero"), "initial masks", "'zero'", "stm")
-
-
-def test_the_tenth_object_comes_after_the_second(tmp_path):
-    root = write_davis585(tmp_path)
-    for file in ("object{}_00009.png", "init_stm_object{}_00009.png"):
-        shutil.copy(root / "bear" / file.format(1), root / "bear" / file.format(10))
-    names = [s.name for s in DAVIS585(root, "stm") if s.name.endswith("_00009")]
-    assert names == [f"bear/object{i}_00009" for i in (1, 2, 10)]
-
-
-def test_values_above_128_are_the_object_of_davis585(tmp_path):
-    root = write_davis585(tmp_path)
-    mask = np.full((48, 64), 128, np.uint8)
-    mask[3:6, 4:9] = 129
-    save(mask, root / "camel" / "object1_00000.png")
-    save(np.repeat(mask[..., None], 3, axis=2), root / "camel" / "init_sp_object1_00000.png")
-    save(draw_scene()[0], root / "camel" / "00027.jpg")  # a frame without masks
-    sample = DAVIS585(root, "sp")[3]
-    np.testing.assert_array_equal(sample.mask, mask > 128)
-    np.testing.assert_array_equal(sample.initial, mask > 128)
-
-
-# --- GrabCut ------------------------------------------------------------------------------------
 
 
 @each(
@@ -202,9 +166,6 @@ def test_scribbles_that_cannot_be_used(tmp_path, strokes, got):
     refused(DataError, lambda: GrabCut(root, "set1")[2], path, got)
 
 
-# --- PASCAL VOC ---------------------------------------------------------------------------------
-
-
 @given(hnp.arrays(np.uint8, (6, 7), elements=st.sampled_from([0, 1, 2, 3, 16, 18, 254, 255])))
 def test_numbers_are_told_apart_whatever_their_colours(tmp_path_factory, labels):
     root = write_voc(tmp_path_factory.mktemp("voc"), images=1, size=(6, 7))
@@ -220,21 +181,15 @@ def test_lists_and_labels_of_voc(tmp_path):
     root = write_voc(tmp_path)
     for split, photos in (("train", 3), ("val", 3), ("trainval", 6)):
         data = PascalVOC(split, root)
-        assert len(data) == 2 * photos
-        assert len({s.photo for s in data}) == photos
+        assert (len(data), len({s.photo for s in data})) == (2 * photos, photos)
     path = root / "SegmentationObject" / "2007_000201.png"
-    labels = np.full((48, 64), 255, np.uint8)
-    labels[:9] = 0
-    write_voc_labels(labels, path)
+    write_voc_labels(np.full((48, 64), 255, np.uint8), path)
     assert len(PascalVOC(root=root)) == 4  # the photograph has no object
     (root / "ImageSets" / "Segmentation" / "val.txt").write_text("2007_000201\n\n")
     refused(DataError, lambda: PascalVOC(root=root), root, "no object", "'val'")
     write_voc_labels(draw_scene()[1], path)
     Image.open(path).convert("RGB").save(path)
     refused(DataError, lambda: PascalVOC(root=root), path, "colours", "palette")
-
-
-# --- SBD ----------------------------------------------------------------------------------------
 
 
 def test_lists_and_instances_of_sbd(tmp_path):
@@ -272,21 +227,3 @@ def test_numbers_that_are_no_instances(tmp_path, labels, told):
     content = {"GTcls": 1} if labels is None else {"GTinst": {"Segmentation": labels}}
     savemat(path, content)
     refused(DataError, lambda: SBD("val", tmp_path), path, told)
-
-
-@pytest.mark.parametrize(("file", "kind"), [("sbd.yaml", SBD), ("lvis.yaml", LVIS)])
-def test_the_shipped_configurations(tmp_path, monkeypatch, file, kind):
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
-    write_sbd(tmp_path / "SBD")
-    write_lvis(tmp_path / "LVIS", size=(96, 128))
-    write_grabcut(tmp_path / "GrabCut")
-    write_berkeley(tmp_path / "Berkeley")
-    parser = ArgumentParser()
-    parser.add_argument("--data", type=InteractiveDataModule)
-    config = yaml.safe_load((configs_dir() / "data" / file).read_text())
-    data = parser.instantiate(parser.parse_object({"data": config})).data
-    assert data.crop.padding == (0.1, 0.3)
-    assert [type(s) for s in (*data.train, *data.val)] == [kind, kind]
-    assert [type(s) for s in data.test] == [GrabCut, Berkeley]
-    assert len(data.train[0]) == len(data.val[0]) == 6
-    assert {s.name for s in data.train[0]}.isdisjoint(s.name for s in data.val[0])

@@ -1,12 +1,9 @@
 """Unpacking archives that may be damaged or malicious, and fetching data sets."""
 
 import io
-import os
 import random
 import shutil
-import signal
 import stat
-import subprocess
 import sys
 import tarfile
 import time
@@ -22,24 +19,16 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.io import savemat
 
-from probseg.data import BSDS500, DAVIS585, GrabCut
+from probseg.data import DAVIS585, GrabCut
 from probseg.data.archives import unpack
-from probseg.data.fetch import fetch
+from probseg.data.fetch import download, fetch
 from probseg.data.published import MEGABYTE, PUBLISHED
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
 from probseg.paths import digest
-from support.fakes import (
-    draw_scene,
-    save,
-    with_source,
-    write_bsds500,
-    write_grabcut,
-    write_lvis,
-)
+from support.fakes import draw_scene, save, with_source, write_bsds500, write_grabcut
 from support.fakes import write_sbd as write_sbd_folder
 from support.refusals import refused
 from support.rows import each
-from support.runs import command
 from support.sites import serving
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -53,6 +42,7 @@ def _no_proxy(monkeypatch):
 @pytest.fixture
 def site():
     with serving() as site:
+        site.files["/a.bin"] = CONTENT
         yield site
 
 
@@ -70,12 +60,15 @@ def zipped(files, path):
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
             for name, content in files.items():
                 file.writestr(name, content)
-    else:
-        with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as file:
-            for name, content in files.items():
-                entry = tarfile.TarInfo(name)
+        return path
+    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as file:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            if isinstance(content, tuple):  # a link or device
+                entry.type, entry.linkname = content
+            else:
                 entry.size = len(content)
-                file.addfile(entry, io.BytesIO(content))
+            file.addfile(entry, None if isinstance(content, tuple) else io.BytesIO(content))
     return path
 
 
@@ -118,18 +111,6 @@ def test_entries_that_lead_out_of_the_folder(suffix, tmp_path):
         assert content_of(place) == {archive.name: archive.read_bytes(), "in/out/good": b"1"}
 
 
-def special(path, kind, target):
-    """An archive with a file and a link or device."""
-    with tarfile.open(path, "w") as file:
-        entry = tarfile.TarInfo("a/real")
-        entry.size = 4
-        file.addfile(entry, io.BytesIO(b"real"))
-        entry = tarfile.TarInfo("a/link")
-        entry.type, entry.linkname = kind, target
-        file.addfile(entry)
-    return path
-
-
 @each(
     ("kind", "target", "reason"),
     [
@@ -146,7 +127,8 @@ def special(path, kind, target):
     ],
 )
 def test_links_become_copies_unless_they_lead_out(kind, target, reason, tmp_path):
-    archive, out = special(tmp_path / "a.tar", kind, target), tmp_path / "out"
+    files, out = {"a/real": b"real", "a/link": (kind, target)}, tmp_path / "out"
+    archive = zipped(files, tmp_path / "a.tar")
     if reason is None:
         unpack(archive, out, 10_000)
         assert content_of(out) == {"a/real": b"real", "a/link": b"real"}
@@ -235,22 +217,10 @@ def pack_bsds500(place):
     return [packed(folder, place / "BSR_bsds500.tgz", "BSR/BSDS500/data/")]
 
 
-def pack_lvis(place):
-    folder = write_lvis(place / "x")
-    archives = []
-    for split in ("train", "val"):
-        file = folder / f"lvis_v1_{split}.json"
-        archives.append(zipped({file.name: file.read_bytes()}, place / f"{file.name}.zip"))
-        name = f"{split}2017"
-        archives.append(packed(folder / name, place / f"{name}.zip", f"{name}/"))
-    return archives
-
-
 PACKED = {
     "GrabCut": (pack_grabcut, [3]),
     "SBD": (pack_sbd, [6, 6]),
     "BSDS500": (pack_bsds500, [12, 12, 12]),
-    "LVIS": (pack_lvis, [5, 5]),
 }
 
 
@@ -267,10 +237,8 @@ def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkey
     roomy = shutil.disk_usage(tmp_path)._replace(free=10**12)  # for the real archives' sizes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: roomy)
     kind, (pack, lengths) = without_sums(name), PACKED[name]
-    source = kind.source
-    archives = pack(tmp_path)
+    source, archives, lines = kind.source, pack(tmp_path), []
     site.files = {f"/mirror/{path.name}": path.read_bytes() for path in archives}
-    lines = []
     root = fetch(kind, address=f"{site.url}/mirror/", say=lines.append)
     assert root == source.folder()
     assert not source.missing(root)
@@ -288,16 +256,11 @@ def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkey
     assert "already" in lines[-1]
     expected = {root.name, *(p.name for p in archives), *(f"{p.name}.sha256" for p in archives)}
     assert set(names(root.parent)) == expected
-
-
-def test_fetched_bsds500_has_the_list_of_photographs_of_test_sets(tmp_path):
-    archive = pack_bsds500(tmp_path)[0]
-    root = fetch(BSDS500, tmp_path / "bsds", address=str(archive), say=accept)
-    assert len(BSDS500("train", root)) == 12
-    lines = (root / "splits" / "exclude_from_training.tsv").read_text().splitlines()
-    rows = np.array([line.split("\t") for line in lines[1:]], dtype=int)
-    assert [len(rows), *rows[:, 1:].sum(axis=0)] == [99, 20, 96]  # all, GrabCut, Berkeley
-    assert 124084 in rows[:, 0]
+    if name == "BSDS500":
+        text = (root / "splits" / "exclude_from_training.tsv").read_text()
+        rows = np.array([line.split("\t") for line in text.splitlines()[1:]], dtype=int)
+        assert [len(rows), *rows[:, 1:].sum(axis=0)] == [99, 20, 96]  # all, GrabCut, Berkeley
+        assert 124084 in rows[:, 0]
 
 
 @pytest.fixture
@@ -397,32 +360,123 @@ def test_arguments_that_do_not_fit(name, options, told, tmp_path):
     refused(UsageError, lambda: fetch(PUBLISHED[name], tmp_path / "data", **options), told)
 
 
-def test_a_killed_download_goes_on(site, grabcut, tmp_path):
-    """The process is killed in the middle of the file; the same command completes it."""
-    with zipfile.ZipFile(tmp_path / "GrabCut.zip", "a") as file:
-        file.writestr("GrabCut/padding", CONTENT)
-    site.files["/GrabCut.zip"] = (tmp_path / "GrabCut.zip").read_bytes()
-    site.pause = 0.05
-    root = tmp_path / "data" / "gc"
-    arguments = ["data", "fetch", "GrabCut", "--root", str(root)]
-    arguments += ["--source", f"{site.url}/GrabCut.zip"]
-    program = "import sys; from probseg.cli import main; sys.exit(main(sys.argv[1:]))"
-    part = root.parent / "GrabCut.zip.part"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}
+def get(site, folder, **options):
+    download(f"{site.url}/a.bin", folder / "a.bin", accept, wait=0.0, **options)
+    return (folder / "a.bin").read_bytes()
+
+
+def test_a_download(site, tmp_path):
+    seen = []
+    content = get(site, tmp_path / "new", progress=lambda *step: seen.append(step))
+    assert content == CONTENT
+    assert names(tmp_path / "new") == ["a.bin"]
+    assert {what for what, _, _ in seen} == {"a.bin"}
+    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
+    assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
+
+
+def test_broken_connections_are_mended_by_asking_for_the_rest(site, tmp_path):
+    site.cuts = [100_000, 50_000]
+    assert get(site, tmp_path) == CONTENT
+    assert [wanted for _, wanted in site.asked] == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_another_call_goes_on_from_what_the_first_one_left(site, tmp_path):
+    site.cuts = [70_000] + [0] * 5
+    with pytest.raises(DownloadError, match=r"a\.bin: .*70000 of 300000 bytes.*another address"):
+        get(site, tmp_path)
+    assert names(tmp_path) == ["a.bin.part", "a.bin.part.json"]
+    assert get(site, tmp_path) == CONTENT
+    assert site.asked[-1] == ("/a.bin", "bytes=70000-")
+    assert names(tmp_path) == ["a.bin"]
+    with serving() as silent:
+        pass
+    silent.files["/a.bin"] = CONTENT
+    with pytest.raises(DownloadError, match="no connection"):
+        get(silent, tmp_path)
+
+
+def test_a_complete_part_is_not_asked_for_again(site, tmp_path):
+    def stop(path):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", stop)
+    (tmp_path / "a.bin.part.json").write_text(
+        f'{{"url": "{site.url}/a.bin", "validator": "\\"1\\"", "size": {len(CONTENT)}}}'
     )
-    deadline = time.monotonic() + 120
-    while not (part.is_file() and part.stat().st_size >= 50_000):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    left = part.stat().st_size
-    assert 0 < left < len(site.files["/GrabCut.zip"])
-    assert not root.exists()
-    site.pause = 0.0
-    assert command(*arguments) == 0
-    assert site.asked[-1][1] == f"bytes={left}-"
-    assert len(GrabCut(root)) == 3
-    assert (root / "padding").read_bytes() == CONTENT
+    assert get(site, tmp_path) == CONTENT
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize("behaviour", ["no ranges", "no mark", "no length"])
+def test_servers_that_know_less(site, tmp_path, behaviour):
+    site.ranges = behaviour != "no ranges"
+    site.sized = behaviour != "no length"
+    site.tag = None if behaviour == "no mark" else '"1"'
+    site.cuts = [] if behaviour == "no length" else [100_000]
+    assert get(site, tmp_path) == CONTENT
+    expected = {"no ranges": 2, "no mark": 2, "no length": 1}[behaviour]
+    assert len(site.asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("heeds_if_range", "length", "name"),  # every pair of two values
+    [
+        (True, 200_000, "a.bin"),
+        (False, 200_000, "b.bin"),
+        (False, 300_000, "a.bin"),
+        (True, 300_000, "b.bin"),
+        (True, 50_000, "b.bin"),
+        (False, 50_000, "a.bin"),
+        (None, 200_000, "a.bin"),  # without a mark of the version, the length says so
+    ],
+)
+def test_another_file_is_fetched_as_a_whole(site, tmp_path, heeds_if_range, length, name):
+    """One that changed at its address, or one of another address."""
+    site.tag = None if heeds_if_range is None else '"1"'
+    site.cuts = [100_000] + [0] * 5
+    with pytest.raises(DownloadError):
+        get(site, tmp_path)
+    site.files[f"/{name}"] = random.Random(1).randbytes(length)
+    site.heeds_if_range = heeds_if_range
+    if site.tag and name == "a.bin":
+        site.tag = '"2"'
+    download(f"{site.url}/{name}", tmp_path / "a.bin", accept, wait=0.0)
+    assert (tmp_path / "a.bin").read_bytes() == site.files[f"/{name}"]
+
+
+def test_a_missing_file_is_asked_for_once(site, tmp_path):
+    with pytest.raises(DownloadError, match=rf"^{site.url}/b\.bin: HTTP 404 .*another address"):
+        download(f"{site.url}/b.bin", tmp_path / "b.bin", accept)
+    assert len(site.asked) == 1
+    assert names(tmp_path) == []
+
+
+def test_a_busy_server_is_asked_again(site, tmp_path, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", lambda s: s >= 1 and slept.append(s))
+    site.failures = [503, 429, 500]
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", accept)
+    assert slept == [1, 2, 4]
+    site.failures = [503] * 9
+    with pytest.raises(DownloadError, match=r"HTTP 503 .*given up after 5 more attempts"):
+        download(f"{site.url}/a.bin", tmp_path / "b.bin", accept)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of this kind")
+def test_two_processes_do_not_write_to_one_part(site, tmp_path):
+    import fcntl
+
+    with (tmp_path / "a.bin.part").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(DownloadError, match="another process"):
+            get(site, tmp_path)
+    assert get(site, tmp_path) == CONTENT
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_disks_that_fill_up_meanwhile(site, tmp_path):
+    (tmp_path / "a.bin.part").symlink_to("/dev/full")
+    with pytest.raises(DownloadError, match=r"a\.bin\.part: cannot be written .*another disk"):
+        get(site, tmp_path)

@@ -3,15 +3,17 @@
 import io
 import shutil
 
+import cv2
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from probseg.errors import DataError
-from probseg.images import image_size, read_image
+from probseg.images import decode_image, image_size, read_image, rgb_pixels
 from probseg.lab.leakage import thumbnail
 from probseg.masks import object_mask, read_colours, read_grey, read_labels
 from probseg.object_numbers import object_ids
@@ -28,21 +30,22 @@ def refused(path, action, *parts):
     assert refusals.refused(DataError, action, *parts).startswith(f"{path}: ")
 
 
-# --- images -----------------------------------------------------------------------------------
-
-
-def test_colour_is_kept(tmp_path):
+def test_colours_of_all_modes(tmp_path):
     for suffix in (".png", ".bmp", ".tif", ".PNG"):
         image = read_image(save(COLOUR, tmp_path / f"x{suffix}"))
         assert image.dtype == np.uint8
         np.testing.assert_array_equal(image, COLOUR)
         image[:] = 0  # not read-only
-    for mode, colour in (("RGB", (200, 40, 90)), ("CMYK", (0, 255, 255, 0))):
+    for mode, colour, rgb in (
+        ("RGB", (200, 40, 90), (200, 40, 90)),
+        ("CMYK", (0, 255, 255, 0), (255, 0, 0)),
+    ):
         Image.new(mode, (16, 12), colour).save(tmp_path / "x.jpg")
         image = read_image(tmp_path / "x.jpg")
         assert image.shape == (12, 16, 3)
-        expected = colour if mode == "RGB" else (255, 0, 0)
-        assert abs(image.astype(int) - expected).max() < 10
+        assert abs(image.astype(int) - rgb).max() < 10
+    path = save(GREY.astype(np.float32) / 2, tmp_path / "x.tif")
+    refused(path, lambda: read_image(path), "floating point", "8 or 16 bits")
 
 
 def test_grey_is_repeated(tmp_path):
@@ -50,15 +53,13 @@ def test_grey_is_repeated(tmp_path):
     deep[0, 1] = 256  # less than one step of 8 bits
     eight = GREY.copy()
     eight[0, 1] = 0
-    pictures = [(Image.fromarray(GREY).convert(mode), GREY) for mode in ("L", "LA")]
-    pictures += [(Image.fromarray(GREY > 100), np.where(GREY > 100, 255, 0))]
-    pictures += [(Image.fromarray(deep), eight)]
-    for number, (picture, expected) in enumerate(pictures):
-        picture.save(tmp_path / f"{number}.png")
-        image = read_image(tmp_path / f"{number}.png")
+    pictures = [(Image.fromarray(GREY).convert(mode), GREY, "png") for mode in ("L", "LA")]
+    pictures += [(Image.fromarray(GREY > 100), np.where(GREY > 100, 255, 0), "png")]
+    pictures += [(Image.fromarray(deep), eight, suffix) for suffix in ("png", "tif")]
+    for number, (picture, expected, suffix) in enumerate(pictures):
+        picture.save(tmp_path / f"{number}.{suffix}")
+        image = read_image(tmp_path / f"{number}.{suffix}")
         np.testing.assert_array_equal(image, np.dstack([expected] * 3))
-    deep_tiff = read_image(save(deep, tmp_path / "x.tif"))
-    np.testing.assert_array_equal(deep_tiff, np.dstack([eight] * 3))
 
 
 def test_transparency_is_laid_over_white(tmp_path):
@@ -82,21 +83,6 @@ def test_palette_gives_its_colours(tmp_path):
     picture.save(tmp_path / "t.png", transparency=1)
     expected[0][1] = expected[1][1] = [255, 255, 255]
     np.testing.assert_array_equal(read_image(tmp_path / "t.png"), expected)
-
-
-def test_exif_rotation_is_carried_out(tmp_path):
-    turns = {
-        1: np.asarray, 2: np.fliplr, 3: lambda a: np.rot90(a, 2), 4: np.flipud,
-        5: lambda a: np.swapaxes(a, 0, 1), 6: lambda a: np.rot90(a, -1), 8: np.rot90,
-    }  # fmt: skip
-    for orientation, turn in turns.items():
-        picture = Image.fromarray(COLOUR)
-        exif = picture.getexif()
-        exif[274] = orientation
-        picture.save(tmp_path / "x.png", exif=exif)
-        expected = turn(COLOUR)
-        np.testing.assert_array_equal(read_image(tmp_path / "x.png"), expected)
-        assert image_size(tmp_path / "x.png") == expected.shape[:2]
 
 
 def test_missing_and_foreign_files_are_named(tmp_path):
@@ -157,66 +143,13 @@ def test_other_formats_are_refused_under_any_name(tmp_path, monkeypatch, kind):
     assert not called.exists()
 
 
-# --- masks ------------------------------------------------------------------------------------
-
-IDS = np.array([[0, 1, 2], [255, 7, 254]], dtype=np.uint8)
-
-
-def test_numbers_of_a_mask(tmp_path):
-    palette = Image.fromarray(IDS)
-    palette.putpalette([*range(200, 0, -1), 0] + [9] * 567)
-    pictures = {
-        "grey.png": Image.fromarray(IDS), "grey.bmp": Image.fromarray(IDS),
-        "grey.tif": Image.fromarray(IDS), "palette.png": palette,
-        "colour.png": Image.fromarray(np.dstack([IDS] * 3)),
-        "opaque.png": Image.fromarray(np.dstack([IDS] * 3)).convert("RGBA"),
-        "alpha.png": Image.fromarray(IDS).convert("LA"),
-        "deep.png": Image.fromarray(IDS.astype(np.uint16)),
-    }  # fmt: skip
-    for name, picture in pictures.items():
-        picture.save(tmp_path / name)
-        labels = read_labels(tmp_path / name)
-        assert labels.dtype == np.uint8
-        np.testing.assert_array_equal(labels, IDS, err_msg=name)
-    Image.fromarray(IDS > 1).save(tmp_path / "bit.png")
-    np.testing.assert_array_equal(read_labels(tmp_path / "bit.png"), IDS > 1)
-
-
-@each(
-    ("array", "suffix", "parts"),
-    [
-        (IDS.astype(np.uint16) * 2, ".png", ["0..255", "510"]),
-        (IDS.astype(np.int32) - 1, ".tif", ["0..255", "-1"]),
-        (IDS.astype(np.float32) / 2, ".tif", ["whole numbers", "float32"]),
-        (np.full((2, 2), np.nan, np.float32), ".tif", ["whole numbers", "nan"]),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
-def test_values_that_are_no_bytes_are_refused(tmp_path, array, suffix, parts):
-    path = save(array, tmp_path / f"x{suffix}")
-    refused(path, lambda: read_labels(path), *parts, "1..254")
-    if array.dtype == np.float32:
-        refused(path, lambda: read_image(path), "floating point", "8 or 16 bits")
-
-
-def test_colour_and_jpeg_masks_are_refused(tmp_path):
-    path = save(COLOUR, tmp_path / "x.png")
-    refused(path, lambda: read_labels(path), "one channel", "colours", "palette or grey PNG")
-    for name in ("x.jpg", "renamed.png"):
-        path = tmp_path / name
-        Image.fromarray(draw_scene()[1] * 255).save(path, "JPEG")
-        refused(path, lambda path=path: read_labels(path), "JPEG", "lossless", "PNG")
-
-
-# --- objects ----------------------------------------------------------------------------------
-
-
 @given(ids=st.sets(st.integers(1, 199), min_size=1, max_size=20), ignored=st.booleans())
 def test_numbers_below_255_are_objects(ids, ignored):
     assume(not (ignored and len(ids) == 1 and ids <= set(range(120, 137))))  # trimaps
     labels = np.array([[0, *ids, *([255] if ignored else [])]], dtype=np.uint8)
-    labels = labels.repeat(5, axis=1)
-    assert object_ids(labels, "m.png") == sorted(ids)
+    assert object_ids(labels.repeat(5, axis=1), "m.png") == sorted(ids)
+    assert object_ids(np.array([[0, 255]], dtype=np.uint8), "m.png") == [255]
+    assert object_ids(np.zeros((3, 4), np.uint8), "m.png") == []
 
 
 @given(labels=hnp.arrays(np.uint8, (4, 5), elements=st.sampled_from([0, 1, 2, 255])))
@@ -227,40 +160,19 @@ def test_mask_of_one_object(labels):
     np.testing.assert_array_equal(object_mask(labels, 255), labels == 255)
 
 
-@each(
-    ("labels", "part"),
-    [
-        (np.array([[0, 128, 255]], np.uint8), "GrabCut"),
-        (np.arange(256, dtype=np.uint8).reshape(16, 16), "255 different values"),
-        (np.random.default_rng(0).integers(90, 130, (20, 30), np.uint8), "40 different values"),
-    ],
-)
-def test_what_is_no_mask_is_refused(labels, part):
-    refused("m.png", lambda: object_ids(labels, "m.png"), part)
-
-
-def test_blurred_masks_are_refused():
+def test_blurred_masks_and_pictures_are_refused():
+    mask, random = Image.fromarray(draw_scene(80, 100)[1] * 255), np.random.default_rng(0)
+    cases = [(np.arange(256, dtype=np.uint8).reshape(16, 16), ["255 different values"])]
+    cases += [(random.integers(90, 130, (20, 30), np.uint8), ["40 different values"])]
     for quality in (30, 50, 75, 90, 95):
         buffer = io.BytesIO()
-        Image.fromarray(draw_scene(80, 100)[1] * 255).save(buffer, "JPEG", quality=quality)
-        labels = np.asarray(Image.open(buffer))
-        refused("m.png", lambda labels=labels: object_ids(labels, "m.png"), "JPEG", "threshold")
-    mask = Image.fromarray(draw_scene(100, 100)[1] * 255)
+        mask.save(buffer, "JPEG", quality=quality)
+        cases.append((np.asarray(Image.open(buffer)), ["JPEG", "threshold"]))
     for side in (30, 60, 150, 300, 500):
-        labels = np.asarray(mask.resize((side, side), Image.Resampling.BILINEAR))
-        refused("m.png", lambda labels=labels: object_ids(labels, "m.png"), "change of size")
-
-
-def test_many_objects_with_an_ignored_border_are_no_blur():
-    labels = np.repeat(np.arange(31, dtype=np.uint8), 20)[None].repeat(20, axis=0)
-    labels[:3] = 255
-    assert object_ids(labels, "m.png") == list(range(1, 31))
-    assert object_ids(np.where(labels == 30, 250, labels), "m.png") == [*range(1, 30), 250]
-    assert object_ids(np.array([[0, 255]], dtype=np.uint8), "m.png") == [255]
-    assert object_ids(np.zeros((3, 4), np.uint8), "m.png") == []
-
-
-# --- masks as colours and as grey values --------------------------------------------------------
+        resized = mask.resize((side, side), Image.Resampling.BILINEAR)
+        cases.append((np.asarray(resized), ["change of size"]))
+    for labels, words in cases:
+        refused("m.png", lambda labels=labels: object_ids(labels, "m.png"), *words)
 
 
 def test_masks_as_colours_and_grey_values(tmp_path):
@@ -294,3 +206,128 @@ def test_colour_masks_that_cannot_be_read(tmp_path):
         refused(path, lambda read=read: read(path), "8 bits", "I;16", "8-bit PNG")
         save(COLOUR, tmp_path / "x.jpg").rename(path)
         refused(path, lambda read=read: read(path), "JPEG", "lossless")
+
+
+TURNS = {
+    1: np.asarray, 2: np.fliplr, 3: lambda a: np.rot90(a, 2), 4: np.flipud,
+    5: lambda a: np.swapaxes(a, 0, 1), 6: lambda a: np.rot90(a, -1),
+    7: lambda a: np.rot90(np.swapaxes(a, 0, 1), 2), 8: np.rot90,
+    0: np.asarray, 9: np.asarray,  # no orientation at all
+}  # fmt: skip
+
+FORMATS = {
+    "JPEG": ["L", "RGB", "CMYK"],
+    "PNG": ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"],
+    "TIFF": ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "I;16",
+             "I;16B", "I"],
+    "TIFF lzw": ["1", "L", "P", "RGB", "I;16"],
+    "WEBP": ["RGB", "RGBA"],
+    "BMP": ["1", "L", "P", "RGB"],
+    "GIF": ["L", "P", "RGB"],
+    "PPM": ["1", "L", "RGB", "I;16"],
+}  # fmt: skip
+"""Modes that Pillow writes. The last three formats have no orientation."""
+
+
+def drawn(mode, seed):
+    """A picture of 7 x 4 pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 7, 4), dtype=np.uint8)
+    if mode.startswith("I"):
+        return Image.fromarray(pixels[..., 0].astype(np.uint16) * 250).convert(mode)
+    if mode == "LAB":
+        return Image.frombytes(mode, (7, 4), pixels[..., :3].tobytes())
+    return Image.fromarray(pixels).convert("RGB" if mode != "RGBA" else mode).convert(mode)
+
+
+def write(path, pages, kind, **options):
+    if len(pages) > 1:
+        options |= {"save_all": True, "append_images": pages[1:]}
+    if kind.endswith("lzw"):
+        options["compression"] = "tiff_lzw"
+    pages[0].save(path, kind.split()[0], **options)
+    return path
+
+
+def exif(orientation):
+    noted = Image.Exif()
+    noted[0x0112] = orientation
+    return noted
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_sizes_are_those_of_the_upright_pixels(kind, tmp_path):
+    for mode in FORMATS[kind]:
+        pages = [drawn(mode, 0), drawn(mode, 1)]
+        for count in (1, 2) if kind in ("TIFF", "TIFF lzw", "WEBP", "GIF") else (1,):
+            plain = read_image(write(tmp_path / "plain", pages[:count], kind))
+            some = TURNS if (mode, count) == ("RGB", 1) else (3, 6)
+            for orientation in {*some} - ({0, 9} if kind == "TIFF lzw" else set()):  # by libtiff
+                path = write(tmp_path / "turned", pages[:count], kind, exif=exif(orientation))
+                turn = np.asarray if kind in ("BMP", "GIF", "PPM") else TURNS[orientation]
+                expected, case = turn(plain), f"{kind} {mode} {orientation} {count}"
+                np.testing.assert_array_equal(read_image(path), expected, case)
+                np.testing.assert_array_equal(decode_image(path.read_bytes()), expected, case)
+                with Image.open(path) as picture:  # as people hand it over
+                    np.testing.assert_array_equal(rgb_pixels(picture), expected, case)
+                assert image_size(path) == expected.shape[:2], case
+                small = Image.fromarray(expected).resize((24, 24), Image.Resampling.BOX)
+                np.testing.assert_array_equal(thumbnail(path), small, case)
+
+
+def test_the_orientation_may_stand_in_xmp(tmp_path):
+    picture = drawn("RGB", 0)
+    for orientation in (1, 4, 5):
+        turn = TURNS[orientation]
+        xmp = f'<x tiff:Orientation="{orientation}"/>'.encode()
+        for kind, options in (("TIFF", {"tiffinfo": {700: xmp}}), ("WEBP", {"xmp": xmp})):
+            plain = read_image(write(tmp_path / "plain", [picture], kind))
+            path = write(tmp_path / "turned", [picture], kind, **options)
+            np.testing.assert_array_equal(read_image(path), turn(plain), f"{kind} {orientation}")
+            assert image_size(path) == turn(plain).shape[:2]
+
+
+DEEP = np.random.default_rng(0).integers(0, 65536, (3, 16, 32), dtype=np.uint16)
+MISREAD = {
+    "planes": (DEEP, {"photometric": "rgb", "planarconfig": "separate"}),
+    "tiles of planes": (DEEP, {"photometric": "rgb", "planarconfig": "separate", "tile": (16, 16)}),
+    "WhiteIsZero": (DEEP[0], {"photometric": "miniswhite"}),
+    "packed WhiteIsZero": (DEEP[0], {"photometric": "miniswhite", "compression": "zlib"}),
+    "signed": ((DEEP[0] % 256).astype(np.int8), {"photometric": "minisblack"}),
+}
+
+
+@each("name", MISREAD)
+def test_tiff_files_that_would_be_misread_are_refused(name, tmp_path):
+    pixels, options = MISREAD[name]
+    tifffile.imwrite(tmp_path / "a.tif", pixels, metadata=None, **options)
+    for read in (image_size, read_image, lambda path: rgb_pixels(Image.open(path), path.name)):
+        with pytest.raises(DataError, match=r"a\.tif: is a TIFF file with .*save it as a PNG"):
+            read(tmp_path / "a.tif")
+
+
+def test_planes_of_tiff_files_that_are_read(tmp_path):
+    pixels = (DEEP // 257).astype(np.uint8)
+    expected = np.moveaxis(pixels, 0, 2)
+    for deep, options in ((pixels, {}), (pixels, {"tile": (16, 16)}), (DEEP, {"compression": 8})):
+        tifffile.imwrite(
+            tmp_path / "a.tif", deep, photometric="rgb", planarconfig="separate", **options
+        )
+        read = read_image(tmp_path / "a.tif").astype(int)
+        np.testing.assert_allclose(read, expected, atol=1)  # deep values lose their lower byte
+
+
+def test_an_alpha_channel_that_is_not_in_use_hides_nothing(tmp_path):
+    pixels = np.asarray(drawn("RGB", 0))
+    clear = np.dstack([pixels[..., ::-1], np.zeros((4, 7), np.uint8)])
+    for suffix in ("bmp", "png", "tif"):
+        cv2.imwrite(str(tmp_path / f"a.{suffix}"), clear)
+        np.testing.assert_array_equal(read_image(tmp_path / f"a.{suffix}"), pixels)
+    premultiplied = drawn("RGBA", 0).convert("LA").convert("La")
+    assert rgb_pixels(premultiplied).shape == (4, 7, 3)
+
+
+def test_numbers_beyond_16_bits_are_refused(tmp_path):
+    for value in (-1, 65536, 2**31 - 1):
+        Image.fromarray(np.array([[0, value]], np.int32)).save(tmp_path / "deep.tif")
+        with pytest.raises(DataError, match=rf"deep.tif: .* {value}\b.*expected 0 to 65535"):
+            read_image(tmp_path / "deep.tif")

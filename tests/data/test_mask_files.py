@@ -21,6 +21,7 @@ from probseg.errors import DataError
 from probseg.masks import read_grey, read_labels, read_objects
 from probseg.object_numbers import object_ids
 from support.fakes import draw_scene, save
+from support.refusals import refused
 from support.rows import each
 
 HEIGHT, WIDTH = 64, 80
@@ -100,9 +101,7 @@ BLACK_AND_WHITE = {
     "quantized.png": grey(WHITE).convert("RGB").quantize(2),
     "octree.png": grey(WHITE).convert("RGB").quantize(2, method=Image.Quantize.FASTOCTREE),
     "adaptive.png": grey(WHITE).convert("RGB").convert("P", palette=Image.Palette.ADAPTIVE),
-    "adaptive.tif": grey(WHITE).convert("RGB").convert("P", palette=Image.Palette.ADAPTIVE),
     "white first.png": palette(~DISK, (255, 255, 255), (0, 0, 0)),
-    "white first.bmp": palette(~DISK, (255, 255, 255), (0, 0, 0)),
     "far apart.png": palette(np.where(DISK, 3, 200), *[(9, 99, 9)] * 3, (254, 255, 253),
                              *[(9, 99, 9)] * 196, (2, 0, 1)),
     "all white.png": palette(ALL * 0, (255, 255, 255), (0, 0, 0)),
@@ -144,28 +143,19 @@ def shifted(fraction):
     return grey(np.rint(fraction * beside + (1 - fraction) * WHITE))
 
 
-def with_stray(value, pixels, rows=5):
-    stray = WHITE.copy()
-    stray[-rows:, : pixels // rows] = value
-    return grey(stray)
-
-
 NOISE = np.random.default_rng(0).random((HEIGHT, WIDTH))
 REFUSED = {
     "averaged.png": (smooth(0.5), "blurred"),
     "box.png": (smooth(0.4, box=True), "GrabCut"),
     "twice as large.png": (smooth(2, Image.Resampling.BILINEAR), "blurred"),
     "cubic.gif": (smooth(2, Image.Resampling.BICUBIC), "palette"),
-    "quarter.png": (shifted(0.25), "blurred"), "tenth.bmp": (shifted(0.1), "blurred"),
     "half.png": (shifted(0.5), "GrabCut"),
     "not quite white.png": (grey(np.asarray(shifted(0.3)) * 0.99), "blurred"),
-    "numbers.png": (smooth(2, Image.Resampling.BILINEAR, white=6), "blurred"),
     "trimap.tif": (grey(np.where(cv2.dilate(WHITE, np.ones((9, 9))), 127, 0) + WHITE // 255 * 128),
                    "GrabCut"),
     "wide rim.png": (grey(np.where(DISK, 255, np.where(cv2.dilate(WHITE, np.ones((7, 7))), 9, 0))),
                      "255 would be ignored"),
-    "stray.png": (with_stray(3, 25), "255 would be ignored"),
-    "many strays.bmp": (with_stray(1, 100), "255 would be ignored"),
+    "stray.png": (grey(np.where((Y > 58) & (X < 5), 3, WHITE)), "255 would be ignored"),
     "nearly white.png": (grey(np.where(NOISE > 0.5, WHITE, WHITE // 255 * 254)), "255 would be"),
     "shades.png": (smooth(0.5).quantize(5), "palette"),
     "red first.png": (palette(~DISK, (255, 0, 0), (0, 0, 0)), "black is number 1"),
@@ -184,8 +174,6 @@ REFUSED = {
     "stretched.png": (grey(np.digitize(X, (9, 30, 60)) * 85), "numbers of 3 objects"),
     "black last.png": (palette(2 - NUMBERS, (9, 200, 9), (255, 0, 0), (0, 0, 0)), "number 2"),
     "alpha.png": (with_alpha("RGBA", ALL, WHITE), "channel A"),
-    "alpha.tif": (with_alpha("LA", ALL, WHITE), "channel A"),
-    "soft alpha.png": (with_alpha("LA", ALL, smooth(0.5)), "channel A"),
     "half clear object.png": (
         with_alpha("LA", WHITE, np.where(DISK, 128, np.where(X < 9, 0, 255))), "channel A"),
     "black alpha.png": (with_alpha("RGBA", ALL * 0, WHITE), "channel A"),
@@ -196,13 +184,11 @@ REFUSED = {
                          "tRNS"),
     "colours.png": (Image.fromarray(draw_scene(HEIGHT, WIDTH)[0]), "colours"),
     "inks.tif": (grey(WHITE).convert("RGB").convert("CMYK"), "'CMYK'"),
-    "lab.tif": (Image.new("LAB", (WIDTH, HEIGHT)), "'LAB'"),
     "deep colours.png": (deep_png(NUMBERS, 3), "16 bits"),
-    "deep alpha.png": (deep_png(NUMBERS, 4), "16 bits"),
     "two bits.png": (bits_png(NUMBERS, 2), "2 bits"),
-    "four bits.png": (bits_png(NUMBERS, 4), "4 bits"),
     "white is zero.tif": ((grey(NUMBERS), {"tiffinfo": {262: 0}}), "WhiteIsZero"),
     "renamed.png": ((grey(WHITE), {"format": "WEBP"}), "WEBP"),
+    "photograph.jpg": (grey(WHITE), "JPEG"),
     "lossy.tif": ((grey(WHITE).convert("RGB"), {"compression": "jpeg"}), "lossless"),
     "pages.tif": ((grey(WHITE), {"save_all": True, "append_images": [grey(255 - WHITE)]}),
                   "2 pages"),
@@ -248,11 +234,9 @@ def test_numbers_are_numbers(tmp_path, name):
 def test_files_in_doubt_are_refused_by_name(tmp_path, name):
     picture, words = REFUSED[name]
     path = written(picture, tmp_path / name)
-    with pytest.raises(DataError) as refusal:
-        read_objects(path)
-    assert str(refusal.value).startswith(f"{path}: ")
-    assert words in str(refusal.value)
-    assert any(word in str(refusal.value) for word in ("save", "write 1", "e.g. PNG"))
+    message = refused(DataError, lambda: read_objects(path), words)
+    assert message.startswith(f"{path}: ")
+    assert any(word in message for word in ("save", "write 1", "e.g. PNG"))
 
 
 @each("name", ["white first.png", "quantized.png", "stray.png", "alpha.png"])
@@ -261,33 +245,27 @@ def test_all_readers_agree(tmp_path, name):
     photo = save(draw_scene(HEIGHT, WIDTH)[0], tmp_path / "images" / "a.jpg")
     case = BLACK_AND_WHITE.get(name) or REFUSED[name][0]
     path = written(case, tmp_path / "masks" / "a.png")
-    readers = {
-        "fit": lambda: [sample.mask for sample in ImageMaskFolder(tmp_path)],
-        "convert": lambda: [
+    request, photograph = Request(tmp_path / "images"), Photograph("a.jpg", photo, (HEIGHT, WIDTH))
+    readers = (
+        lambda: [sample.mask for sample in ImageMaskFolder(tmp_path)],
+        lambda: [
             one.region.mask()
-            for image in READERS["png"](tmp_path, Request(tmp_path / "images"), Ledger())
+            for image in READERS["png"](tmp_path, request, Ledger())
             for one in image.objects
         ],
-        "annotate": lambda: [
-            labels
-            for _, labels in existing_masks([path], Photograph("a.jpg", photo, (HEIGHT, WIDTH)))
-        ],
-    }
+        lambda: [labels for _, labels in existing_masks([path], photograph)],
+    )
     report = check_folder(tmp_path)
     if name in BLACK_AND_WHITE:
         assert report.sound
         assert report.objects == 1
-        for read in readers.values():
+        for read in readers:
             (mask,) = read()
             np.testing.assert_array_equal(mask, DISK)
-        return
-    messages = set()
-    for read in readers.values():
-        with pytest.raises(DataError) as refusal:
-            read()
-        messages.add(str(refusal.value))
-    (problem,) = report.problems
-    assert messages == {f"{problem.path}: {problem.text}"}
+    else:
+        (problem,) = report.problems
+        for read in readers:
+            assert refused(DataError, read) == f"{problem.path}: {problem.text}"
 
 
 @st.composite

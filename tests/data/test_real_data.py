@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probseg.data import BSDS500, GrabCut, ImageMaskFolder
+from probseg.data import BSDS500, GrabCut
 from probseg.data.checks import check_dataset
 from probseg.lab.leakage import find_leaks, photos_of_dataset
 from probseg.types import IGNORE
@@ -57,14 +57,3 @@ def test_bsds500_leaves_the_photographs_of_grabcut_out(data_root, photos_of_grab
     assert not {leak.train for leak in leaks} & {str(image) for image, _, _ in data.objects}
     for index in np.linspace(0, len(data) - 1, 5).astype(int):
         assert 0.005 <= data[index].mask.mean() <= 0.5
-
-
-def test_the_objects_folder_is_read_as_listed(data_root):
-    root = data_root / "objects"
-    train, val = (ImageMaskFolder(root, f"{split}.txt", min_area=1) for split in ("train", "val"))
-    assert len(train) + len(val) == 3695
-    assert not {image for image, _, _ in train.objects} & {image for image, _, _ in val.objects}
-    for index in np.linspace(0, len(val) - 1, 10).astype(int):
-        mask = val[index].mask
-        assert set(np.unique(mask)) <= {0, 1, IGNORE}
-        assert (mask == 1).sum() == val.areas[index]

@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonargparse import ArgumentParser
 
-from probseg.data import ImageMaskFolder, InteractiveDataModule, Selected
+from probseg.data import Selected
 from probseg.data.base import InteractiveDataset
 from probseg.data.selection import is_held_out, object_weights
-from probseg.errors import DataError
 from support import refusals
-from support.fakes import FakeObjects, write_folder
+from support.fakes import FakeObjects
 from support.rows import each
 
 
@@ -49,10 +46,11 @@ def names(dataset):
 
 def refused(*parts, dataset=None, **arguments):
     everything = Sized([5, 10, 15, 20]) if dataset is None else dataset
-    refusals.refused(DataError, lambda: Selected(everything, **arguments), *parts)
+    refusals.refused(ValueError, lambda: Selected(everything, **arguments), *parts)
 
 
 limits = st.none() | st.integers(0, 120)
+ALL = [f"photo{photo}#{number}\t1" for photo in (0, 1) for number in (0, 1)]
 
 
 @given(areas=st.lists(st.integers(0, 100), min_size=1), least=limits, most=limits)
@@ -74,24 +72,17 @@ def test_areas_are_limited_both_ends_included(areas, least, most):
     assert selected.weights is None
 
 
-def test_samples_are_those_of_the_data_set(tmp_path):
-    inner = FakeObjects(5, name="inner")
-    selected = Selected(inner, exclude=write(tmp_path / "list.txt", "object0", "object3"))
-    assert [sample.name for sample in selected] == ["object1", "object2", "object4"]
-    assert selected.areas is None
-    assert selected[-1] is inner[4]
-    with pytest.raises(IndexError):
-        selected[3]
-    refused("`min_area`", "got 3 and None", "inner does not know", dataset=inner, min_area=3)
-    refused("`max_area`", "got None and 9", "inner does not know", dataset=inner, max_area=9)
-
-
 def test_names_of_objects_and_photographs_are_left_out(tmp_path, monkeypatch):
     path = write(tmp_path / "list.tsv", "photo1#0\tblurred", "", "photo0", "of_another_set", "pho")
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
     for exclude in (path, "list.tsv"):
         left = names(Selected(Sized([9] * 6), exclude=exclude))
         assert left == ["photo1#1", "photo2#0", "photo2#1"]
+    inner = FakeObjects(5, name="inner")
+    selected = Selected(inner, exclude=write(path, "object0", "object3"))
+    assert [sample.name for sample in selected] == ["object1", "object2", "object4"]
+    assert selected.areas is None
+    assert selected[-1] is inner[4]
 
 
 def test_weights_follow_names_not_lines(tmp_path):
@@ -119,78 +110,6 @@ def test_a_selection_of_a_selection(tmp_path):
     assert object_weights(Sized([5])) is None
 
 
-def test_a_list_that_cannot_be_right_is_refused(tmp_path):
-    path = write(tmp_path / "list.txt", "photo7", "photo8")
-    refused(path, "of its 2 names none", "photo7", "sized has 'photo0#0'", exclude=path)
-    everything = write(tmp_path / "all.txt", "photo0", "photo1")
-    refused("none of its 4 objects is left", everything, exclude=everything)
-    for argument in ("exclude", "weights"):
-        refused(tmp_path / "no", "no such file", f"`{argument}`", **{argument: tmp_path / "no"})
-        (tmp_path / "latin").write_bytes(b"caf\xe9\t1\n")
-        refused("latin", "is no text in UTF-8", **{argument: tmp_path / "latin"})
-
-
-@each(
-    ("lines", "parts"),
-    [
-        (["photo0#0\t1", "photo0#1\t1"], ["no weight for objects of sized", "'photo1#0'", "2 in"]),
-        (
-            ["photo0#0\t1", "photo0#1\t1", "photo1#0\t1", "photo1#1\t1", "photo2#0\t1"],
-            ["names that no object of sized has: ['photo2#0'] (1 in all)", "remove"],
-        ),
-        (["photo0#0\t1", "photo0#1\t-0.5"], ["line 2", "number >= 0, got '-0.5'"]),
-        (["photo0#0\tnan"], ["line 1", "got 'nan'"]),
-        (["", "photo0#0\tinf"], ["line 2", "got 'inf'"]),
-        (["photo0#0\t1e999"], ["line 1", "got '1e999'"]),
-        (["photo0#0 1"], ["line 1", "a tab and a finite number >= 0, got ''"]),
-        (["photo0#0\t1\t2"], ["line 1", r"got '1\t2'"]),
-        (["object\tweight"], ["line 1", "got 'weight'"]),
-        (["photo0#0\t1", "photo0#0\t1"], ["line 2", "'photo0#0' was listed before"]),
-        (
-            ["photo0#0\t0", "photo0#1\t0", "photo1#0\t0", "photo1#1\t0"],
-            ["weights of all 4 objects are 0"],
-        ),
-    ],
-)
-def test_weights_that_cannot_be_right_are_refused(tmp_path, lines, parts):
-    path = write(tmp_path / "weights.tsv", *lines)
-    refused(path, *parts, weights=path)
-    write(path, "photo0#0\t1", "photo0#1\t0", "photo1#0\t0", "photo1#1\t0")
-    refused(path, "weights of all 3 objects are 0", min_area=6, weights=path)
-
-
-def test_a_configuration_file(tmp_path):
-    write_folder(tmp_path / "mine", images=3, objects=2)
-    write(tmp_path / "w.tsv", *(f"photo{i}#{n}\t{i + n}" for i in (0, 2) for n in (1, 2)))
-    write(tmp_path / "out.txt", "photo1")
-    text = f"""
-    class_path: probseg.data.InteractiveDataModule
-    init_args:
-      proportions: [0.25, 0.75]
-      samples_per_epoch: 40
-      train:
-        - class_path: probseg.data.ImageMaskFolder
-          init_args:
-            root: {tmp_path}/mine
-        - class_path: probseg.data.Selected
-          init_args:
-            min_area: 1
-            exclude: {tmp_path}/out.txt
-            weights: {tmp_path}/w.tsv
-            dataset:
-              class_path: probseg.data.ImageMaskFolder
-              init_args:
-                root: {tmp_path}/mine
-    """
-    parser = ArgumentParser()
-    parser.add_argument("--data", type=InteractiveDataModule)
-    data = parser.instantiate(parser.parse_object({"data": yaml.safe_load(text)})).data
-    assert names(data.train[1]) == ["photo0#1", "photo0#2", "photo2#1", "photo2#2"]
-    used = np.bincount(data.order.indices(0, 0), minlength=10)
-    assert used[:6].sum() == 10
-    assert used[6:].tolist() == [3, 6, 9, 12]  # of 30, in proportion to 1, 2, 3, 4
-
-
 @given(st.integers(2, 12), st.integers(60, 120))
 def test_photographs_are_held_out_with_all_their_objects(count, objects):
     everything = Sized(np.ones(objects))
@@ -212,27 +131,49 @@ def test_the_rule_stays_what_it_was():
         assert abs(held_out - 20_000 / count) < 3 * error
 
 
-def test_parts_of_a_folder_hold_out_what_the_whole_does(tmp_path):
-    root = write_folder(tmp_path, images=26, objects=2)
-    write(root / "mixed.txt", *(f"photo{number}" for number in (25, 3, 10, 2, 0, 14)))
-
-    def held_out(**part):
-        return set(names(Selected(ImageMaskFolder(root, **part), held_out=3)))
-
-    whole = held_out()
-    assert held_out(prefixes=["photo1"]) | held_out(prefixes=["photo0", "photo2", "photo3"]) == {
-        name for name in whole if name[5] in "0123"
-    }
-    assert held_out(split="mixed.txt") == {
-        f"photo{number}#{n}" for number in (3, 0, 10, 14) for n in (1, 2)
-    }
-    assert held_out(split="mixed.txt") <= whole
-
-
-def test_hold_outs_that_cannot_be_right_are_refused():
-    refused("hold_out=10 leaves out no photograph of sized, of 4 objects", "null", hold_out=10)
-    refused("none of its 4 objects is left", "held_out=10", held_out=10)
-    refused("none of its 2 objects is left", "hold_out=3", dataset=Sized([5, 10]), hold_out=3)
-    for argument in ("hold_out", "held_out"):
-        with pytest.raises(ValueError, match=rf"`{argument}` .*got 1"):
-            Selected(Sized([1, 2, 3, 4]), **{argument: 1})
+@each(
+    ("argument", "lines", "parts"),
+    [
+        ("min_area", 3, ["got 3 and None", "inner does not know"]),
+        ("max_area", 9, ["got None and 9", "inner does not know"]),
+        (
+            "exclude",
+            ["photo7", "photo8"],
+            ["of its 2 names none", "photo7", "sized has 'photo0#0'"],
+        ),
+        ("exclude", ["photo0", "photo1"], ["none of its 4 objects is left"]),
+        ("exclude", None, ["no such file", "`exclude`"]),
+        ("weights", None, ["no such file", "`weights`"]),
+        (
+            "weights",
+            ["photo0#0\t1", "photo0#1\t1"],
+            ["no weight for objects", "'photo1#0'", "2 in"],
+        ),
+        ("weights", [*ALL, "photo2#0\t1"], ["no object of sized has: ['photo2#0'] (1 in all)"]),
+        ("weights", ["photo0#0\t1", "photo0#1\t-0.5"], ["line 2", "number >= 0, got '-0.5'"]),
+        ("weights", ["photo0#0\tnan"], ["line 1", "got 'nan'"]),
+        ("weights", ["", "photo0#0\tinf"], ["line 2", "got 'inf'"]),
+        ("weights", ["photo0#0 1"], ["line 1", "a tab and a finite number >= 0, got ''"]),
+        ("weights", ["photo0#0\t1\t2"], ["line 1", r"got '1\t2'"]),
+        ("weights", ["photo0#0\t1", "photo0#0\t1"], ["line 2", "'photo0#0' was listed before"]),
+        (
+            "weights",
+            [line.replace("\t1", "\t0") for line in ALL],
+            ["weights of all 4 objects are 0"],
+        ),
+        ("hold_out", 10, ["leaves out no photograph of sized, of 4 objects", "null"]),
+        ("held_out", 10, ["none of its 4 objects is left", "held_out=10"]),
+        ("hold_out", 1, ["`hold_out`", "got 1"]),
+        ("held_out", 1, ["`held_out`", "got 1"]),
+    ],
+)
+def test_what_cannot_be_right_is_refused(tmp_path, argument, lines, parts):
+    if argument.endswith("area"):
+        refused(*parts, dataset=FakeObjects(5, name="inner"), **{argument: lines})
+    elif isinstance(lines, int):
+        refused(*parts, **{argument: lines})
+    else:
+        path = tmp_path / "list.tsv"
+        if lines is not None:
+            write(path, *lines)
+        refused(path, *parts, **{argument: path})

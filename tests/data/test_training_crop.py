@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
-from scipy.stats import kstest
 
 from probseg.data.transforms import PhotometricAugmentation, TrainingCrop
 from probseg.types import Sample
@@ -68,40 +66,24 @@ def test_what_lies_outside_the_photograph_is_black_and_ignored():
         # A pixel of the border may be blended, and belongs to the larger part, but for rounding.
         assert ((image[..., 0] > 127) != (cut == 1)).mean() < 0.01
         assert np.isin(image, (0, 255)).mean() > 0.9
-
-
-def test_ignored_pixels_stay_ignored():
-    sample = photo(ignore_border(np.ones((40, 40), np.uint8), 10))
-    for _, cut in crops(sample, 10, scale=(1.0, 1.0), padding=(0.3, 0.3)):
-        assert (cut == 255).mean() > 0.1
+    ignored = photo(ignore_border(np.ones((40, 40), np.uint8), 10))
+    for _, cut in crops(ignored, 10, scale=(1.0, 1.0), padding=(0.3, 0.3)):
+        assert (cut == 255).mean() > 0.1  # as they were
         assert not (cut == 0).any()
 
 
 def test_padding_shows_the_surroundings():
-    mask = np.zeros((200, 200), np.uint8)
-    mask[80:120, 80:120] = 1
+    mask = np.zeros((400, 400), np.uint8)
+    mask[180:220, 180:220] = 1
 
-    def shares(*padding):
-        cuts = crops(photo(mask), 30, scale=(1.0, 1.0), padding=padding)
-        return [(cut == 1).mean() for _, cut in cuts]
+    def sides(count, *padding):
+        cuts = crops(photo(mask), count, scale=(1.0, 1.0), padding=padding)
+        return np.array([(cut == 1).mean() for _, cut in cuts]) ** 0.5
 
     for padding in (0.25, 0.5, 1.0):
-        expected = 1 / (1 + 2 * padding) ** 2
-        assert np.mean(shares(padding, padding)) == pytest.approx(expected, rel=0.15)
-    margins = (np.array(shares(0.25, 1.0)) ** -0.5 - 1) / 2
-    assert margins.min() < 0.45
-    assert margins.max() > 0.8
-
-
-def test_small_and_large_objects_are_equally_frequent():
-    mask = np.zeros((400, 400), np.uint8)
-    mask[190:210, 190:210] = 1
-    sides = [
-        (cut == 1).mean() ** 0.5
-        for _, cut in crops(photo(mask), 200, scale=(1.0, 1.0), padding=(0.5, 7.5))
-    ]
-    below = [np.mean(np.array(sides) < share) for share in (1 / 8, 1 / 4)]
-    assert below == pytest.approx([1 / 3, 2 / 3], abs=0.12)  # log-uniform from 1/16 to 1/2
+        assert sides(30, padding, padding).mean() == pytest.approx(1 / (1 + 2 * padding), rel=0.1)
+    below = [(sides(200, 0.5, 3.5) < share).mean() for share in (1 / 5.04, 1 / 3.17)]
+    assert below == pytest.approx([1 / 3, 2 / 3], abs=0.12)  # log-uniform from 1/8 to 1/2
 
 
 @each("first", [0, 2**32, 2**63 - 10])
@@ -111,10 +93,25 @@ def test_a_crop_is_a_function_of_its_seed(first):
     seen = [crop(sample, first + i)[0].tobytes() for i in range(6)]
     np.random.seed(1)
     crop(photo(np.eye(50, dtype=np.uint8)), 3)
-    assert [crop(sample, first + i)[0].tobytes() for i in reversed(range(6))] == seen[::-1]
+    assert [TrainingCrop(48)(sample, first + i)[0].tobytes() for i in range(5, -1, -1)] == seen[
+        ::-1
+    ]
     assert len(set(seen)) == 6
     np.testing.assert_array_equal(sample.image, before[0])  # which is left as it is
     np.testing.assert_array_equal(sample.mask, before[1])
+
+
+def test_colours_are_changed_as_often_as_they_say():
+    picture = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    augment = PhotometricAugmentation()
+    seen = [augment(picture, np.random.default_rng(seed)).astype(float) for seed in range(1500)]
+    grey = [(image.std(axis=-1) < 1).all() for image in seen]
+    same = [(image == picture).all() for image in seen]
+    assert np.mean(grey) == pytest.approx(0.05, abs=0.02)
+    assert np.mean(same) == pytest.approx(0.4 * 0.5 * 0.95 * 0.85, abs=0.03)
+    bright = [image.mean() - picture.mean() for image in seen]
+    assert abs(np.mean(bright)) < 3
+    assert abs(np.corrcoef(bright, grey)[0, 1]) < 0.1  # drawn independently
 
 
 def slopes(seeds, **options):
@@ -144,13 +141,6 @@ def test_scale_mirroring_and_look_are_independent():
     assert abs(np.corrcoef(sizes, grey)[0, 1]) < 0.2
 
 
-def test_sizes_are_uniform_between_the_limits():
-    sample = Sample(np.full((90, 90, 3), 99, np.uint8), np.ones((90, 90), np.uint8), "a", "b")
-    crop = TrainingCrop(100, scale=(0.4, 0.9), padding=(0.0, 0.0))
-    sizes = [(crop.cut(sample, np.random.default_rng(i))[1] == 1).sum() ** 0.5 for i in range(500)]
-    assert kstest(np.array(sizes), "uniform", (39.5, 50)).pvalue > 0.001
-
-
 def test_the_contour_of_the_mask_is_that_of_the_picture():
     """Masks that were rounded to other centres of pixels than pictures would lie beside them."""
     mask = np.zeros((300, 400), np.uint8)
@@ -176,44 +166,3 @@ def test_the_contour_of_the_mask_is_that_of_the_picture():
 )
 def test_wrong_arguments_are_named(arguments, parts):
     refused(ValueError, lambda: TrainingCrop(**arguments), "must be", *parts)
-
-
-PHOTO = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-
-
-@given(
-    image=hnp.arrays(np.uint8, st.tuples(st.integers(8, 20), st.integers(8, 20), st.just(3))),
-    seed=st.integers(0, 2**63 - 1),
-)
-def test_looks_keep_the_shape_and_the_picture_that_was_given(image, seed):
-    before = image.copy()
-    shown = PhotometricAugmentation()(image, np.random.default_rng(seed))
-    assert shown.shape == image.shape
-    assert shown.dtype == np.uint8
-    np.testing.assert_array_equal(image, before)
-
-
-def shown(seed, augment=None):
-    return (augment or PhotometricAugmentation())(PHOTO, np.random.default_rng(seed))
-
-
-def test_they_are_a_function_of_the_generator_alone():
-    augment = PhotometricAugmentation()
-    first = [shown(seed, augment) for seed in range(20)]
-    np.random.seed(1)  # plays no part, nor does what was drawn before
-    for seed in reversed(range(20)):
-        np.testing.assert_array_equal(shown(seed, augment), first[seed])
-        np.testing.assert_array_equal(shown(seed), first[seed])
-
-
-def test_what_is_changed_is_drawn_independently():
-    """Brightness moves the mean and hue the balance of channels; seeded alike, they would agree."""
-    augment = PhotometricAugmentation()
-    seen = [shown(seed, augment).astype(float) for seed in range(1500)]
-    bright = [image.mean() - PHOTO.mean() for image in seen]
-    grey = [(image.std(axis=-1) < 1).all() for image in seen]
-    kept = [(image == PHOTO).all() for image in seen]
-    assert np.mean(grey) == pytest.approx(0.05, abs=0.02)
-    assert np.mean(kept) == pytest.approx(0.4 * 0.5 * 0.95 * 0.85, abs=0.03)
-    assert abs(np.mean(bright)) < 3
-    assert abs(np.corrcoef(bright, grey)[0, 1]) < 0.1

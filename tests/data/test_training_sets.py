@@ -19,8 +19,6 @@ from support.fakes import draw_scene, save, write_bsds500
 from support.refusals import refused
 from support.rows import each
 
-# --- BSDS500 ------------------------------------------------------------------------------------
-
 
 def test_photographs_of_the_evaluation_sets_are_left_out(tmp_path):
     root = write_bsds500(tmp_path)
@@ -45,10 +43,7 @@ def test_regions_are_chosen_by_size(tmp_path):
     assert own == {1, 2}
 
 
-# --- HQSeg-44K and pairs ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
+@each(
     ("split", "parts"),
     [
         (
@@ -62,9 +57,8 @@ def test_a_split_has_all_its_parts(tmp_path, split, parts):
     data = HQSeg44K(split, write_hqseg(tmp_path, images=2))
     names = [f"{part}/1#Bag#{i}_o" for part in parts for i in range(2)]
     assert [data.object_name(i) for i in range(len(data))] == names
-    for i, name in enumerate(names):
-        sample = data[i]
-        assert (sample.name, sample.photo, sample.dataset) == (name, name, "HQSeg44K")
+    for i, sample in enumerate(data):
+        assert (sample.name, sample.photo, sample.dataset) == (names[i], names[i], "HQSeg44K")
         np.testing.assert_array_equal(sample.mask, draw_scene(seed=i % 2)[1])
     assert data.areas.tolist() == [sample.mask.sum() for sample in data]
 
@@ -95,22 +89,15 @@ def test_pairs_of_any_folders(folders, monkeypatch):
     assert [sample.name for sample in data] == [f"photo{i}.v1" for i in range(3)]
     assert {sample.dataset for sample in data} == {"mine"}
     monkeypatch.setenv("PROBSEG_DATA", str(folders[0].parent))
-    again = ImagePairs("im", "gt")
-    assert again.name == "ImagePairs"
-    assert again.areas.tolist() == data.areas.tolist()
+    assert ImagePairs("im", "gt").areas.tolist() == data.areas.tolist()
     path = save(np.zeros((48, 64), np.uint8), folders[1] / "photo1.v1.png")
     refused(DataError, lambda: ImagePairs(*folders), path, "up to 0")
+    for folder in folders[::-1]:
+        shutil.rmtree(folder)
+        refused(DatasetNotFoundError, lambda: ImagePairs(*folders, "mine"), "mine", folder)
+        folder.mkdir()
+        refused(DatasetNotFoundError, lambda: ImagePairs(*folders, "mine"), "mine", folder)
 
-
-@pytest.mark.parametrize("gone", [0, 1])
-def test_missing_folders_of_pairs(folders, gone):
-    shutil.rmtree(folders[gone])
-    refused(DatasetNotFoundError, lambda: ImagePairs(*folders, "mine"), "mine", folders[gone])
-    folders[gone].mkdir()
-    refused(DatasetNotFoundError, lambda: ImagePairs(*folders, "mine"), "mine", folders[gone])
-
-
-# --- Open Images --------------------------------------------------------------------------------
 
 SPLIT = "validation"
 KEYS = [f"2{i}" + 7 * "a0" for i in range(3)]
@@ -160,19 +147,6 @@ def test_strange_lists(tmp_path, text):
     refused(DataError, lambda: OpenImages(SPLIT, tmp_path), path)
 
 
-@pytest.mark.parametrize(
-    ("file", "words"),
-    [
-        (f"masks/2/{KEYS[0]}_m01g317_00000002.png", "cannot be read"),
-        (f"images/{KEYS[1]}.jpg", "2 entries of OpenImages validation"),
-    ],
-)
-def test_broken_files_of_open_images(tmp_path, file, words):
-    path = write_open_images(tmp_path) / SPLIT / file
-    path.write_bytes(b"?")
-    refused(DataError, lambda: OpenImages(SPLIT, tmp_path), path, words)
-
-
 FIRST = "000000002000"
 
 
@@ -185,78 +159,43 @@ def masks_of(root, name=FIRST):
     return root / "val" / "masks" / f"{name}.pickle"
 
 
-def test_stuff_is_left_out_unless_it_is_wanted(root):
-    data = COCOLVIS("val", root, stuff=True)
-    assert [data.object_name(i) for i in range(4)] == [f"{FIRST}#{key}" for key in (0, 1, 2, 4)]
-    np.testing.assert_array_equal(data[3].mask, draw_scene(96, 128, 2)[1] == 0)
-
-
-def test_objects_without_a_pixel_are_never_there(root):
-    layers, places = pickle.loads(masks_of(root).read_bytes())
-    write_pickle((layers, [(0, 77), *places[1:]]), masks_of(root))
-    assert COCOLVIS("val", root, min_area=0).object_name(0) == f"{FIRST}#1"
-
-
-def test_processes_get_the_place_and_not_the_layers(root):
-    data = COCOLVIS("val", root, stuff=True, min_area=50)
-    sent = pickle.dumps(data)
-    assert len(sent) < 1500 < data.index["content"].nbytes
-    again = pickle.loads(sent)
-    assert len(again) == len(data)
-    np.testing.assert_array_equal(again[3].mask, data[3].mask)
-
-
-def test_missing_masks_and_images(root):
+def test_files_of_cocolvis_that_change_or_are_missing(root):
+    data = COCOLVIS("val", root)
+    path = save(draw_scene(20, 30)[0], root / "val" / "images" / f"{FIRST}.jpg")
+    refused(DataError, lambda: data[0], path, masks_of(root), "30 x 20", "128 x 96")
+    layers, places = pickle.loads(masks_of(root, "000000002001").read_bytes())
+    write_pickle((layers, [(0, 77), *places[1:]]), masks_of(root, "000000002001"))
+    path.unlink()  # which is noticed before the masks are read
     masks_of(root).unlink()
+    os.utime(root / "val" / "masks", (0, 0))
+    refused(DataError, lambda: COCOLVIS("val", root), root / "val" / "images", FIRST, "1 in all")
+    save(draw_scene(96, 128)[0], path)
     refused(DataError, lambda: COCOLVIS("val", root), masks_of(root), "no such file", "unpack")
-    images = root / "val" / "images"
-    (images / f"{FIRST}.jpg").unlink()  # which is noticed before the masks are read
-    refused(DataError, lambda: COCOLVIS("val", root), images, FIRST, "1 in all")
+    shutil.copy(masks_of(root, "000000002002"), masks_of(root))
+    names = [COCOLVIS("val", root, min_area=0).object_name(i) for i in (3, 4)]
+    assert names == ["000000002001#1", "000000002001#2"]  # the first has no pixel
 
 
-def test_layers_go_where_they_are_kept_later_on(root, monkeypatch, tmp_path):
-    places = []
-    real = tempfile.TemporaryFile
-
-    def seen(**options):
-        places.append(options["dir"])
-        return real(**options)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", seen)
-    monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "chosen"))
-    COCOLVIS("val", root)
-    monkeypatch.delenv("PROBSEG_CACHE")
-    COCOLVIS("val", root)
-    assert places == [tmp_path / "chosen", root / "val"]
-
-
-def full(*_, **__):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-class Full(BytesIO):
-    writelines = full
-
-
-@pytest.mark.parametrize("opened", [full, lambda **_: Full()])
-def test_no_room_for_the_layers(root, monkeypatch, tmp_path, opened):
+def test_no_room_for_the_layers(root, monkeypatch, tmp_path):
     monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path))
-    monkeypatch.setattr(tempfile, "TemporaryFile", opened)
-    refused(DataError, lambda: COCOLVIS("val", root), tmp_path, "No space left", "PROBSEG_CACHE")
 
+    class Full(BytesIO):
+        def writelines(self, lines):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-class Malicious:
-    def __init__(self, command):
-        self.command = command
-
-    def __reduce__(self):
-        return os.system, (self.command,)
+    for opened in (lambda dir: Full(), lambda dir: Full().writelines([])):
+        monkeypatch.setattr(tempfile, "TemporaryFile", opened)
+        words = (tmp_path, "No space left", "PROBSEG_CACHE")
+        refused(DataError, lambda: COCOLVIS("val", root), *words)
 
 
 @pytest.mark.parametrize("place", ["hannotation.pickle", f"masks/{FIRST}.pickle"])
 def test_malicious_pickles_run_nothing(root, tmp_path, place):
-    path = root / "val" / place
-    write_pickle(Malicious(f"touch {tmp_path / 'executed'}"), path)
+    class Malicious:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'executed'}",)
+
+    path = write_pickle(Malicious(), root / "val" / place)
     refused(DataError, lambda: COCOLVIS("val", root), path, "asks for posix.system", "malicious")
     assert not (tmp_path / "executed").exists()
 
@@ -319,9 +258,3 @@ def sharing(levels):
 def test_strange_masks(root, content, parts):
     path = write_pickle(content, masks_of(root))
     refused(DataError, lambda: COCOLVIS("val", root), path, *parts)
-
-
-def test_an_image_that_changes_its_size(root):
-    data = COCOLVIS("val", root)
-    path = save(draw_scene(20, 30)[0], root / "val" / "images" / f"{FIRST}.jpg")
-    refused(DataError, lambda: data[0], path, masks_of(root), "30 x 20", "128 x 96")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from scipy import ndimage
 from probseg.convert import yolo
 from probseg.errors import DataError
 from probseg.formats import brush, png, polygons, regions, run_lengths
+from probseg.formats.colours import CLICK_COLOURS, overlay
+from probseg.formats.run_lengths import draw_runs, parse_runs
 from probseg.masks import read_labels, read_objects
 from probseg.metrics import iou
 from support.drawn_sets import runs_of as walked_runs
+from support.rows import each
 
 RING = np.zeros((9, 11), dtype=bool)
 RING[1:8, 1:8] = True
@@ -54,16 +58,8 @@ MASKS |= st.builds(
 
 def masks(test):
     """Drawn masks, and those that are easily lost: parts, holes, corners, nothing, everything."""
-    named = (
-        RING,
-        CORNERS,
-        DIAMOND,
-        ~DIAMOND,
-        np.zeros((3, 5), bool),
-        np.ones((5, 3), bool),
-        np.ones((1, 1), bool),
-    )
-    for mask in named:
+    shapes = (np.zeros((3, 5), bool), np.ones((5, 3), bool), np.ones((1, 1), bool))
+    for mask in (RING, CORNERS, DIAMOND, ~DIAMOND, *shapes):
         test = example(mask=mask)(test)
     return given(mask=MASKS)(test)
 
@@ -89,19 +85,6 @@ def test_outlines_give_the_mask_back(mask):
     assert area == mask.sum()
     assert all(enclosed(polygon.outer) > 0 for polygon in traced)
     assert all(enclosed(hole) < 0 for hole in holes)
-
-
-@masks
-def test_outlines_run_once_along_each_border_of_a_pixel(mask):
-    traced = polygons.trace(mask)
-    rings = [ring for polygon in traced for ring in (polygon.outer, *polygon.holes)]
-    np.testing.assert_array_equal(crossed(rings, mask.shape), mask)
-    padded = np.pad(mask, 1).astype(int)
-    borders = np.abs(np.diff(padded, axis=0)).sum() + np.abs(np.diff(padded, axis=1)).sum()
-    assert sum(np.abs(np.diff(ring, axis=0, append=ring[:1])).sum() for ring in rings) == borders
-    assert len(traced) == ndimage.label(mask)[1]
-    outside_and_holes = ndimage.label(padded == 0, np.ones((3, 3)))[1]
-    assert len(rings) - len(traced) == outside_and_holes - 1
 
 
 def enclosed(ring):
@@ -168,8 +151,8 @@ def test_polygons_are_a_union_and_may_leave_the_image(rings):
     # Whether a centre on a line is inside is not defined.
     rings = [np.add(ring, (0.0123, 0.0377)) for ring in rings]
     drawn = polygons.fill([polygons.Polygon(ring) for ring in rings], size)
-    each = [crossed([ring.tolist()], size) for ring in rings]
-    np.testing.assert_array_equal(drawn, np.any(each, axis=0))
+    alone = [crossed([ring.tolist()], size) for ring in rings]
+    np.testing.assert_array_equal(drawn, np.any(alone, axis=0))
 
 
 @masks
@@ -179,6 +162,20 @@ def test_the_brush_of_label_studio(mask):
     picture = read_brush(rle).reshape(*mask.shape, 4)
     np.testing.assert_array_equal(picture, np.repeat(np.where(mask, 255, 0)[..., None], 4, axis=2))
     np.testing.assert_array_equal(brush.decode(rle, mask.shape).mask(), mask)
+
+
+def test_long_runs_and_cut_off_ones_of_the_brush():
+    large = np.zeros((300, 301), dtype=bool)  # 361,200 values: several blocks of 65,536
+    large[100:280, 7:200] = True
+    rle = brush.encode(large)
+    np.testing.assert_array_equal(brush.decode(rle, large.shape).mask(), large)
+    for content, size, words in (
+        (rle, (301, 301), "original_width"),
+        (rle[:-3], large.shape, "cut"),
+        (written_brush([255] * 4, [(8, True)]), (1, 1), "up to value 8 of 4"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            brush.decode(content, size)
 
 
 def read_brush(rle):
@@ -199,33 +196,10 @@ def read_brush(rle):
     return np.array(values)
 
 
-def test_long_runs_and_single_values_of_the_brush():
-    large = np.zeros((300, 301), dtype=bool)  # 361,200 values: several blocks of 65,536
-    large[100:280, 7:200] = True
-    np.testing.assert_array_equal(brush.decode(brush.encode(large), large.shape).mask(), large)
-    values = [0, 0, 0, 7, 1, 2, 3, 0]  # two pixels, of which the first has alpha
-    fields = [(8, 32), (7, 5), (2, 4), (3, 4), (7, 4), (15, 4), (0, 1), (0, 2), (7, 3)]
-    bits = "".join(f"{value:0{count}b}" for value, count in [*fields, *((v, 8) for v in values)])
-    bits += "0" * (-len(bits) % 8)
-    rle = [int(bits[i : i + 8], 2) for i in range(0, len(bits), 8)]
-    np.testing.assert_array_equal(brush.decode(rle, (1, 2)).mask(), [[True, False]])
-    assert written_brush(values, [(8, False)], LENGTHS) == rle
-    with pytest.raises(ValueError, match="original_width"):
-        brush.decode(rle, (2, 2))
-    with pytest.raises(ValueError, match="cut off"):
-        brush.decode(rle[:-3], (1, 2))
+def written_brush(values, blocks, lengths=(3, 4, 8, 16)):
+    """Encoder by the description of the format, for RGBA `values`.
 
-
-LENGTHS = (3, 4, 8, 16)
-
-
-def written_brush(values, blocks, lengths):
-    """Encoder by the description of the format, for blocks of so many values each.
-
-    Args:
-        values: Of the RGBA picture.
-        blocks: Number of values of each, and whether it may be a run.
-        lengths: The four widths of lengths.
+    Blocks are numbers of values, and whether they may be a run; lengths are the four widths.
     """
     fields = [(len(values), 32), (7, 5), *((bits - 1, 4) for bits in lengths)]
     done = 0
@@ -248,17 +222,14 @@ def test_blocks_of_the_brush_may_end_inside_of_pixels(data, height, width):
     ends = sorted(data.draw(st.sets(st.integers(1, count - 1))) | {count})
     sizes = np.diff(ends, prepend=0).tolist()
     blocks = [(size, data.draw(st.booleans())) for size in sizes]
-    rle = written_brush(values, blocks, LENGTHS)
+    rle = written_brush(values, blocks)
     alpha = np.array(values[3::4]).reshape(height, width) > 0
     np.testing.assert_array_equal(brush.decode(rle, (height, width)).mask(), alpha)
 
 
-@masks
-def test_binary_png(mask, tmp_path_factory):
-    path = tmp_path_factory.mktemp("png") / "mask.png"
-    png.write_binary(path, mask)
-    np.testing.assert_array_equal(read_labels(path) > 0, mask)
-    np.testing.assert_array_equal(np.asarray(Image.open(path)), np.where(mask, 255, 0))
+@given(labels=arrays(np.uint8, (5, 7), elements=st.sampled_from([0, 1, 255])))
+def test_png_with_ignored_pixels(labels):
+    np.testing.assert_array_equal(png.decode(png.encode(labels)), labels)
 
 
 @given(labels=arrays(np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=12)))
@@ -271,22 +242,20 @@ def test_index_png(labels, tmp_path_factory):
         np.testing.assert_array_equal(np.asarray(picture), labels)
 
 
-@given(labels=arrays(np.uint8, (5, 7), elements=st.sampled_from([0, 1, 255])))
-def test_png_with_ignored_pixels(labels):
-    np.testing.assert_array_equal(png.decode(png.encode(labels)), labels)
-
-
 def test_own_mask_files_mean_what_was_drawn(tmp_path):
     """However little of it is drawn, and whatever surrounds it."""
     labels = np.full((60, 70), 255, np.uint8)
     labels[:5] = 0
+    path = tmp_path / "mask.png"
     for drawn in (np.s_[20:23, 20:24], np.s_[4:6, 10:60], np.s_[8:50, 8:9]):
         one = labels.copy()
         one[drawn] = 1
-        (tmp_path / "mask.png").write_bytes(png.encode(one))
-        found, numbers = read_objects(tmp_path / "mask.png")
+        path.write_bytes(png.encode(one))
+        found, numbers = read_objects(path)
         assert numbers == [1]
         np.testing.assert_array_equal(found, one)
+    png.write_binary(path, one == 1)
+    np.testing.assert_array_equal(np.asarray(Image.open(path)), np.where(one == 1, 255, 0))
 
 
 def test_png_that_holds_something_else():
@@ -367,3 +336,55 @@ def test_runs_of_pixels(region, by_rows):
 def test_overlap(one, other):
     expected = 1.0 if not one.area + other.area else iou(one.mask(), other.mask().astype(np.uint8))
     assert regions.overlap(one, other) == expected
+
+
+@masks
+def test_runs_and_masks_come_back(mask):
+    text = coco_mask.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"]
+    runs = parse_runs(text)
+    assert runs.tolist() == walked_runs(mask)
+    drawn = draw_runs(runs, mask.shape)
+    assert drawn.dtype == np.uint8
+    assert drawn.flags.c_contiguous
+    np.testing.assert_array_equal(drawn, mask)
+
+
+@given(runs=st.lists(st.integers(0, 10**6), max_size=12))
+def test_long_runs(runs):
+    plain = {"size": [1, sum(runs)], "counts": runs}
+    assert parse_runs(coco_mask.frPyObjects(plain, *plain["size"])["counts"]).tolist() == runs
+
+
+@given(text=st.binary(max_size=30))
+def test_any_bytes_give_numbers_or_are_refused(text):
+    # A number ends in a character below "P"; none has more than eight.
+    known = all(48 <= byte < 112 for byte in text) and (not text or text[-1] < 80)
+    if known and not any(all(byte >= 80 for byte in text[i : i + 8]) for i in range(len(text) - 7)):
+        assert len(parse_runs(text)) == sum(byte < 80 for byte in text)
+    else:
+        with pytest.raises(ValueError, match="compressed run lengths"):
+            parse_runs(text)
+
+
+@each("runs", [[], [5], [13], [-1, 13], [5, 8]])
+def test_runs_must_fill_the_mask(runs):
+    # pycocotools returns a mask for most of these, whose last pixels are what the memory held.
+    with pytest.raises(ValueError, match="3 x 4"):
+        draw_runs(np.array(runs, dtype=np.int64), (3, 4))
+
+
+def test_the_page_has_the_colours_of_the_figures(repository):
+    page = (repository / "probseg" / "page" / "canvas.js").read_text("utf-8")
+    for name, positive in (("OBJECT", True), ("BACKGROUND", False)):
+        assert re.search(rf'^const {name} = "(#\w+)"', page, re.M)[1] == CLICK_COLOURS[positive]
+
+
+def test_a_layer_is_half_transparent_where_it_covers_the_image():
+    image = np.full((2, 3, 3), 250, np.uint8)
+    layer = np.array([200, 10, 255], np.uint8)
+    covered = np.eye(2, 3, dtype=bool)
+    shown = overlay(image, layer, covered)
+    assert shown.dtype == np.uint8
+    assert (shown[covered] == [225, 130, 252]).all()
+    assert (shown[~covered] == 250).all()
+    assert np.array_equal(overlay(image, np.tile(layer, (2, 3, 1)), covered), shown)

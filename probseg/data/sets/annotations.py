@@ -31,59 +31,42 @@ def entries(path: Path, of: str) -> Iterator[Any]:
         yield from ijson.items(ShallowJSON(file), f"{of}.item".lstrip("."), use_float=True)
 
 
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+
 class AnnotationIndex(NamedTuple):
     """The annotations that have an outline, and all images; N, M, C of objects, images, categories.
 
     Lists of lists lie end to end, and an array of starts says where each begins, and the last ends.
-
-    Args:
-        ids: int64, shape `(N,)`.
-        image_ids: int64, shape `(N,)`: image of each object, as the file has it.
-        owners: int32, shape `(N,)`: its place in the list of images, -1 if it is not there.
-        kinds: int32, shape `(N,)`: place of its category in the list of categories, or -1.
-        areas: Pixels, float64, shape `(N,)`.
-        crowds: bool, shape `(N,)`.
-        scores: Of predictions, float64, shape `(N,)`; NaN where there is none.
-        coordinates: x, y, x, y, ... of all polygons. float32 if they have two decimals at most, see
-            `exact`, or else float64.
-        polygons: Starts of the polygons in `coordinates`, int64.
-        objects: Starts of the objects in `polygons`, int64, shape `(N + 1,)`.
-        run_objects: The objects that have run lengths and no polygon, int64, shape `(R,)`.
-        run_sizes: Heights and widths of their masks, int64, shape `(R, 2)`.
-        run_starts: Starts of their compressed run lengths in `run_text`, int64, `(R + 1,)`.
-        run_text: uint8.
-        image_sizes: Heights and widths, int64, shape `(M, 2)`.
-        image_starts: Starts of the images' paths in `image_text`, int64, shape `(M + 1,)`.
-        image_text: UTF-8, uint8.
-        category_starts: Starts of the categories' names in `category_text`, `(C + 1,)`.
-        category_text: UTF-8, uint8.
-        left_counts: Numbers of things that the index does not keep, int64, shape `(L,)`.
-        left_starts: Starts of their descriptions in `left_text`, int64, shape `(L + 1,)`.
-        left_text: UTF-8, uint8.
+    Texts are in UTF-8.
     """
 
-    ids: npt.NDArray[np.int64]
-    image_ids: npt.NDArray[np.int64]
-    owners: npt.NDArray[np.int32]
-    kinds: npt.NDArray[np.int32]
-    areas: npt.NDArray[np.float64]
-    crowds: npt.NDArray[np.bool_]
-    scores: npt.NDArray[np.float64]
-    coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64]
-    polygons: npt.NDArray[np.int64]
-    objects: npt.NDArray[np.int64]
-    run_objects: npt.NDArray[np.int64]
-    run_sizes: npt.NDArray[np.int64]
-    run_starts: npt.NDArray[np.int64]
-    run_text: npt.NDArray[np.uint8]
-    image_sizes: npt.NDArray[np.int64]
-    image_starts: npt.NDArray[np.int64]
-    image_text: npt.NDArray[np.uint8]
-    category_starts: npt.NDArray[np.int64]
-    category_text: npt.NDArray[np.uint8]
-    left_counts: npt.NDArray[np.int64]
-    left_starts: npt.NDArray[np.int64]
-    left_text: npt.NDArray[np.uint8]
+    ids: Longs  # (N,)
+    image_ids: Longs  # (N,), image of each object, as the file has it
+    owners: Ints  # (N,), its place in the list of images, -1 if it is not there
+    kinds: Ints  # (N,), place of its category in the list of categories, or -1
+    areas: Floats  # (N,), pixels
+    crowds: npt.NDArray[np.bool_]  # (N,)
+    scores: Floats  # (N,), of predictions; NaN where there is none
+    # x, y, x, y, ... of all polygons, in 32 bits if they have two decimals at most, see `exact`
+    coordinates: npt.NDArray[np.float32] | Floats
+    polygons: Longs  # starts of the polygons in `coordinates`
+    objects: Longs  # (N + 1,), starts of the objects in `polygons`
+    run_objects: Longs  # (R,), the objects that have run lengths and no polygon
+    run_sizes: Longs  # (R, 2), heights and widths of their masks
+    run_starts: Longs  # (R + 1,), starts of their compressed run lengths
+    run_text: Bytes
+    image_sizes: Longs  # (M, 2), heights and widths
+    image_starts: Longs  # (M + 1,), starts of the images' paths
+    image_text: Bytes
+    category_starts: Longs  # (C + 1,), starts of the categories' names
+    category_text: Bytes
+    left_counts: Longs  # (L,), numbers of things that the index does not keep
+    left_starts: Longs  # (L + 1,), starts of their descriptions
+    left_text: Bytes
 
     def file(self, image: int) -> str:
         """Return the path of an image inside the folder of the images."""
@@ -101,7 +84,7 @@ class AnnotationIndex(NamedTuple):
             _unpacked(self.left_starts, self.left_text, i): counts[i] for i in range(len(counts))
         }
 
-    def mask(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    def mask(self, index: int, size: tuple[int, int]) -> Bytes:
         """Draw an object of an image of `size`: uint8, shape `(H, W)`, 1 on the object."""
         if polygons := self._outlines(index):
             return draw_runs(coco_runs(polygons, size), size)
@@ -113,12 +96,12 @@ class AnnotationIndex(NamedTuple):
             return from_coco(polygons, size)
         return region_of(self._runs(index, size), size)
 
-    def _outlines(self, index: int) -> list[npt.NDArray[np.float64]]:
+    def _outlines(self, index: int) -> list[Floats]:
         """Return the polygons of an object; none if it has run lengths."""
         corners = self.polygons[self.objects[index] : self.objects[index + 1] + 1]
         return [exact(self.coordinates[start:end]) for start, end in pairwise(corners)]
 
-    def _runs(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.int64]:
+    def _runs(self, index: int, size: tuple[int, int]) -> Longs:
         """Return the run lengths of an object without polygons."""
         place = int(np.searchsorted(self.run_objects, index))
         height, width = self.run_sizes[place].tolist()
@@ -132,9 +115,7 @@ class AnnotationIndex(NamedTuple):
         return parse_runs(self.run_text[start:end].tobytes())
 
 
-def exact(
-    coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
+def exact(coordinates: npt.NDArray[np.float32] | Floats) -> Floats:
     """Restore the two decimals of coordinates stored in 32 bits.
 
     Without that, pixels on the edge of a polygon would come out otherwise.
@@ -143,7 +124,7 @@ def exact(
     return numbers.round(2) if coordinates.dtype == np.float32 else numbers
 
 
-def _unpacked(starts: npt.NDArray[np.int64], text: npt.NDArray[np.uint8], index: int) -> str:
+def _unpacked(starts: Longs, text: Bytes, index: int) -> str:
     return text[starts[index] : starts[index + 1]].tobytes().decode()
 
 
@@ -253,7 +234,10 @@ class _Reader:
             counted = self._runs(outline)
             area = area or counted
         else:
-            if not _is_flat(outline):
+            if not isinstance(outline, list) or not all(
+                isinstance(polygon, list) and isinstance(next(iter(polygon), 0), int | float)
+                for polygon in outline
+            ):
                 msg = "its segmentation must be lists `[x, y, x, y, ...]` in a list, or run lengths"
                 raise ValueError(msg)
             # pycocotools takes four numbers for a box.
@@ -385,20 +369,12 @@ class _Coordinates:
         self.kept.frombytes((short if self.kept.typecode == "f" else numbers).tobytes())
         self.pending = array("d")
 
-    def finished(self) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]:
+    def finished(self) -> npt.NDArray[np.float32] | Floats:
         self._keep()
         return np.asarray(self.kept)
 
 
-def _is_flat(outline: object) -> bool:
-    """True for a list of lists of numbers; of the numbers, the first is looked at."""
-    return isinstance(outline, list) and all(
-        isinstance(polygon, list) and all(isinstance(number, int | float) for number in polygon[:1])
-        for polygon in outline
-    )
-
-
-def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def _found(numbers: Longs, places: Longs) -> Ints:
     """Return the positions of numbers in a list, -1 where it lacks them."""
     if len(places) == 0:
         return np.full(len(numbers), -1, dtype=np.int32)
@@ -408,7 +384,7 @@ def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt
     return np.where(places[positions] == numbers, positions, -1).astype(np.int32)
 
 
-def _packed(texts: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+def _packed(texts: list[bytes]) -> tuple[Longs, Bytes]:
     """Lay texts end to end."""
     lengths = np.fromiter((len(text) for text in texts), dtype=np.int64, count=len(texts))
     starts = np.append(0, np.cumsum(lengths))

@@ -15,11 +15,11 @@ from probseg.data.layout import names_to_leave_out
 from probseg.data.published import SOURCES
 from probseg.data.reading import index_objects
 from probseg.data.sets.mat_files import broken_as_data_error, load_mat
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
 from probseg.object_numbers import count_values
-from probseg.types import Sample, read_only
+from probseg.types import Sample
 
 
 class BSDS500(PublishedDataset):
@@ -37,10 +37,6 @@ class BSDS500(PublishedDataset):
             must not be trained on.
         min_fraction: Smallest region used, as a fraction of the image.
         max_fraction: Largest region used, as a fraction of the image.
-
-    Raises:
-        DatasetNotFoundError: If the folders are not there.
-        DataError: If an image has no label map or nothing is left after selection.
     """
 
     name = "BSDS500"
@@ -58,12 +54,8 @@ class BSDS500(PublishedDataset):
         self.root = self.source.folder(root)
         images = sorted((self.root / "images" / split).glob("[!.]*.jpg"))
         if not images:
-            raise DatasetNotFoundError(
-                self.name,
-                self.root,
-                f"images/{split}/<id>.jpg and labels/{split}/<id>_a<k>.png",
-                self.source.way_out(self.name),
-            )
+            expected = f"images/{split}/<id>.jpg and labels/{split}/<id>_a<k>.png"
+            raise self.absent(expected)
         unwanted = self._excluded(exclude)
         used = [image for image in images if image.stem not in unwanted]
         pairs = [(image, path) for image in used for path in self._maps(split, image)]
@@ -119,11 +111,6 @@ class BSDS500(PublishedDataset):
         mask = (labels == number).astype(np.uint8)
         return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
 
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each region, shape `(len(self),)`."""
-        return read_only(self._areas)
-
     def object_name(self, index: int) -> str:
         """Return the stem of a label map and the number of a region."""
         _, label_path, number = self.objects[index]
@@ -166,12 +153,6 @@ def convert(folder: Path) -> None:
     The maps of `groundTruth/<split>/<id>.mat` become `labels/<split>/<id>_a<k>.png` with the
     same region numbers, one file per annotator k; `splits/exclude_from_training.tsv` names the
     photographs that GrabCut and Berkeley share with BSDS500.
-
-    Args:
-        folder: The folder `BSDS500/data` of the archive.
-
-    Raises:
-        DataError: If a file of maps cannot be read, or there are none.
     """
     files = sorted((folder / "groundTruth").glob("*/*.mat"))
     if not files:

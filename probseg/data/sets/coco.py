@@ -32,21 +32,13 @@ VAL_FRACTION = 0.1
 
 
 class Choice(NamedTuple):
-    """Selection of the annotations of a data set.
+    """Selection of the annotations of a data set."""
 
-    Args:
-        min_area: Pixels that their `area` must have.
-        max_fraction: Share of the image that it may have at most; None for any.
-        crowd: Whether outlines around several objects are chosen, too.
-        categories: Names of their categories; None for all.
-        part: Of the images, `"train"` or `"val"`.
-    """
-
-    min_area: float
-    max_fraction: float | None = None
-    crowd: bool = False
-    categories: Sequence[str] | None = None
-    part: Part = "all"
+    min_area: float  # pixels that their `area` must have
+    max_fraction: float | None = None  # share of the image that it may have at most; None for any
+    crowd: bool = False  # whether outlines around several objects are chosen, too
+    categories: Sequence[str] | None = None  # names of their categories; None for all
+    part: Part = "all"  # of the images, `"train"` or `"val"`
 
     def description(self) -> str:
         """The arguments that differ from their defaults."""
@@ -61,16 +53,6 @@ class AnnotatedObjects(InteractiveDataset):
     A mask is that of one annotation; others that overlap it play no part. The file is read once and
     kept as an index in `.probseg/` next to it (or in `$PROBSEG_CACHE`), which all processes map
     into their memory.
-
-    Args:
-        annotations: The file.
-        images: Folder of the images.
-        choice: The annotations that are objects.
-
-    Raises:
-        DatasetNotFoundError: If the annotations or a folder of images are not there.
-        DataError: If the annotations cannot be read, an image is missing, or nothing is left.
-        UnknownNameError: If the file has no such category.
     """
 
     kind: str
@@ -168,7 +150,12 @@ class AnnotatedObjects(InteractiveDataset):
         if not choice.crowd:
             chosen &= ~index.crowds
         if choice.categories is not None:
-            chosen &= np.isin(index.kinds, self._numbers(choice.categories))
+            names = index.categories()  # of which two of one name are one
+            for name in choice.categories:
+                if name not in names:
+                    raise UnknownNameError(kind="category", name=name, known=names)
+            wanted = [number for number, name in enumerate(names) if name in choice.categories]
+            chosen &= np.isin(index.kinds, wanted)
         if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():
             msg = (
                 f"{self.annotations}: has annotations of images that it does not list with a "
@@ -182,14 +169,6 @@ class AnnotatedObjects(InteractiveDataset):
         if choice.part != "all":
             chosen &= np.isin(index.owners, self._held_out()) == (choice.part == "val")
         return np.flatnonzero(chosen)
-
-    def _numbers(self, categories: Sequence[str]) -> list[int]:
-        """Look up categories; two of one name are one."""
-        names = self.index.categories()
-        for name in categories:
-            if name not in names:
-                raise UnknownNameError(kind="category", name=name, known=names)
-        return [number for number, name in enumerate(names) if name in categories]
 
     def _held_out(self) -> npt.NDArray[np.int64]:
         """List the images of the part `"val"`, which no other selection changes.
@@ -248,12 +227,6 @@ class COCO(AnnotatedObjects):
         part: `"train"` and `"val"` share the images of one file between them, a tenth of them
             for `"val"` and at least one.
         name: Name of the data set in tables and logs.
-
-    Raises:
-        DatasetNotFoundError: If the annotations or a folder of images are not there.
-        DataError: If the annotations cannot be read, an image is missing or would lie outside of
-            the folder, or nothing is left.
-        UnknownNameError: If the file has no such category.
     """
 
     kind = "COCO"
@@ -310,10 +283,6 @@ class COCOInstances(COCO):
         split: `"train"` or `"val"`.
         root: The folder; by default `COCO` or `coco` inside `$PROBSEG_DATA` or `./data`.
         min_area: Annotations with a smaller `area`, in pixels, are left out.
-
-    Raises:
-        DatasetNotFoundError: If the annotations or the folder of images are not there.
-        DataError: If the annotations cannot be read, an image is missing, or nothing is left.
     """
 
     name = "COCO"
@@ -358,10 +327,6 @@ class LVIS(AnnotatedObjects, PublishedDataset):
         split: `"train"` or `"val"`.
         root: The folder; by default `LVIS` or `lvis` inside `$PROBSEG_DATA` or `./data`.
         min_area: Annotations with a smaller `area`, in pixels, are left out.
-
-    Raises:
-        DatasetNotFoundError: If the annotations or a folder of images are not there.
-        DataError: If the annotations cannot be read, an image is missing, or nothing is left.
     """
 
     name = "LVIS"
@@ -387,12 +352,7 @@ class LVIS(AnnotatedObjects, PublishedDataset):
 
     def not_found(self, missing: str) -> DatasetNotFoundError:
         """Return the error for a missing file or folder."""
-        return DatasetNotFoundError(
-            self.name,
-            self.root,
-            f"{missing} (in all lvis_v1_<split>.json, train2017/ and val2017/)",
-            self.source.way_out(self.name),
-        )
+        return self.absent(f"{missing} (in all lvis_v1_<split>.json, train2017/ and val2017/)")
 
     def way_to_images(self, folder: str) -> str:
         """Name the archive of a folder."""

@@ -19,6 +19,7 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.cache import cached
 from probseg.data.layout import chosen_root, refuse_missing
 from probseg.data.reading import plain_name, read_all
+from probseg.data.sets.mat_files import broken_as_data_error
 from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, image_size, opened, read_image
@@ -33,6 +34,7 @@ class COCOLVIS(InteractiveDataset):
     `<split>/images/<id>.jpg`. The objects of a photograph are drawn in a few layers such that
     none hides another. The annotations order them in a tree, for instance the wheels of a car
     below the car: every node is an object here, and the mask of an object contains those below it.
+    Regions of stuff, such as sky, are no objects.
 
     The pickles are read without trust, once: what they hold is checked and kept in a folder
     `.probseg` next to them, which takes minutes and about as much room as the pickles. A file
@@ -42,13 +44,7 @@ class COCOLVIS(InteractiveDataset):
         split: `"train"` or `"val"`.
         root: The folder with the folders of the splits; by default `COCOLVIS`, `cocolvis` or
             `LVIS` inside `$PROBSEG_DATA` or `./data`.
-        stuff: Whether regions of stuff, such as sky, are objects too.
         min_area: Objects with fewer pixels are left out.
-
-    Raises:
-        DatasetNotFoundError: If the annotations or a folder are not there.
-        DataError: If the annotations cannot be read or hold anything but data, an image is missing,
-            or nothing is left.
     """
 
     name = "COCOLVIS"
@@ -58,7 +54,6 @@ class COCOLVIS(InteractiveDataset):
         self,
         split: Literal["train", "val"] = "train",
         root: Path | str | None = None,
-        stuff: bool = False,
         min_area: int = 400,
     ) -> None:
         top = chosen_root(root, "COCOLVIS", "cocolvis", "LVIS")
@@ -80,13 +75,12 @@ class COCOLVIS(InteractiveDataset):
         options = {"split": split, "columns": " ".join(_Object._fields)}
         self.index = cached("cocolvis", [annotations, masks], options, build, self.root)
         _check_images(self.root, (name.decode() for name in self.index["photos"]))
-        chosen = self.index["area"] >= max(min_area, 1)
-        if not stuff:
-            chosen &= ~self.index["stuff"]
-        self.rows = np.flatnonzero(chosen)  # of the index, for each object
+        # of the index, for each object
+        self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
         if not len(self.rows):
             msg = f"{annotations}: no object of at least {min_area} pixels (`min_area`)"
             raise DataError(msg)
+        self._areas = self.index["area"][self.rows].astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -107,12 +101,6 @@ class COCOLVIS(InteractiveDataset):
         mask = (_read_layer(content, masks) == self.index["number"][row]).astype(np.uint8)
         return Sample(image, mask, self.object_name(index), self.name, photo)
 
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape `(len(self),)`."""
-        areas: npt.NDArray[np.int64] = self.index["area"][self.rows].astype(np.int64)
-        return areas
-
     def object_name(self, index: int) -> str:
         """Return the photograph and the object's place in its annotations."""
         return f"{self._photo(index)}#{self.index['key'][self.rows[index]]}"
@@ -123,7 +111,7 @@ class _Photo(NamedTuple):
 
     name: str
     things: list[int]  # places in the list of its objects
-    first_stuff: int  # the objects from here on are stuff
+    first_stuff: int  # the objects from here on are regions of stuff, such as sky
 
 
 class _Object(NamedTuple):
@@ -133,7 +121,6 @@ class _Object(NamedTuple):
     layer: int
     number: int  # its value in the layer
     area: int
-    stuff: bool
 
 
 def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
@@ -159,13 +146,12 @@ def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
             with _writing(place):
                 file.writelines(layers)
                 file.flush()
-        kinds = {"number": np.uint8, "stuff": np.bool_}
         return {
             "photos": np.array([photo.name.encode() for photo in photos], dtype="S"),
             "starts": np.array(starts),
             # the content of the layers stays in the file
             "content": np.memmap(file, np.uint8, mode="r") if starts[-1] else np.empty(0, np.uint8),
-            **{name: np.array(c).astype(kinds.get(name, np.int32)) for name, c in columns.items()},
+            **{name: np.array(column, np.int32) for name, column in columns.items()},
         }
 
 
@@ -194,20 +180,14 @@ def _read_annotations(path: Path) -> list[_Photo]:
     """Read the list of photographs, sorted by name."""
     loaded: Any = load_data(path)
     photos = []
-    try:
+    with broken_as_data_error(path, "annotations of COCO+LVIS"):
         for name, entry in sorted(loaded.items()):
             first_stuff = int(entry["num_instance_masks"])
             things = [int(key) for key in entry["hierarchy"]]
             if not plain_name(name) or any(not 0 <= key < first_stuff for key in things):
-                msg = f"{path}: has the photograph {name!r} with the objects {things[:5]}, ..."
-                raise DataError(msg)
+                msg = f"has the photograph {name!r} with the objects {things[:5]}, ..."
+                raise ValueError(msg)
             photos.append(_Photo(name, things, first_stuff))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        msg = (
-            f"{path}: cannot be read as annotations of COCO+LVIS ({error!r}); unpack the archive "
-            "again"
-        )
-        raise DataError(msg) from error
     if not photos:
         msg = f"{path}: lists no photograph; unpack the archive again"
         raise DataError(msg)
@@ -219,38 +199,31 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
     path = root / "masks" / f"{photo.name}.pickle"
     image = root / "images" / f"{photo.name}.jpg"
     loaded: Any = load_data(path)
-    try:
-        layers = list(loaded[0])
+    with broken_as_data_error(path, "masks of COCO+LVIS"):
+        layers, fault = list(loaded[0]), ""
         if not all(isinstance(each, np.ndarray) and each.dtype == np.uint8 for each in layers):
-            msg = f"{path}: expected layers as PNG files in arrays of bytes; unpack again"
-            raise DataError(msg)
-        if sum(layer.nbytes for layer in layers) > path.stat().st_size:  # one layer many times
-            msg = f"{path}: has layers that are larger than the file; unpack the archive again"
-            raise DataError(msg)
+            fault = "expected layers as PNG files in arrays of bytes"
+        elif sum(layer.nbytes for layer in layers) > path.stat().st_size:  # one layer many times
+            fault = "has layers that are larger than the file"
+        else:
+            places = [(int(layer), int(number)) for layer, number in loaded[1]]
+            wrong = [p for p in places if not (p[0] in range(len(layers)) and 0 < p[1] < 256)]
+            if wrong or photo.first_stuff > len(places):
+                fault = (
+                    f"expected at least {photo.first_stuff} objects with a value of 1..255 in one "
+                    f"of {len(layers)} layers, got {len(places)}, among them {wrong[:3]}"
+                )
+        if fault:
+            raise ValueError(fault)
         contents = [layer.tobytes() for layer in layers]
-        places = [(int(layer), int(number)) for layer, number in loaded[1]]
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        msg = f"{path}: cannot be read as masks of COCO+LVIS ({error!r}); unpack the archive again"
-        raise DataError(msg) from error
-    wrong = [
-        place for place in places if not (place[0] in range(len(layers)) and 0 < place[1] < 256)
-    ]
-    if wrong or photo.first_stuff > len(places):
-        msg = (
-            f"{path}: expected at least {photo.first_stuff} objects with a value of 1..255 in one "
-            f"of {len(layers)} layers, got {len(places)}, among them {wrong[:3]}; unpack the "
-            "archive again"
-        )
-        raise DataError(msg)
     size = image_size(image)
     counts = []
     for content in contents:
         check_same_size(size, _size_of_layer(content, path), image, path)
         counts.append(count_values(_read_layer(content, path)))
-    keys = (*photo.things, *range(photo.first_stuff, len(places)))
     objects = [
-        _Object(key, layer, number, int(counts[layer][number]), key >= photo.first_stuff)
-        for key, (layer, number) in ((key, places[key]) for key in keys)
+        _Object(key, layer, number, int(counts[layer][number]))
+        for key, (layer, number) in ((key, places[key]) for key in photo.things)
     ]
     return contents, objects
 

@@ -11,7 +11,7 @@ import numpy as np
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import picture_files
 from probseg.data.published import SOURCES
-from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.errors import DataError, UnknownNameError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_grey
 from probseg.types import Sample
@@ -45,11 +45,6 @@ class DAVIS585(PublishedDataset):
         root: The folder of the videos; by default `DAVIS585`, `DAVIS-585` or `davis585`
             inside `$PROBSEG_DATA` or `./data`.
         initial: Initial masks that the samples carry: `"stm"`, `"sp"` or None.
-
-    Raises:
-        DatasetNotFoundError: If there is no mask in any folder of `root`.
-        DataError: If a mask has no frame or no initial mask, or two files have the same stem.
-        UnknownNameError: If there are no such initial masks.
     """
 
     name = "DAVIS585"
@@ -66,13 +61,11 @@ class DAVIS585(PublishedDataset):
             if video.is_dir() and not video.name.startswith("."):
                 self.objects += _objects(video, initial)
         if not self.objects:
-            raise DatasetNotFoundError(
-                self.name,
-                self.root,
+            expected = (
                 "<video>/<frame>.jpg, <video>/object<n>_<frame>.png and "
-                "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)",
-                self.source.way_out(self.name),
+                "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)"
             )
+            raise self.absent(expected)
         self.name = self.display_name({"initial": initial})
 
     @classmethod

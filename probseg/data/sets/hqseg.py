@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.layout import chosen_root
@@ -59,11 +58,6 @@ class HQSeg44K(InteractiveDataset):
         root: The folder; by default `HQSeg44K`, `HQSeg-44K` or `sam-hq` inside
             `$PROBSEG_DATA` or `./data`.
         parts: Names of the parts of `PARTS` that take part; all of the split by default.
-
-    Raises:
-        DatasetNotFoundError: If a part is not there.
-        DataError: If files do not pair up or a mask cannot be used.
-        UnknownNameError: If the split has no such part.
     """
 
     name = "HQSeg44K"
@@ -76,7 +70,15 @@ class HQSeg44K(InteractiveDataset):
         parts: Sequence[str] | None = None,
     ) -> None:
         self.root = chosen_root(root, "HQSeg44K", "HQSeg-44K", "sam-hq")
-        folders = _chosen(split, parts)
+        if split not in PARTS:
+            raise UnknownNameError(kind="split of HQSeg44K", name=split, known=PARTS)
+        known = PARTS[split]
+        wanted = [*known] if parts is None else [*parts]
+        unknown = [part for part in wanted if part not in known]
+        if unknown or not wanted:
+            kind = f"part of HQSeg44K {split}"
+            raise UnknownNameError(kind, unknown[0] if unknown else "", known)
+        folders = {part: known[part] for part in wanted}
         places = [place for part in folders.values() for place in part]
         missing = [place for place in places if not (self.root / place).is_dir()]
         if missing:
@@ -92,48 +94,19 @@ class HQSeg44K(InteractiveDataset):
             name: ImagePairs(self.root / part.images, self.root / part.masks, f"{self.name} {name}")
             for name, part in folders.items()
         }
-        self.names = list(self.parts)
-        self.ends = np.cumsum([len(part) for part in self.parts.values()])
-
-    def _find(self, index: int) -> tuple[str, int]:
-        """Return the part of an object and its number there."""
-        if not -len(self) <= index < len(self):
-            msg = f"`index` must be in 0 ... {len(self) - 1} for {self.name}, got {index}"
-            raise IndexError(msg)
-        index %= len(self)
-        place = int(np.searchsorted(self.ends, index, side="right"))
-        name = self.names[place]
-        return name, index - int(self.ends[place]) + len(self.parts[name])
+        self._areas = np.concatenate([part._areas for part in self.parts.values()])
+        self.places = [(name, i) for name, part in self.parts.items() for i in range(len(part))]
 
     def __len__(self) -> int:
-        return int(self.ends[-1])
+        return len(self.places)
 
     def __getitem__(self, index: int) -> Sample:
         """Read one object and its image."""
-        part, number = self._find(index)
+        part, number = self.places[index]
         name = self.object_name(index)
         return self.parts[part][number]._replace(name=name, dataset=self.name, photo=name)
 
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape `(len(self),)`."""
-        return np.concatenate([part.areas for part in self.parts.values()])
-
     def object_name(self, index: int) -> str:
         """Return the part and the stem of a mask."""
-        part, number = self._find(index)
+        part, number = self.places[index]
         return f"{part}/{self.parts[part].object_name(number)}"
-
-
-def _chosen(split: str, parts: Sequence[str] | None) -> dict[str, _Part]:
-    """Return the folders of some parts of a split."""
-    if split not in PARTS:
-        raise UnknownNameError(kind="split of HQSeg44K", name=split, known=PARTS)
-    known = PARTS[split]
-    if parts is None:
-        return known
-    unknown = [part for part in parts if part not in known]
-    if unknown or not parts:
-        name = unknown[0] if unknown else ""
-        raise UnknownNameError(kind=f"part of HQSeg44K {split}", name=name, known=known)
-    return {part: known[part] for part in parts}

@@ -54,10 +54,6 @@ class OpenImages(InteractiveDataset):
         root: The folder with the folders of the splits; by default `OpenImages` or
             `open_images` inside `$PROBSEG_DATA` or `./data`.
         min_area: Objects with fewer pixels of the image are left out.
-
-    Raises:
-        DatasetNotFoundError: If the list or a folder is not there.
-        DataError: If a listed image or mask is missing or cannot be used, or nothing is left.
     """
 
     name = "OpenImages"
@@ -92,6 +88,7 @@ class OpenImages(InteractiveDataset):
         if not len(self.rows):
             msg = f"{listed}: no object of at least {min_area} pixels (`min_area`)"
             raise DataError(msg)
+        self._areas = self.index["area"][self.rows]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -112,12 +109,6 @@ class OpenImages(InteractiveDataset):
             )
             raise DataError(msg)
         return Sample(image, mask, self.object_name(index), self.name, photo)
-
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object in its image, shape `(len(self),)`."""
-        areas: npt.NDArray[np.int64] = self.index["area"][self.rows]
-        return areas
 
     def object_name(self, index: int) -> str:
         """Return the name of a mask without its suffix."""

@@ -10,7 +10,7 @@ import numpy as np
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
 from probseg.data.published import SOURCES
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 from probseg.images import check_same_size, read_image
 from probseg.masks import object_mask, read_labels
 from probseg.object_numbers import count_values
@@ -31,10 +31,6 @@ class PascalVOC(PublishedDataset):
         split: `"val"`, `"train"` or `"trainval"`.
         root: The folder `VOC2012`; by default `VOCdevkit/VOC2012`, `VOC2012` or `PascalVOC`
             inside `$PROBSEG_DATA` or `./data`.
-
-    Raises:
-        DatasetNotFoundError: If the list or the folders are not there.
-        DataError: If a listed photograph or its labels are missing, or nothing is left.
     """
 
     name = "PascalVOC"
@@ -42,9 +38,7 @@ class PascalVOC(PublishedDataset):
     licence = source.licence
 
     def __init__(
-        self,
-        split: Literal["val", "train", "trainval"] = "val",
-        root: Path | str | None = None,
+        self, split: Literal["val", "train", "trainval"] = "val", root: Path | str | None = None
     ) -> None:
         self.root = self.source.folder(root)
         self.objects: list[tuple[str, int]] = []  # image, palette index
@@ -64,13 +58,11 @@ class PascalVOC(PublishedDataset):
         path = self.root / "ImageSets" / "Segmentation" / f"{split}.txt"
         folders = ("JPEGImages", "SegmentationObject")
         if not (path.is_file() and all((self.root / folder).is_dir() for folder in folders)):
-            raise DatasetNotFoundError(
-                self.name,
-                self.root,
+            expected = (
                 "JPEGImages/<id>.jpg, SegmentationObject/<id>.png and "
-                f"ImageSets/Segmentation/{split}.txt",
-                self.source.way_out(self.name),
+                f"ImageSets/Segmentation/{split}.txt"
             )
+            raise self.absent(expected)
         return first_words(path)
 
     def _image(self, name: str) -> Path:

@@ -34,11 +34,6 @@ class GrabCut(ImageMaskPairs):
         root: The folder with `data_GT` and `boundary_GT`; by default `GrabCut` or
             `grabcut` inside `$PROBSEG_DATA` or `./data`.
         scribbles: Strokes that the samples carry: `"set1"`, `"set2"` or None.
-
-    Raises:
-        DatasetNotFoundError: If the folders are not there.
-        DataError: If images, masks and strokes do not pair up or two files have the same stem.
-        UnknownNameError: If there are no such scribbles.
     """
 
     name = "GrabCut"
@@ -134,10 +129,6 @@ class Berkeley(ImageMaskPairs):
     Args:
         root: The folder with `images` and `masks`; by default `Berkeley` or `berkeley`
             inside `$PROBSEG_DATA` or `./data`.
-
-    Raises:
-        DatasetNotFoundError: If the folders are not there.
-        DataError: If images and masks do not pair up or two files have the same stem.
     """
 
     name = "Berkeley"
@@ -171,10 +162,6 @@ class DAVIS(ImageMaskPairs):
     Args:
         root: The folder with `img` and `gt`; by default `DAVIS`, `davis` or `DAVIS345`
             inside `$PROBSEG_DATA` or `./data`.
-
-    Raises:
-        DatasetNotFoundError: If the folders are not there.
-        DataError: If images and masks do not pair up or two files have the same stem.
     """
 
     name = "DAVIS"
@@ -206,11 +193,6 @@ class COCOMVal(ImageMaskPairs):
     Args:
         root: The folder with `img` and `gt`; by default `COCO_MVal` or `coco_mval` inside
             `$PROBSEG_DATA` or `./data`.
-
-    Raises:
-        DatasetNotFoundError: If the folders are not there.
-        DataError: If images and masks do not pair up, two files have the same stem, or a name does
-            not end in twelve digits.
     """
 
     name = "COCO_MVal"

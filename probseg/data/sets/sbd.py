@@ -14,10 +14,10 @@ from probseg.data.layout import first_words
 from probseg.data.published import SOURCES
 from probseg.data.reading import index_objects
 from probseg.data.sets.mat_files import broken_as_data_error, load_known_mat, load_mat
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 from probseg.images import check_same_size, read_image
 from probseg.object_numbers import count_values
-from probseg.types import Sample, read_only
+from probseg.types import Sample
 
 
 class SBD(PublishedDataset):
@@ -34,10 +34,6 @@ class SBD(PublishedDataset):
             on if the model is tested there.
         root: The folder; by default `SBD` or `sbd` inside `$PROBSEG_DATA` or `./data`.
         min_area: Instances with fewer pixels are left out; none by default.
-
-    Raises:
-        DatasetNotFoundError: If the list or the folders are not there.
-        DataError: If a listed image or its instances are missing, or nothing is left.
     """
 
     name = "SBD"
@@ -72,12 +68,8 @@ class SBD(PublishedDataset):
     def _listed(self, split: str) -> list[str]:
         path = self.root / f"{split}.txt"
         if not (path.is_file() and all((self.root / f).is_dir() for f in ("img", "inst"))):
-            raise DatasetNotFoundError(
-                self.name,
-                self.root,
-                f"img/<id>.jpg, inst/<id>.mat and {split}.txt",
-                self.source.way_out(self.name),
-            )
+            expected = f"img/<id>.jpg, inst/<id>.mat and {split}.txt"
+            raise self.absent(expected)
         return first_words(path)
 
     def __len__(self) -> int:
@@ -94,11 +86,6 @@ class SBD(PublishedDataset):
         mask = (labels == number).astype(np.uint8)
         return Sample(image, mask, self.object_name(index), self.name, name)
 
-    @property
-    def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each instance, shape `(len(self),)`."""
-        return read_only(self._areas)
-
     def object_name(self, index: int) -> str:
         """Return the image and the number of an instance."""
         name, number = self.objects[index]
@@ -106,7 +93,6 @@ class SBD(PublishedDataset):
 
 
 def _count(path: Path) -> npt.NDArray[np.int64]:
-    """Count the pixels of each instance."""
     areas = count_values(_instances(path, load_mat))
     areas[0] = 0
     return areas

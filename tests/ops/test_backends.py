@@ -142,46 +142,30 @@ def test_a_second_derivative_is_refused_and_the_way_out_named(backend, primitive
 
 
 @pytest.mark.parametrize(
-    ("which", "backend", "primitive"), pairwise([0, 1], CPU_BACKENDS, PRIMITIVES)
+    ("backend", "primitive", "scale", "which", "names"),
+    pairwise(
+        FAST, PRIMITIVES, [0.7, 0.0], [[0], [1]], ["queries", "keys", "payload", "unit", "all"]
+    ),
 )
-def test_each_output_has_a_gradient_of_its_own(which, backend, primitive):
-    case = Case(primitive, kinds=("heads",), hidden="some", seed=3)
+def test_any_output_and_tensor_may_take_part(backend, primitive, scale, which, names):
+    case = Case(primitive, kinds=("unit",), hidden="some", scale=scale, seed=3)
     tensors = case.tensors()
+    names = list(tensors) if names == "all" else [names]
+    which = [0] if names == ["payload"] else which  # no log evidence depends on it
 
-    def gradients(name: str) -> list[Tensor]:
-        leaves = {n: tensor.clone().requires_grad_() for n, tensor in tensors.items()}
-        output = case.call(name, leaves)[which]
-        finite = output.where(output > -inf, 0.0)
-        weights = draw(*output.shape, seed=9)
-        return list(
-            torch.autograd.grad(
-                (finite * weights).sum(),
-                list(leaves.values()),
-                allow_unused=True,
-                materialize_grads=True,
-            )
+    def gradients(backend: str) -> tuple[Tensor, ...]:
+        leaves = {n: t.clone().requires_grad_(n in names) for n, t in tensors.items()}
+        outputs = case.call(backend, leaves)
+        weights = case.upstream(outputs)
+        return torch.autograd.grad(
+            [outputs[i] for i in which],
+            [leaves[n] for n in names],
+            [weights[i] for i in which],
+            allow_unused=True,
+            materialize_grads=True,
         )
 
     torch.testing.assert_close(gradients(backend), gradients("reference"))
-
-
-@pytest.mark.parametrize(
-    ("backend", "primitive", "scale", "name"),
-    pairwise(FAST, PRIMITIVES, [0.7, 0.0], ["queries", "keys", "payload", "unit"]),
-)
-def test_a_single_tensor_may_ask_for_its_gradient(backend, primitive, scale, name):
-    case = Case(primitive, kinds=("unit",), scale=scale)
-    tensors = case.tensors()
-
-    def gradient(backend: str) -> Tensor:
-        leaf = tensors[name].clone().requires_grad_()
-        outputs = case.call(backend, {**tensors, name: leaf})
-        weights = case.upstream(outputs)
-        total = sum((output * w).sum() for output, w in zip(outputs, weights, strict=True))
-        return torch.autograd.grad(total, leaf)[0]
-
-    got = gradient(backend)
-    torch.testing.assert_close(got, gradient("reference"))
 
 
 @pytest.mark.parametrize(

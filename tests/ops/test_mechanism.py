@@ -134,63 +134,6 @@ def test_backends_agree_or_refuse_for_a_documented_reason(case, backend, gradien
     assert all(not tensor.isnan().any() for tensor in found[0])
 
 
-# --- Symmetries ---
-
-SYMMETRIC = mechanisms(theta="tensor").filter(lambda case: not case.masked)
-
-
-def permuted(arguments: dict, case: Mechanism, rows: Tensor, columns: Tensor) -> dict:
-    """Put queries and units into another order."""
-    m = case.sizes[3]
-    places = {
-        **dict.fromkeys(("queries", "initial_values", "fixed_values"), rows),
-        **dict.fromkeys(("keys", "values"), columns),
-    }
-    found = {name: x[:, :, places[name]] if name in places else x for name, x in arguments.items()}
-    if "fixed_mask" in found:
-        found["fixed_mask"] = found["fixed_mask"][:, rows]
-    units = {"query_precision", "value_precision", "key_adaptation", "value_propagation"}
-    for name in units & found.keys():
-        found[name] = mapped(found[name], lambda x: x[..., columns] if x.shape[-1:] == (m,) else x)
-    prior = found["log_prior"]
-    if isinstance(prior, Tensor):
-        prior = prior[..., columns]
-        found["log_prior"] = prior[..., rows, :] if case.prior in ("pair", "full") else prior
-    return found
-
-
-@given(SYMMETRIC, st.randoms(use_true_random=False))
-def test_the_order_of_queries_and_units_does_not_matter(case, random):
-    if case.prior in ("distance", "several") or case.gamma == "one":
-        case = replace(case, prior="unit", gamma="tensor")
-    _, _, n, m = case.sizes
-    case = replace(case, sizes=(*case.sizes[:2], n, max(m, 2)))  # theta has a size of 1
-    rows, columns = (torch.tensor(random.sample(range(size), size)) for size in (n, case.sizes[3]))
-    straight = case.call()
-    shuffled = probabilistic_attention(**permuted(case.arguments(), case, rows, columns))
-    for name, wanted in results(straight).items():
-        order = rows if name in ("values", "log_evidence") else columns
-        dim = 2
-        if name == "log_prior" and wanted.ndim == 4:
-            wanted, order, dim = wanted[:, :, rows], columns, 3
-        torch.testing.assert_close(
-            getattr(shuffled, name), wanted.index_select(dim, order), rtol=1e-8, atol=1e-9
-        )
-
-
-@given(mechanisms())
-def test_images_do_not_see_each_other(case):
-    case = replace(case, sizes=(2, *case.sizes[1:]))
-    whole, arguments = results(case.call()), case.arguments()
-    for i in range(2):
-        part = mapped(arguments, lambda x, i=i: x[i : i + 1] if x.ndim >= 3 else x)
-        if "fixed_mask" in part:
-            part["fixed_mask"] = part["fixed_mask"][i : i + 1]
-        single = results(probabilistic_attention(**part))
-        for name, tensor in single.items():
-            torch.testing.assert_close(tensor, whole[name][i : i + 1], msg=name)
-
-
 @given(mechanisms(gamma="tensor", dirichlet="tensor", theta="tensor"))
 def test_the_layout_in_memory_changes_nothing_and_arguments_stay(case):
     arguments = case.arguments()

@@ -127,11 +127,10 @@ def test_wrong_arguments_are_named():
         (lambda: hopfield_retrieval(states, patterns[..., :3]), "keys"),
         (lambda: hopfield_retrieval(states, patterns, backend="flex"), "backend"),
         (lambda: node_energy(states, math.nan), "precision"),
-        (lambda: EdgeVariables(torch.tensor([[0, 1]])), "(I, C, 2)"),
         (lambda: EdgeVariables(pairs(2, 3), torch.zeros(2, 2)), "log_prior"),
         (lambda: EdgeVariables(pairs(2, 3), alternatives=mask), "alternatives"),
     ):
-        refused(ValueError, call, f"`{named}`" if named.isidentifier() else named)
+        refused(ValueError, call, f"`{named}`")
 
 
 EVERYTHING = slice(None)
@@ -275,41 +274,6 @@ def test_joined_nodes_at_once_can_raise_the_energy():
     assert free_energy(field, at_once) > free_energy(field, nodes) + 1
     with pytest.raises(ValueError, match=r"joined by an edge, got both ends of \(0, 1\)"):
         collapsed_update(field, nodes, torch.tensor([0, 1]))
-
-
-def log_evidence_by_integrals(field: RandomField, nodes: Tensor, latents: Tensor) -> Tensor:
-    """`log int sum_E exp(...) dz`: a Gaussian integral for each graph."""
-    count, channels = nodes.shape
-    observed = torch.arange(len(latents), count)
-    parts = []
-    for log_prior, edges, _ in graphs(field):
-        coupling = torch.zeros(count, count, dtype=nodes.dtype)
-        for u, v, psi in edges:
-            strength = psi(*torch.ones(2, 1, dtype=nodes.dtype))
-            coupling[u, v] += strength
-            coupling[v, u] += strength
-        matrix = torch.diag(field.precision) - coupling
-        inner = matrix[: len(latents), : len(latents)]
-        outer = nodes[observed]
-        linear = -matrix[: len(latents), len(latents) :] @ outer  # (K, D)
-        constant = -(outer * (matrix[len(latents) :, len(latents) :] @ outer)).sum() / 2
-        square = (linear * torch.linalg.solve(inner, linear)).sum() / 2
-        volume = (len(latents) * math.log(2 * math.pi) - torch.logdet(inner)) * channels / 2
-        parts.append(log_prior + constant + square + volume)
-    return torch.stack(parts).logsumexp(0)
-
-
-@given(SEEDS)
-def test_mean_field_bounds_the_evidence_of_all_graphs(seed):
-    field, nodes, latents = random_field(seed, among_latents=True)
-    exact = log_evidence_by_integrals(field, nodes, latents)
-    before = -torch.inf
-    for _ in range(4):
-        for latent in latents:
-            nodes = collapsed_update(field, nodes, latent[None])
-        bound = mean_field_bound(field, nodes, latents)
-        assert before - 1e-9 <= bound <= exact + 1e-9 * (1 + exact.abs())
-        before = bound
 
 
 @given(SEEDS)

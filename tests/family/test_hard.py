@@ -149,28 +149,6 @@ def test_a_query_that_sees_nothing_has_no_edge():
         assert (gradients[0][:, :, 1] == 0).all()
 
 
-def test_memory_does_not_hold_all_pairs():
-    count, saved = 3000, []
-    x = draw(1, 1, count, 4, dtype=torch.float32).requires_grad_()
-    rows = []
-
-    class Watched(SoftmaxEdges):
-        def log_probability(self, some: slice) -> Tensor:
-            rows.append(some)
-            return super().log_probability(some)
-
-    def keep(tensor: Tensor) -> Tensor:
-        saved.append(tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        edges = sample_edges(Watched(x, x), seeded())
-    assert max(some.stop - some.start for some in rows) * count <= 2**20
-    assert sum(saved) < 0.1 * count**2
-    edges.log_probability.sum().backward()
-    assert x.grad.abs().max() > 0
-
-
 def test_half_precision_and_empty_lines():
     x = draw(1, 2, 6, 4, dtype=torch.bfloat16)
     edges = sample_edges(SoftmaxEdges(x, x), seeded())
@@ -187,7 +165,6 @@ def test_wrong_arguments_are_named():
     one, other = (SoftmaxEdges(draw(1, 1, n, 3), draw(1, 1, n, 3)) for n in (4, 5))
     loss, log_p = score_function_loss, edges.log_probability
     for call, *named in (
-        (lambda: take_values(torch.zeros(3, 1, 5, 2), edges.indices), "values"),
         (lambda: loss(torch.zeros(2), log_p), "`cost`"),
         (lambda: loss(torch.zeros(2, 1, 1), log_p, torch.zeros(2, 1, 4)), "`cost - baseline`"),
         (lambda: posterior_divergence(one, other), (1, 1, 4, 4), (1, 1, 5, 5)),

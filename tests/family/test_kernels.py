@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd import gradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from probseg.family.kernels import (
     AdditiveScores,
@@ -96,31 +95,6 @@ def test_gradients(shape):
     width = (draw(*shape, seed=3).abs() + 0.5).requires_grad_()
     inputs = queries, keys, values, width
     assert gradcheck(lambda q, k, v, w: nadaraya_watson(q, k, v, bandwidth_inverse=w), inputs)
-
-
-class Largest(TorchDispatchMode):
-    """Keeps the size of the largest result."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
-            self.numbers = max(self.numbers, result.numel())
-        return result
-
-
-def test_memory_does_not_hold_all_pairs():
-    count, hidden = 2048, 4
-    tensors = [
-        draw(*shape, dtype=torch.float32).requires_grad_()
-        for shape in ((1, 1, count, hidden), (1, 1, count, hidden), (1, hidden))
-    ]
-    with Largest() as largest:
-        output = additive_edges(*tensors).expect(draw(1, 1, count, 2, dtype=torch.float32))
-        output.square().sum().backward()
-    assert largest.numbers <= 2**20
-    assert all(tensor.grad.isfinite().all() for tensor in tensors)
 
 
 def test_wrong_arguments_are_named():

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probseg.family.hard import posterior_divergence, posterior_entropy, sample_edges
-from probseg.family.kernels import additive_edges
 from probseg.family.low_rank import BasesEdges
-from probseg.ops import FactoredPosition, FullPosition, probabilistic_attention
-from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
+from probseg.ops import FactoredPosition, probabilistic_attention
+from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges
 from probseg.ops.priors import WindowPrior
 from support.ops_cases import draw
 from support.refusals import refused
@@ -114,24 +113,6 @@ def test_hidden_units_have_finite_gradients(kind, hidden, known):
     assert (log_prior.grad[log_prior.isinf()] == 0).all()
     mask = torch.where(log_prior.isinf(), -math.inf, 0.0).double()
     assert torch.autograd.gradcheck(lambda t, u: known(kind(t, u, mask)), (tokens, units))
-
-
-def test_blocks_of_rows_have_the_numbers_of_a_tile(monkeypatch):
-    monkeypatch.setattr("probseg.ops.edges.TILE", 240)
-    queries, keys = draw(1, 2, 12, 5), draw(1, 2, 12, 5, seed=1)
-
-    def sizes(*posteriors: EdgePosterior) -> list[int]:
-        return [rows.stop - rows.start for rows in row_blocks(*posteriors)]
-
-    plain = SoftmaxEdges(queries, keys)
-    assert sizes(plain) == [10, 2]
-    additive = additive_edges(queries, keys, draw(2, 5))  # 10 numbers for each pair
-    assert sizes(additive) == sizes(plain, additive) == sizes(additive, plain) == [1] * 12
-    window = SoftmaxEdges(queries, keys, WindowPrior.on_map(3, 4, 1))  # 2 coordinates
-    assert sizes(window) == [5, 5, 2]
-    assert sizes(SoftmaxEdges(queries[:, :, :0], keys)) == [0]
-    tables = FullPosition(draw(5, 7, 5))  # 8 numbers for each pair; rows of 4 pixels cost as one
-    assert sizes(gaussian_edges(queries, keys, position=tables)) == [4, 4, 4]
 
 
 @pytest.mark.parametrize("kind", [SoftmaxEdges, BasesEdges])

@@ -11,23 +11,14 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 class Row(NamedTuple):
-    """A row of a table with a column `options`.
-
-    Attributes:
-        cells: Texts of the row by the table's header.
-        options: The options as arguments of a command line.
-    """
+    """A row of a table with a column `options`."""
 
     cells: dict[str, str]
     options: list[str]
 
 
 def rows(page: str) -> list[Row]:
-    """Return the rows of all tables of a page that have a column `options`.
-
-    Args:
-        page: Name of a file in `docs`.
-    """
+    """Return the rows of all tables of a page that have a column `options`."""
     found: list[Row] = []
     header: list[str] = []
     for line in (DOCS / page).read_text("utf-8").splitlines():
@@ -46,12 +37,7 @@ def rows(page: str) -> list[Row]:
 
 
 def commands(page: str, verb: str) -> list[list[str]]:
-    """Return the command lines of a verb in the code blocks of a page, without `OPTIONS`.
-
-    Args:
-        page: Name of a file in `docs`.
-        verb: The verb, for instance `test`.
-    """
+    """Return the command lines of a verb in the code blocks of a page, without `OPTIONS`."""
     text = (DOCS / page).read_text("utf-8")
     blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()

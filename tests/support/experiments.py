@@ -27,13 +27,7 @@ def options_of(part: str, words: Sequence[str]) -> list[str]:
 
 
 def part_of(name: str, part: Literal["model", "data"], *options: object) -> Any:
-    """Make one part of an experiment; its weights take no memory.
-
-    Args:
-        name: Of a file in `configs/experiment`.
-        part: The part.
-        *options: Options of this part, as on the command line.
-    """
+    """Make one part of an experiment; its weights take no memory."""
     path = configs_dir() / "experiment" / f"{name}.yaml"
     stored = yaml.safe_load(path.read_text(encoding="utf-8"))[part]
     given = path.parent / stored if isinstance(stored, str) else json.dumps(stored)

@@ -127,16 +127,7 @@ def started(
 ) -> BaseProcess:
     """Start a command line in a process of its own, which has loaded everything already.
 
-    Args:
-        place: Its working directory, and where it looks for data sets. Its output goes into the
-            file `output.txt` there.
-        arguments: Verb and options.
-        prepare: Called in the process before the command.
-        script: Python file that it runs.
-        **variables: Of the environment.
-
-    Returns:
-        The process, whose exit status is that of the script.
+    It works in `place`, where its output goes into `output.txt`; `prepare` is called before it.
     """
 
     def child() -> None:
@@ -168,14 +159,7 @@ def started(
 
 
 def separately(place: Path, *arguments: object, script: Path = LAUNCHER, **variables: str) -> str:
-    """Run a command line to its end in a process of its own; return its output.
-
-    Args:
-        place: Working directory, and where data sets are.
-        *arguments: Verb and options.
-        script: Python file that it runs.
-        **variables: Of the environment.
-    """
+    """Run a command line to its end in a process of its own; return its output."""
     process = started(place, arguments, script=script, **variables)
     process.join(600)
     process.kill()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import faulthandler
 import functools
+import json
 import multiprocessing
 import os
 import re
@@ -188,3 +190,32 @@ def train_two_epochs(place: Path) -> tuple[Path, Path]:
     with working_in(place):
         assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0
     return root, place / "runs" / "probseg" / "version_0"
+
+
+TEST = (
+    *("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET),
+    "--seed_everything=2",
+    *("--data.test=probseg.data.ImageMaskFolder", "--data.test.root=data"),
+)
+"""A test of random weights, which the seed fixes, on the folder `data`."""
+
+TIMES = {"first_seconds", "next_seconds"}
+
+
+def clicks(folder: Path) -> list[dict[str, str]]:
+    """Rows of `objects.csv` in their order, all columns but the time."""
+    with (folder / "objects.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row.pop("seconds") is not None for row in rows)
+    return rows
+
+
+def figures(folder: Path) -> dict[str, dict[str, Any]]:
+    """Scores of `results.json` by data set, all but the times."""
+    datasets = json.loads((folder / "results.json").read_text())["datasets"]
+    for scores in datasets.values():
+        assert scores.keys() >= TIMES
+    return {
+        name: {key: value for key, value in scores.items() if key not in TIMES}
+        for name, scores in datasets.items()
+    }

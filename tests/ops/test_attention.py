@@ -148,7 +148,6 @@ KEYS, QUERIES = [1, 4], [3]  # hidden
 
 
 SEEN_KEYS = [i for i in range(M) if i not in KEYS]
-SEEN_QUERIES = [i for i in range(N) if i not in QUERIES]
 DEVICES = [("cpu", backend) for backend in CPU_BACKENDS]
 
 

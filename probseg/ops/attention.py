@@ -158,13 +158,7 @@ def assign(
     Returns:
         The means `(B, G, M, V)` in the dtype of the arguments, and the log mass `(B, G, M)`
         in float32 (float64 for float64 arguments). A key that no query sees has a zero mean
-        and log mass -inf. Both are differentiable.
-
-    Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        and log mass -inf. Both are differentiable. Errors are those of `attend`.
     """
     check_units(queries, keys, observations, payload_name="observations", payload_of="queries")
     terms = checked_terms(queries, keys, log_prior, scale)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention.probabilistic import ProbabilisticAttention2d
+from probseg.ops.checks import check_least
 from probseg.ops.em import logistic_em
 from probseg.ops.numerics import working_dtype
 from probseg.ops.settings import KeyAdaptation, ValuePropagation
@@ -36,9 +37,7 @@ class ClickAdaptation:
     prior_precision: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.iterations < 0:
-            msg = f"`iterations` must be at least 0, got {self.iterations}"
-            raise ValueError(msg)
+        check_least("iterations", self.iterations, 0)
         smallest, largest = PRECISIONS
         if not smallest <= self.prior_precision <= largest:
             msg = (

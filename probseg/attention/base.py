@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
 from probseg.ops.backends.tiles import TILE
+from probseg.ops.checks import check_least
 from probseg.ops.edges import EdgePosterior, gaussian_edges, row_blocks
 from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition
 from probseg.ops.priors import WindowPrior
@@ -29,11 +30,7 @@ class PositionEmbedding(nn.Module, ABC):
     def __init__(self, height: int, width: int, channels: int) -> None:
         super().__init__()
         for name, size in (("height", height), ("width", width)):
-            if size < 1:
-                msg = (
-                    f"`{name}` must be at least 1, got {size}; a line is a map of one row or column"
-                )
-                raise ValueError(msg)
+            check_least(name, size)
         self.channels = channels
 
     def forward(self, height: int, width: int) -> RelativePosition:
@@ -382,8 +379,6 @@ class LocalAttention2d(Attention2d):
     §5.1.2). Memory is linear; the time is still that of all pairs.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         radius: A pixel sees those at most this many rows and columns away: a square of side
             `2 radius + 1` with the axis "full", that part of the line with the others.
         **shared: As in `Attention2d`.
@@ -398,9 +393,7 @@ class LocalAttention2d(Attention2d):
         self, in_channels: int, out_channels: int, *, radius: int = 7, **shared: Unpack[Shared]
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        if radius < 0:
-            msg = f"`radius` must be 0 or more pixels of the map, got {radius}"
-            raise ValueError(msg)
+        check_least("radius", radius, 0)
         self.radius = radius
 
     def edges(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from probseg.errors import UnknownNameError
-from probseg.ops.checks import check_iterations
+from probseg.ops.checks import check_least
 from probseg.ops.em import Normalise, l2_normalise, layer_normalise
 from probseg.ops.numerics import working_dtype
 
@@ -69,17 +69,15 @@ class Bases(nn.Module):
         if normalisation not in NORMALISATIONS:
             known = get_args(Normalisation)
             raise UnknownNameError(kind="normalisation", name=str(normalisation), known=known)
-        if num_bases < 1:
-            msg = f"`num_bases` must be at least 1, got {num_bases}; Li et al. (2019) use 64"
-            raise ValueError(msg)
+        check_least("num_bases", num_bases)
         if not 0.0 <= momentum <= 1.0:
             msg = f"`momentum` must be in [0, 1], got {momentum}; Li et al. (2019) use 0.9"
             raise ValueError(msg)
         self.update: Update = update
         self.normalisation = normalisation
         self.momentum = momentum
-        check_iterations(train_iterations, "train_iterations")
-        check_iterations(eval_iterations, "eval_iterations")
+        check_least("train_iterations", train_iterations)
+        check_least("eval_iterations", eval_iterations)
         self.train_iterations = train_iterations
         self.eval_iterations = eval_iterations
         initial = torch.empty(num_heads, num_bases, channels)

@@ -58,8 +58,6 @@ class ProbabilisticAttention2d(Attention2d):
     `StandardAttention2d`.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         log_prior: "magnitude", "key_magnitude" or "uniform", see `probabilistic_attention`; or
             "learnt", a projection of the features, which is uniform at first (§3.4).
         value_precision: `beta`, 0 for values without likelihood.
@@ -86,19 +84,12 @@ class ProbabilisticAttention2d(Attention2d):
         **shared: As in `Attention2d`.
 
     Raises:
-        ValueError: If a parameter of a prior to be learnt is at the lower end of its range, values
-            are to propagate without a precision, or position embeddings meet another prior.
+        ValueError: If a parameter of a prior to be learnt is at the lower end of its range, or
+            values are to propagate without a precision.
     """
 
     log_key_prior: nn.Parameter | None
-    log_key_shape: nn.Parameter | None
-    log_key_rate: nn.Parameter | None
     log_value_prior: nn.Parameter | None
-    log_value_shape: nn.Parameter | None
-    log_value_rate: nn.Parameter | None
-    log_weight_prior: nn.Parameter | None
-    log_query_precision: nn.Parameter | None
-    log_value_precision: nn.Parameter | None
 
     def __init__(
         self,
@@ -123,18 +114,6 @@ class ProbabilisticAttention2d(Attention2d):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        if shared.get("position") is not None and log_prior in ("uniform", "learnt"):
-            msg = (
-                "`log_prior` must be 'magnitude' or 'key_magnitude' with position embeddings (Eq. "
-                f"26), got {log_prior!r}"
-            )
-            raise ValueError(msg)
-        if shared.get("position") is not None and weight_prior is not None:
-            msg = (
-                f"`weight_prior` must be None with position embeddings, got {weight_prior}: these "
-                "tie the mixture weights to the keys (Eq. 26)"
-            )
-            raise ValueError(msg)
         adapts, propagates = key_iterations > 0, propagation_iterations > 0
         self.log_weights: nn.Conv2d | None = None
         if log_prior == "learnt":
@@ -170,8 +149,17 @@ class ProbabilisticAttention2d(Attention2d):
             learnt["query_precision"] = self.head_channels**-0.5
             learnt |= {"value_precision": value_precision} if value_precision > 0.0 else {}
         for name in LEARNT:
-            started = _log_parameter(name, learnt[name], self.num_heads) if name in learnt else None
-            self.register_parameter(f"log_{name}", started)
+            self.register_parameter(f"log_{name}", None)
+        for name, started in learnt.items():
+            if started <= 0.0:
+                lowest = 1 if name in ("key_shape", "value_shape", "weight_prior") else 0
+                msg = (
+                    f"`{name}` must be above {lowest} to be learnt, got {started + lowest}; start "
+                    "with a small value above it"
+                )
+                raise ValueError(msg)
+            log_started = torch.full((self.num_heads, 1), math.log(started))  # (G, 1)
+            self.register_parameter(f"log_{name}", nn.Parameter(log_started))
 
     def adapt_keys(self, iterations: int | None = None, prior: float | None = None) -> None:
         """Change the adaptation of the keys; None leaves a setting, a prior ends a learnt one."""
@@ -187,26 +175,30 @@ class ProbabilisticAttention2d(Attention2d):
 
     def inference(self) -> InferenceSettings:
         """Return the settings with the current learnt parameters."""
-        settings = self.settings
+        settings, learnt = self.settings, dict[str, Tensor]()
+        for name in LEARNT:
+            if (log := getattr(self, f"log_{name}")) is not None:
+                # In the range of float32; beyond these limits, results do not change.
+                learnt[name] = log.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
         keys, values = settings.key_adaptation, settings.value_propagation
-        if settings.learnt_key_prior and self.log_key_prior is not None:
-            keys = replace(keys, prior_precision=_exp(self.log_key_prior))
-        if self.log_key_shape is not None and self.log_key_rate is not None:
-            gamma = GammaPrior(1.0 + _exp(self.log_key_shape), _exp(self.log_key_rate))
+        if settings.learnt_key_prior:
+            keys = replace(keys, prior_precision=learnt["key_prior"])
+        if settings.learnt_value_prior:
+            values = replace(values, prior_precision=learnt["value_prior"])
+        if "key_shape" in learnt:
+            gamma = GammaPrior(1.0 + learnt["key_shape"], learnt["key_rate"])
             keys = replace(keys, precision_prior=gamma)
-        if settings.learnt_value_prior and self.log_value_prior is not None:
-            values = replace(values, prior_precision=_exp(self.log_value_prior))
-        if self.log_value_shape is not None and self.log_value_rate is not None:
-            gamma = GammaPrior(1.0 + _exp(self.log_value_shape), _exp(self.log_value_rate))
+        if "value_shape" in learnt:
+            gamma = GammaPrior(1.0 + learnt["value_shape"], learnt["value_rate"])
             values = replace(values, precision_prior=gamma)
-        if self.log_weight_prior is not None:
-            dirichlet = DirichletPrior(1.0 + _exp(self.log_weight_prior))
+        if "weight_prior" in learnt:
+            dirichlet = DirichletPrior(1.0 + learnt["weight_prior"])
             values = replace(values, dirichlet_prior=dirichlet)
         settings = replace(settings, key_adaptation=keys, value_propagation=values)
-        if self.log_query_precision is not None:
-            settings = replace(settings, query_precision=_exp(self.log_query_precision))
-        if self.log_value_precision is not None:
-            settings = replace(settings, value_precision=_exp(self.log_value_precision))
+        if "query_precision" in learnt:
+            settings = replace(settings, query_precision=learnt["query_precision"])
+        if "value_precision" in learnt:
+            settings = replace(settings, value_precision=learnt["value_precision"])
         return settings
 
     def forward(
@@ -312,11 +304,6 @@ def _changed(update: Update, iterations: int | None, prior: float | None) -> Upd
     return update if prior is None else replace(update, prior_precision=prior)
 
 
-def _exp(log_precision: Tensor) -> Tensor:
-    """Return a precision in the range of float32; outside these limits, results do not change."""
-    return log_precision.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
-
-
 def _gamma_prior(shape_and_rate: tuple[float, float] | None) -> GammaPrior | None:
     return None if shape_and_rate is None else GammaPrior(*shape_and_rate)
 
@@ -327,14 +314,3 @@ def _gamma_parts(of: str, shape_and_rate: tuple[float, float] | None) -> dict[st
         return {}
     shape, rate = shape_and_rate
     return {f"{of}_shape": shape - 1.0, f"{of}_rate": rate}
-
-
-def _log_parameter(name: str, started: float, num_heads: int) -> nn.Parameter:
-    if started <= 0.0:
-        lowest = 1 if name in ("key_shape", "value_shape", "weight_prior") else 0
-        msg = (
-            f"`{name}` must be above {lowest} to be learnt, got {started + lowest}; start with a "
-            "small value above it"
-        )
-        raise ValueError(msg)
-    return nn.Parameter(torch.full((num_heads, 1), math.log(started)))  # (G, 1)

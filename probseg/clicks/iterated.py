@@ -27,6 +27,13 @@ from probseg.clicks.sampling import (
 from probseg.seeds import Draws
 from probseg.types import Prompts
 
+EROSION = 3
+"""Pixels that random positive clicks keep from the object's border, where it is thick enough."""
+
+NEAR, BAND = 0.5, 0.1
+"""Share of the random negative clicks that are drawn from a band around the object, and the band's
+width as a fraction of the square root of the object's area."""
+
 
 @dataclass(frozen=True)
 class IteratedClicks:
@@ -44,11 +51,6 @@ class IteratedClicks:
         most_clicks: Most random clicks of each sign. The number `n` of positive ones, from 1, and
             of negative ones, from 0, has a probability proportional to `decay**n`.
         decay: See `most_clicks`.
-        erosion: Distance in pixels that random positive clicks keep from the object's border, where
-            the object is thick enough.
-        near: Probability that a random negative click is drawn from the band around the object
-            instead of the whole background.
-        band: Width of that band as a fraction of the square root of the object's area.
         most_rounds: Most rounds of corrective clicks. Their number, from `fewest_rounds`, is
             drawn for each batch.
         boxes: Share of the images that begin with their box and no clicks; 0 as published.
@@ -62,9 +64,6 @@ class IteratedClicks:
 
     most_clicks: int = 24
     decay: float = 0.8
-    erosion: int = 3
-    near: float = 0.5
-    band: float = 0.1
     most_rounds: int = 3
     boxes: float = 0.0
     fewest_rounds: int = 0
@@ -74,9 +73,6 @@ class IteratedClicks:
         checks = {
             "most_clicks": (self.most_clicks >= 1, "at least 1"),
             "decay": (0 < self.decay <= 1, "in (0, 1]"),
-            "erosion": (self.erosion >= 0, "a number of pixels >= 0"),
-            "near": (0 <= self.near <= 1, "a probability"),
-            "band": (0 < self.band < float("inf"), "positive and finite"),
             "most_rounds": (self.most_rounds >= 0, "at least 0"),
             "boxes": (0 <= self.boxes <= 1, "a share"),
             "fewest_rounds": (
@@ -109,19 +105,7 @@ class IteratedClicks:
         epoch: int,
         batch_seed: int,
     ) -> Prompts:
-        """Draw the prompts of a training batch.
-
-        Args:
-            masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
-            boxes: Around the objects, shape `(B, 4)`; NaN rows where there is none.
-            draws: Source of randomness on the device of `masks`.
-            ask: Asks the network, in each round.
-            epoch: Without effect: all epochs are alike.
-            batch_seed: See `drawn_rounds`; the number of rounds depends on it.
-
-        Returns:
-            Clicks, boxes, and the answer before the last click as the previous mask.
-        """
+        """Draw the prompts of a training batch, see `Curriculum.draw`; all epochs are alike."""
         prompts = without_clicks(drop_boxes(boxes, 1 - self.boxes, draws))
         unseen = prompts.boxes.isnan().any(dim=1, keepdim=True)
         points, labels = self._random_clicks(masks, draws)
@@ -142,15 +126,15 @@ class IteratedClicks:
         """Draw points `(B, S, 2)` and labels `(B, S)` from object and background."""
         inside, outside = object_and_background(masks)
         positive = random_points(
-            interior(inside, self.erosion),
+            interior(inside, EROSION),
             1 + self._counts(self.most_clicks, draws),
             self.most_clicks,
             draws,
         )
         counts = self._counts(self.most_clicks + 1, draws)
-        reach = (self.band * inside.flatten(1).sum(dim=1).sqrt()).ceil()
+        reach = (BAND * inside.flatten(1).sum(dim=1).sqrt()).ceil()
         band = outside & (distance_to(inside) <= reach[:, None, None])
-        from_band = draws.uniform(self.most_clicks) < self.near
+        from_band = draws.uniform(self.most_clicks) < NEAR
         near = random_points(band, counts, self.most_clicks, draws)
         far = random_points(outside, counts, self.most_clicks, draws)
         points = torch.where(from_band[..., None], near[0], far[0])
@@ -178,15 +162,14 @@ def corrective_clicks(prediction: Tensor, masks: Tensor, draws: Draws) -> tuple[
     Return points `(B, 1, 2)` and labels `(B, 1)`: 1 positive, 0 negative, -1 where nothing is
     wrong.
     """
-    missed, invented = (_depth(region) for region in error_regions(prediction, masks))
+    # Distances to the outside, to which what is beyond the image's border belongs, (B, H, W).
+    missed, invented = (
+        distance_to(F.pad(~region, (1, 1, 1, 1), value=True))[:, 1:-1, 1:-1]
+        for region in error_regions(prediction, masks)
+    )
     deepest = [depth.flatten(1).amax(dim=1) for depth in (missed, invented)]
     positive = deepest[0] > deepest[1]
     depth = torch.where(positive[:, None, None], missed, invented)
     inner = 2 * depth > torch.maximum(*deepest)[:, None, None]
     points, real = random_points(inner, torch.ones_like(draws.seeds), 1, draws)
     return points, torch.where(real, positive[:, None].long(), -1)
-
-
-def _depth(region: Tensor) -> Tensor:
-    """Distance of the pixels of a region `(B, H, W)` to the outside; 0 there."""
-    return distance_to(F.pad(~region, (1, 1, 1, 1), value=True))[:, 1:-1, 1:-1]

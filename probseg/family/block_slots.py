@@ -24,7 +24,7 @@ from probseg.family.energy import check_positive, edge_energy
 from probseg.family.slots import SlotAttention2d, Slots, holding_sums, slot_free_energy, sums_of
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
 from probseg.ops.backends.interface import Attended
-from probseg.ops.checks import check_iterations, check_like, check_shape, check_units
+from probseg.ops.checks import check_least, check_like, check_shape, check_units
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.numerics import working_dtype
 
@@ -41,7 +41,7 @@ class Memories:
             slots do not remember anything.
 
     Raises:
-        ValueError: If the patterns do not have five dimensions, or a number is out of range.
+        ValueError: If a number is out of range.
     """
 
     patterns: Tensor
@@ -49,12 +49,6 @@ class Memories:
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.patterns.ndim != 5:
-            msg = (
-                "`patterns` must have shape (B, G, P, L, D / P), got "
-                f"{tuple(self.patterns.shape)}; unsqueeze a dimension for a single block"
-            )
-            raise ValueError(msg)
         check_positive("scale", self.scale)
         if not 0.0 <= self.strength < math.inf:
             msg = f"`strength` must be finite and 0 or more, got {self.strength}; 0 is no memory"
@@ -84,23 +78,10 @@ def block_slot_inference(
     Memory is linear in N + K. Everything is float32 (float64 for float64): float16 would not hold
     the sums. Gradients go through every iteration.
 
-    Args:
-        inputs: `(B, G, N, D)`.
-        slots: Initial slots, `(B, G, K, D)`, in the dtype of the inputs or of the result.
-        memories: For the blocks of the slots, in one of the same dtypes.
-        iterations: Number of updates, at least 1.
-        scale: Factor of the dot products of inputs and slots.
-        precision: `p` of the slots' node potentials `-p/2 |slot|²`, above 0.
-        log_prior: Of the slots for each input, as in `slot_attention`.
-        backend: As in `attend`.
-
-    Returns:
-        The slots and their log mass, in float32 (float64 for float64 arguments).
-
-    Raises:
-        ValueError: If `iterations` is below 1, the precision is not above 0; and as `attend` does.
+    Arguments, results and errors are those of `slot_inference`, and the memories for the blocks of
+    the slots, in the dtype of the inputs or of the result.
     """
-    check_iterations(iterations)
+    check_least("iterations", iterations)
     check_positive("precision", precision)
     inputs, slots, memories = _checked(inputs, slots, memories)
     terms = checked_terms(inputs, slots, log_prior, scale)
@@ -178,8 +159,6 @@ class BlockSlotAttention2d(SlotAttention2d):
     subtracted first. The dot products are unscaled, as in `SlotAttention2d`.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         num_slots: See `SlotAttention2d`.
         iterations: See `SlotAttention2d`.
         num_blocks: Number `P` of blocks that the channels of a slot are divided into.
@@ -211,9 +190,7 @@ class BlockSlotAttention2d(SlotAttention2d):
                 f"{num_blocks}; each block has its own memories"
             )
             raise ValueError(msg)
-        if num_memories < 1:
-            msg = f"`num_memories` must be at least 1, got {num_memories}; use 'slot' for none"
-            raise ValueError(msg)
+        check_least("num_memories", num_memories)
         shape = (self.num_heads, num_blocks, num_memories, self.head_channels // num_blocks)
         self.memories = nn.Parameter(torch.randn(shape))
 

@@ -54,7 +54,7 @@ from torch import Tensor
 
 from probseg.attention.base import Attention2d, Shared
 from probseg.ops.attention import LogPrior, attend, attend_checked, checked_terms
-from probseg.ops.checks import check_iterations, check_shape, check_units
+from probseg.ops.checks import check_least, check_shape, check_units
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
 from probseg.ops.numerics import working_dtype
 
@@ -148,7 +148,7 @@ def hopfield_retrieval(
     Raises:
         ValueError: If `iterations` is below 1; and as `attend` does.
     """
-    check_iterations(iterations)
+    check_least("iterations", iterations)
     check_units(states, patterns, patterns, payload_name="patterns", payload_of="keys")
     terms = checked_terms(states, patterns, log_prior, scale)
     for _ in range(iterations):
@@ -186,8 +186,6 @@ class HopfieldAttention2d(Attention2d):
     inverse temperature is `1 / sqrt(D)`, with which first logits have unit variance.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         iterations: Number of updates of the states before the read-out, at least 1. Ramsauer et al.
             (2021) count the read-out, too.
         **shared: As in `Attention2d`.
@@ -210,7 +208,7 @@ class HopfieldAttention2d(Attention2d):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        check_iterations(iterations)
+        check_least("iterations", iterations)
         self.iterations = iterations
 
     def edges(
@@ -256,12 +254,6 @@ class EdgeVariables:
     potential: Potential = dot_product
 
     def __post_init__(self) -> None:
-        if self.edges.ndim != 3 or self.edges.shape[-1] != 2:
-            msg = (
-                "`edges` must have shape (I, C, 2), the nodes at both ends of candidates, got "
-                f"{tuple(self.edges.shape)}"
-            )
-            raise ValueError(msg)
         variables, count, _ = self.edges.shape
         if self.alternatives is not None:
             check_shape(

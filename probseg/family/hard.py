@@ -85,16 +85,7 @@ def take_values(values: Tensor, indices: Tensor) -> Tensor:
 
     Returns:
         `(B, G, N, V)`; zero for a query without an edge. Gradients flow to the values.
-
-    Raises:
-        ValueError: If there are not as many items and heads of indices as of values.
     """
-    if values.ndim != 4 or indices.ndim != 3 or values.shape[:2] != indices.shape[:2]:
-        msg = (
-            "`values` must have shape (B, G, M, V) and `indices` (B, G, N) with the same B and G, "
-            f"got {tuple(values.shape)} and {tuple(indices.shape)}"
-        )
-        raise ValueError(msg)
     missing = (indices < 0).unsqueeze(-1)  # (B, G, N, 1)
     index = indices.unsqueeze(-1).masked_fill(missing, 0)
     taken = values.gather(-2, index.expand(*indices.shape, values.shape[-1]))

@@ -103,8 +103,6 @@ class AdditiveAttention2d(Attention2d):
     and memory does not: prefer the axes "height" and "width" on large maps.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         **shared: As in `Attention2d`.
     """
 
@@ -293,8 +291,6 @@ class KernelRegressionAttention2d(Attention2d):
     number of channels.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         learn_bandwidth: Learn the inverse bandwidths, in the log, so that they stay positive. False
             leaves them where they start: the nonparametric estimator, on learnt projections.
         **shared: As in `Attention2d`.

@@ -18,7 +18,7 @@ from probseg.attention.base import Attention2d, Shared, line_size
 from probseg.family.energy import check_positive, hopfield_retrieval
 from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.backends.interface import Attended, Context
-from probseg.ops.checks import check_iterations, check_shape, check_units
+from probseg.ops.checks import check_least, check_shape, check_units
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, log_softmax, widened
 from probseg.ops.numerics import working_dtype
 
@@ -33,22 +33,10 @@ class ComposedEdges(EdgePosterior):
     Args:
         first: Posterior of `A`, over the edges from N queries to K tokens.
         second: Posterior of `B`, over the edges from these to M keys.
-
-    Raises:
-        ValueError: If the edges of the second do not begin where those of the first end.
     """
 
     first: EdgePosterior
     second: EdgePosterior
-
-    def __post_init__(self) -> None:
-        batch, heads, _, between = self.first.shape
-        if self.second.shape[:3] != (batch, heads, between):
-            msg = (
-                "`second` must be a posterior over edges from the keys of `first`, "
-                f"({batch}, {heads}, {between}, M), got {self.second.shape}"
-            )
-            raise ValueError(msg)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -270,8 +258,6 @@ class LinformerAttention2d(Attention2d):
     grid gets standard attention.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         bins: Bins along height and width, at least 1; smaller maps have one for each pixel.
         **shared: As in `Attention2d`; there is no position and no span.
 
@@ -286,9 +272,7 @@ class LinformerAttention2d(Attention2d):
         self, in_channels: int, out_channels: int, *, bins: int = 8, **shared: Unpack[Shared]
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        if bins < 1:
-            msg = f"`bins` must be at least 1, got {bins}; pixels look at nothing else"
-            raise ValueError(msg)
+        check_least("bins", bins)
         self.bins = bins
 
     def edges(
@@ -346,8 +330,6 @@ class PerceiverAttention2d(Attention2d):
     with `1 / sqrt(D)` all latents of a new layer would become the mean of the map.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         num_latents: Number `K` of latents in each head, at least 1.
         iterations: Number of cross-attentions from the latents to the pixels, at least 1. With 1,
             pixels compare themselves with the learnt latents, and otherwise with what these read.
@@ -372,12 +354,8 @@ class PerceiverAttention2d(Attention2d):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        check_iterations(iterations)
-        if num_latents < 1:
-            msg = (
-                f"`num_latents` must be at least 1, got {num_latents}; pixels look at nothing else"
-            )
-            raise ValueError(msg)
+        check_least("iterations", iterations)
+        check_least("num_latents", num_latents)
         self.iterations = iterations
         self.latents = nn.Parameter(torch.randn(self.num_heads, num_latents, self.head_channels))
 
@@ -411,9 +389,7 @@ def random_features(
     Raises:
         ValueError: If `count` is below 1.
     """
-    if count < 1:
-        msg = f"`count` must be at least 1, got {count}; edges lead through the features"
-        raise ValueError(msg)
+    check_least("count", count)
     blocks = -(-count // channels)
     normal = torch.randn(heads, blocks, channels, channels, generator=generator)
     rotation, triangle = torch.linalg.qr(normal)
@@ -512,8 +488,6 @@ class PerformerAttention2d(Attention2d):
     `1 / sqrt(D)`.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         num_features: Number `R` of random features in each head, at least 1.
         **shared: As in `Attention2d`; there is no position and no span.
 

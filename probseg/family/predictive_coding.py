@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from probseg.attention.base import Attention2d, Shared
 from probseg.family.low_rank import BasesEdges
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked
-from probseg.ops.checks import as_precision, as_terms, check_shape, check_units
+from probseg.ops.checks import as_precision, as_terms, check_least, check_units
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.numerics import full_precision, working_dtype
 
@@ -158,7 +158,7 @@ def free_energy_descent(
         ValueError: If a shape, a number of layers or a precision is wrong.
         TypeError: If a dtype is wrong.
     """
-    _check_hierarchy(observed, states, weights, precisions, prior_precision)
+    _check_hierarchy(states, weights, precisions, prior_precision)
     matrices = _generative(weights, observed)
     return _descent(observed, states, matrices, precisions, prior_precision)
 
@@ -181,15 +181,13 @@ def predictive_coding_inference(
     whatever the number of children is. The `steps` have the factor `rate`, above 0 and below 2; 1
     goes to the lowest point of the bound. Layers are float32 (float64 for float64).
     """
-    if steps < 0:
-        msg = f"`steps` must be 0 or more, got {steps}"
-        raise ValueError(msg)
+    check_least("steps", steps, 0)
     if not 0.0 < rate < 2.0:
         msg = (
             f"`rate` must be above 0 and below 2, got {rate}; beyond, the free energy can increase"
         )
         raise ValueError(msg)
-    _check_hierarchy(observed, states, weights, precisions, prior_precision)
+    _check_hierarchy(states, weights, precisions, prior_precision)
     dtype = working_dtype(observed.dtype)
     observed = observed.to(dtype)
     current = tuple(state.to(dtype) for state in states)
@@ -258,7 +256,6 @@ def _descent(
 
 
 def _check_hierarchy(
-    observed: Tensor,
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     precisions: Sequence[float | Tensor],
@@ -275,18 +272,6 @@ def _check_hierarchy(
             f"`prior_precision` must be above 0, got {prior_precision}; use a small number for none"
         )
         raise ValueError(msg)
-    below = observed
-    for level, (state, weight) in enumerate(zip(states, weights, strict=True)):
-        if weight.ndim != 3:
-            msg = (
-                f"`weights[{level}]` must have shape (G, D_below, D_above), got "
-                f"{tuple(weight.shape)}; add the dimension of the heads with unsqueeze"
-            )
-            raise ValueError(msg)
-        heads = weight.shape[0] if weight.shape[0] == 1 else below.shape[1]
-        expected = (heads, below.shape[-1], state.shape[-1])
-        check_shape(f"weights[{level}]", weight, expected, "(G, D_below, D_above)")
-        below = state
 
 
 class PredictiveCodingAttention2d(Attention2d):
@@ -301,8 +286,6 @@ class PredictiveCodingAttention2d(Attention2d):
     attention.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         num_causes: Number `K` of causes of each head.
         steps: Number of steps of the descent.
         prior_precision: Of the zero-mean prior of the causes.

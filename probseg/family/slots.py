@@ -27,7 +27,7 @@ from probseg.attention.bases import Bases, Normalisation, Update
 from probseg.family.energy import check_positive, edge_energy, node_energy
 from probseg.family.low_rank import BasesEdges
 from probseg.ops.attention import LogPrior, assign_checked, attend, checked_terms
-from probseg.ops.checks import check_iterations, check_shape, check_units
+from probseg.ops.checks import check_least, check_shape, check_units
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.em import m_step
 from probseg.ops.numerics import working_dtype
@@ -92,7 +92,7 @@ def slot_attention(
     Raises:
         ValueError: If `iterations` is below 1; and as `attend` does.
     """
-    check_iterations(iterations)
+    check_least("iterations", iterations)
     gathered = inputs if values is None else values
     for iteration in range(iterations):
         keys = slots if as_keys is None else as_keys(slots)
@@ -127,14 +127,8 @@ def slot_inference(
     Memory is linear in N + K. Everything is float32 (float64 for float64): float16 would not hold
     the sums. Gradients go through every iteration.
 
-    Args:
-        inputs: `(B, G, N, D)`.
-        slots: Initial slots, `(B, G, K, D)`, in the dtype of the inputs or of the result.
-        iterations: Number of updates, at least 1.
-        scale: Factor of the dot products.
-        precision: `p` of the slots' node potentials `-p/2 |slot|²`, above 0.
-        log_prior: Of the slots for each input, as in `slot_attention`.
-        backend: As in `attend`.
+    Arguments are as in `slot_attention`; slots may also have the dtype of the result, and
+    `precision` is the `p`, above 0, of the slots' node potentials `-p/2 |slot|²`.
 
     Returns:
         The slots and their log mass, in float32 (float64 for float64 arguments). A slot that no
@@ -143,7 +137,7 @@ def slot_inference(
     Raises:
         ValueError: If `iterations` is below 1, the precision is not above 0; and as `attend` does.
     """
-    check_iterations(iterations)
+    check_least("iterations", iterations)
     check_positive("precision", precision)
     inputs, slots = holding_sums(inputs, slots)
     check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
@@ -201,8 +195,6 @@ class SlotAttention2d(Attention2d):
     all slots of a new layer would become the mean of the map, without a gradient to part them.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         num_slots: Number `K` of slots in each head, at least 1; with 1, all pixels get the mean.
         iterations: Number of updates of the slots, at least 1.
         **shared: As in `Attention2d`.
@@ -227,10 +219,8 @@ class SlotAttention2d(Attention2d):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        check_iterations(iterations)
-        if num_slots < 1:
-            msg = f"`num_slots` must be at least 1, got {num_slots}; pixels look at nothing else"
-            raise ValueError(msg)
+        check_least("iterations", iterations)
+        check_least("num_slots", num_slots)
         self.iterations = iterations
         self.scale = 1.0
         self.initial = nn.Parameter(torch.randn(self.num_heads, num_slots, self.head_channels))
@@ -323,8 +313,6 @@ class EMAttention2d(Attention2d):
     the same ones. A moving average takes place whenever edges are inferred in training mode.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         num_bases: Number `K` of bases in each head.
         bases: How the initial bases change in training: "moving_average", "learnt" or "fixed".
         normalisation: Of the bases: "l2", "layer" or None.
@@ -395,8 +383,6 @@ class DoubleAttention2d(EMAttention2d):
     published (Chen et al., 2018), one and the same softmax over the bases does both.
 
     Args:
-        in_channels: Channels of the features.
-        out_channels: Channels of the output, divided evenly among the heads.
         num_bases: Number `K` of bases in each head.
         **shared: Further arguments of `Attention2d`; there is no position and no span.
 

@@ -133,14 +133,11 @@ class WeightedSum(MaskLoss):
         weights: One factor for each term; all 1 by default.
 
     Raises:
-        ValueError: If there is no term or the numbers of terms and factors differ.
+        ValueError: If the numbers of terms and factors differ.
     """
 
     def __init__(self, losses: Sequence[MaskLoss], weights: Sequence[float] | None = None) -> None:
         super().__init__()
-        if not losses:
-            msg = "`losses` must hold at least one loss, got none"
-            raise ValueError(msg)
         self.losses = nn.ModuleList(losses)
         self.weights = [1.0] * len(losses) if weights is None else list(weights)
         if len(self.weights) != len(self.losses):

@@ -3,8 +3,9 @@
 All functions take `ious` of shape `(objects, trials, K + 1)`: entry `k` of the last axis is
 the IoU after `k` corrective clicks, and `K` is the largest number of clicks. Entry 0 is the IoU
 before any corrective click: of the first prediction where the annotator drew a box, of the empty
-mask (0) where the first click is what starts the prediction. They raise a ValueError if `ious`
-has another rank, is empty, or holds a value outside [0, 1].
+mask (0) where the first click is what starts the prediction. A `threshold` is an IoU to reach, in
+`(0, 1]`. They raise a ValueError if `ious` has another rank, is empty, or holds a value outside
+[0, 1], or if the threshold is out of range.
 """
 
 from __future__ import annotations
@@ -76,10 +77,8 @@ def area_under_curve(ious: Floats, first: int = 0) -> Floats:
 
         (iou[first] / 2 + iou[first + 1] + ... + iou[K - 1] + iou[K] / 2) / (K - first)
 
-    Args:
-        ious: Shape `(objects, trials, K + 1)`.
-        first: Number of clicks at which the curve begins, below `K`; 1 where there is no
-            prediction before the first click. `first = K` gives the last IoU.
+    The curve begins after `first` clicks: 1 where there is no prediction before the first click.
+    `first = K` gives the last IoU.
 
     Returns:
         Shape `(objects, trials)`.
@@ -105,10 +104,6 @@ def noc(ious: Floats, threshold: float) -> npt.NDArray[np.int64]:
     is too small where many fail (see `median_noc`). It is 0 where the box alone was enough;
     without a box the empty mask of `k = 0` reaches nothing.
 
-    Args:
-        ious: Shape `(objects, trials, K + 1)`.
-        threshold: IoU to reach, in `(0, 1]`.
-
     Returns:
         Shape `(objects, trials)`.
     """
@@ -124,10 +119,6 @@ def survival(ious: Floats, threshold: float) -> Floats:
     every run is followed up to `K` clicks, this is also the estimate of Kaplan and Meier (1958).
     The last entry is the share of failures.
 
-    Args:
-        ious: Shape `(objects, trials, K + 1)`.
-        threshold: IoU to reach, in `(0, 1]`.
-
     Returns:
         Shape `(K + 1,)`, never rising.
     """
@@ -139,10 +130,6 @@ def median_noc(ious: Floats, threshold: float) -> int | None:
 
     Unlike the mean of `noc` it does not depend on `K`: runs that fail are censored, i.e. known
     to need more than `K` clicks.
-
-    Args:
-        ious: Shape `(objects, trials, K + 1)`.
-        threshold: IoU to reach, in `(0, 1]`.
 
     Returns:
         Number of clicks, or None where more than half of the runs fail.
@@ -167,12 +154,7 @@ class Failures(NamedTuple):
 
 
 def failures(ious: Floats, threshold: float) -> Failures:
-    """Count the runs that did not reach an IoU, both ways.
-
-    Args:
-        ious: Shape `(objects, trials, K + 1)`.
-        threshold: IoU to reach, in `(0, 1]`.
-    """
+    """Count the runs that did not reach an IoU, both ways."""
     reached = _reached(ious, threshold)
     return Failures(
         at_cap=int((noc(ious, threshold) == reached.shape[2] - 1).sum()),
@@ -196,20 +178,12 @@ class Regressions(NamedTuple):
 def regressions(ious: Floats, given: npt.NDArray[np.bool_]) -> Regressions:
     """Count the clicks after which the IoU is lower than before.
 
-    Args:
-        ious: Shape `(objects, trials, K + 1)`.
-        given: Whether the k-th click was given and had a result before it, bool, of the same shape;
-            entry 0, where there is no click, is not looked at. After a run ended early IoUs are
-            repeated, and a click that starts the prediction follows the IoU 0 of an empty mask:
-            both would pass for clicks that do no harm.
-
-    Raises:
-        ValueError: If `given` is not bool of the shape of `ious`.
+    `given`, bool of the shape of `ious`, says whether the k-th click was given and had a result
+    before it; entry 0, where there is no click, is not looked at. After a run ended early IoUs are
+    repeated, and a click that starts the prediction follows the IoU 0 of an empty mask: both would
+    pass for clicks that do no harm.
     """
     ious = checked_ious(ious)
-    if given.shape != ious.shape or given.dtype != np.bool_:
-        message = f"`given` must be bool of shape {ious.shape}, got {given.dtype} of {given.shape}"
-        raise ValueError(message)
     losses = -np.diff(ious, axis=2)[given[:, :, 1:]]
     harmful = losses[losses > 0]
     return Regressions(

@@ -1,6 +1,7 @@
 """Scores of one mask: overlap, outline, calibration, obeyed clicks, jumps.
 
-Masks of the truth are uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
+Masks of the truth are uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored. Predictions are
+bool, and probabilities of the object float in [0, 1], of the same shape.
 """
 
 from __future__ import annotations
@@ -21,10 +22,6 @@ def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float
 
     Where neither the prediction nor the truth has an object pixel there is nothing to get wrong:
     the value is 1.
-
-    Args:
-        prediction: bool, shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
 
     Raises:
         ValueError: If the shapes differ, or `prediction` is not bool.
@@ -80,10 +77,7 @@ def boundary_iou(
     are drawn, so what is predicted there does not matter. Where neither has an object pixel the
     value is 1.
 
-    Args:
-        prediction: bool, shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-        dilation: `d` as a fraction of the image's diagonal, above 0.
+    `dilation` is `d` as a fraction of the image's diagonal.
 
     Raises:
         ValueError: If the shapes differ, `prediction` is not bool, or `dilation` is not positive.
@@ -144,10 +138,6 @@ def brier_score(probability: Floats, mask: npt.NDArray[np.uint8]) -> float | Non
     each pixel has the least expected value. The range is [0, 1], and 0.25 is what `p = 0.5`
     everywhere gets.
 
-    Args:
-        probability: Of the object, float in [0, 1], shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-
     Returns:
         The score, or None where all pixels are ignored.
 
@@ -174,11 +164,6 @@ def expected_calibration_error(
 
     Bin `b` of `B` holds `b / B <= p < (b + 1) / B`, the last one `p = 1` too; `p * B` is
     computed in float32. The range is [0, 1].
-
-    Args:
-        probability: Of the object, float in [0, 1], shape `(H, W)`.
-        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
-        bins: Number of bins of equal width, at least 1.
 
     Returns:
         The error, or None where all pixels are ignored.

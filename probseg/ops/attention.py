@@ -158,13 +158,7 @@ def assign(
     Returns:
         The means `(B, G, M, V)` in the dtype of the arguments, and the log mass `(B, G, M)`
         in float32 (float64 for float64 arguments). A key that no query sees has a zero mean
-        and log mass -inf. Both are differentiable.
-
-    Raises:
-        BackendError: If the named backend cannot serve these arguments.
-        ValueError: If a shape, a device or the scale is wrong.
-        TypeError: If a dtype is wrong.
-        UnknownNameError: If there is no backend of this name.
+        and log mass -inf. Both are differentiable. Errors are those of `attend`.
     """
     check_units(queries, keys, observations, payload_name="observations", payload_of="queries")
     terms = checked_terms(queries, keys, log_prior, scale)
@@ -187,13 +181,7 @@ def attend_checked(
     The terms of the log prior are as `probseg.ops.checks.as_terms` returns them. A named backend
     may still refuse.
     """
-    implementation = _find_backend("attend", backend, queries, keys, values, terms)
-    dtype = queries.dtype
-    if dtype in HALF and queries.device.type not in implementation.HALF_PRECISION:
-        queries, keys, values = queries.float(), keys.float(), values.float()
-    with full_precision(queries.device):
-        attended = implementation.attend(queries, keys, values, terms, scale)
-    return Attended(attended.values.to(dtype), attended.log_evidence)
+    return Attended(*_call("attend", queries, keys, values, terms, scale, backend))
 
 
 def assign_checked(
@@ -205,13 +193,27 @@ def assign_checked(
     backend: str = "auto",
 ) -> Assigned:
     """Compute `assign` for arguments that are known to fit together; see `attend_checked`."""
-    implementation = _find_backend("assign", backend, queries, keys, observations, terms)
+    return Assigned(*_call("assign", queries, keys, observations, terms, scale, backend))
+
+
+def _call(
+    primitive: Primitive,
+    queries: Tensor,
+    keys: Tensor,
+    payload: Tensor,
+    terms: Terms,
+    scale: float,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Find the backend and call it, half precision as float32 where it does not take it."""
+    implementation = _find_backend(primitive, backend, queries, keys, payload, terms)
     dtype = queries.dtype
     if dtype in HALF and queries.device.type not in implementation.HALF_PRECISION:
-        queries, keys, observations = queries.float(), keys.float(), observations.float()
+        queries, keys, payload = queries.float(), keys.float(), payload.float()
+    call = implementation.attend if primitive == "attend" else implementation.assign
     with full_precision(queries.device):
-        assigned = implementation.assign(queries, keys, observations, terms, scale)
-    return Assigned(assigned.means.to(dtype), assigned.log_mass)
+        averages, log_sums = call(queries, keys, payload, terms, scale)
+    return averages.to(dtype), log_sums
 
 
 def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, scale: float) -> Terms:

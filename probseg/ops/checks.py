@@ -186,8 +186,8 @@ def as_precision(
     return view.to(working_dtype(keys.dtype))
 
 
-def check_iterations(iterations: int, name: str = "iterations") -> None:
-    """Refuse a number of updates below 1."""
-    if iterations < 1:
-        msg = f"`{name}` must be at least 1, got {iterations}; 0 would infer nothing"
+def check_least(name: str, number: int, least: int = 1) -> None:
+    """Refuse a number below the least one."""
+    if number < least:
+        msg = f"`{name}` must be at least {least}, got {number}"
         raise ValueError(msg)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
 from probseg.ops.backends.interface import Terms
-from probseg.ops.checks import check_units
+from probseg.ops.checks import check_least, check_units
 from probseg.ops.edges import SoftmaxEdges
 from probseg.ops.numerics import full_precision, working_dtype
 
@@ -132,9 +132,7 @@ def em_attention(
     Raises:
         ValueError: If `iterations` is negative; and as `attend` does.
     """
-    if iterations < 0:
-        msg = f"`iterations` must be at least 0, got {iterations}; 0 leaves the bases as they are"
-        raise ValueError(msg)
+    check_least("iterations", iterations, 0)
     terms, backend = _checked(tokens, bases, log_prior, scale, backend)
     previous = bases
     for _ in range(iterations):
@@ -205,9 +203,7 @@ def logistic_em(
     if not prior > 0:
         msg = f"`prior` must be a positive precision, got {prior}"
         raise ValueError(msg)
-    if steps < 0:
-        msg = f"`steps` must be at least 0, got {steps}"
-        raise ValueError(msg)
+    check_least("steps", steps, 0)
     dtype = working_dtype(rows.dtype)
     rows, evidence, counts = rows.to(dtype), evidence.to(dtype), counts.to(dtype)
     mean = prior_mean.to(dtype)

@@ -161,13 +161,7 @@ class FactoredPosition:
         for name, table in _tables(self).items():
             _check_table(name, table, (2, 3), "(2H-1, D) or (G, 2H-1, D)", odd=(-2,))
         for name in ("height", "width"):
-            query, key = getattr(self, f"query_{name}"), getattr(self, f"key_{name}")
-            if key is not None and key.shape[-2:] != query.shape[-2:]:
-                msg = (
-                    f"`key_{name}` must have the size {tuple(query.shape[-2:])} of `query_{name}`, "
-                    f"got {tuple(key.shape[-2:])}"
-                )
-                raise ValueError(msg)
+            _check_pair(name, getattr(self, f"query_{name}"), getattr(self, f"key_{name}"), 2)
 
     @property
     def has_keys(self) -> bool:
@@ -185,7 +179,6 @@ class FactoredPosition:
 
     def resized(self, height: int, width: int) -> Self:
         """Interpolate the tables for a map of another size, keeping the place of offset 0."""
-        _check_size(height, width)
         sizes = {"height": height, "width": width}
         tables = {
             name: _interpolate(table, 2 * sizes[name.split("_")[1]] - 1)
@@ -255,12 +248,7 @@ class FullPosition:
         for name, table in _tables(self).items():
             letters = "(2H-1, 2W-1, D) or (G, 2H-1, 2W-1, D)"
             _check_table(name, table, (3, 4), letters, odd=(-3, -2))
-        if self.key is not None and self.key.shape[-3:] != self.query.shape[-3:]:
-            msg = (
-                f"`key` must have the size {tuple(self.query.shape[-3:])} of `query`, got "
-                f"{tuple(self.key.shape[-3:])}"
-            )
-            raise ValueError(msg)
+        _check_pair("", self.query, self.key, 3)
 
     @property
     def has_keys(self) -> bool:
@@ -279,7 +267,6 @@ class FullPosition:
 
     def resized(self, height: int, width: int) -> Self:
         """Interpolate the tables for a map of another size, keeping the place of offset 0."""
-        _check_size(height, width)
         tables = {}
         for name, table in _tables(self).items():
             rows = _interpolate(table.flatten(-2), 2 * height - 1)  # (G, 2H-1, (2W-1) D)
@@ -326,12 +313,6 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
         check_device(f"position.{name}", table, queries.device)
 
 
-def _check_size(height: int, width: int) -> None:
-    if height < 1 or width < 1:
-        msg = f"`height` and `width` must be at least 1, got {height} and {width}"
-        raise ValueError(msg)
-
-
 def _tables(position: RelativePosition) -> dict[str, Tensor]:
     named = {field.name: getattr(position, field.name) for field in fields(position)}
     return {name: table for name, table in named.items() if table is not None}
@@ -345,6 +326,16 @@ def _check_table(
         msg = (
             f"`{name}` must be floating point of shape {letters}, got {table.dtype} "
             f"{tuple(table.shape)}; the number of offsets of a line is odd"
+        )
+        raise ValueError(msg)
+
+
+def _check_pair(axis: str, query: Tensor, key: Tensor | None, rank: int) -> None:
+    if key is not None and key.shape[-rank:] != query.shape[-rank:]:
+        query_name, key_name = (f"{of}_{axis}".rstrip("_") for of in ("query", "key"))
+        msg = (
+            f"`{key_name}` must have the size {tuple(query.shape[-rank:])} of `{query_name}`, got "
+            f"{tuple(key.shape[-rank:])}"
         )
         raise ValueError(msg)
 

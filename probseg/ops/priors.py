@@ -53,11 +53,7 @@ class DistancePrior(ScoredPrior):
     ) -> Self:
         """Build the prior of a map whose pixels are both queries and keys, row by row.
 
-        Args:
-            height: `H`.
-            width: `W`; `N = M = H * W`.
-            length: In pixels of the map.
-            device: Of the positions; None is that of `length`, or the CPU.
+        The length is in pixels, and positions are on its device unless another one is named.
         """
         if isinstance(length, Tensor) and device is None:
             device = length.device
@@ -131,11 +127,7 @@ class WindowPrior(ScoredPrior):
     ) -> Self:
         """Build the prior of a map whose pixels are both queries and keys, row by row.
 
-        Args:
-            height: `H`.
-            width: `W`; `N = M = H * W`.
-            radius: In pixels of the map.
-            device: Of the positions; None is the CPU.
+        The radius is in pixels, and positions are on the CPU unless a device is named.
         """
         positions = _pixels(height, width, device)
         return cls(positions, positions, radius)

@@ -375,7 +375,7 @@ def _infer_values(
             total = inferred[..., -1:]  # (B, G, N, 1)
             inferred = inferred[..., :-1] / total.where(total > 0.0, 1.0)
         iterations -= 1
-        if iterations == 0:
+        if iterations <= 0:
             return Inferred(inferred, attended.log_evidence, observed, mixture)
         observed = inferred
 

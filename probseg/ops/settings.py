@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probseg.errors import UnknownNameError
 from probseg.ops.attention import LogPrior
-from probseg.ops.checks import as_precision
+from probseg.ops.checks import as_precision, check_least
 from probseg.ops.mixture import PRIOR_NAMES, Precision, PriorName
 
 PriorMean = Literal["initial", "previous"]
@@ -141,9 +141,7 @@ def with_checked_tensors(name: str, settings: Checked, keys: Tensor) -> Checked:
 
 def _check_update(update: KeyAdaptation | ValuePropagation) -> None:
     name = type(update).__name__
-    if update.iterations < 0:
-        msg = f"`{name}.iterations` must be 0 or more, got {update.iterations}"
-        raise ValueError(msg)
+    check_least(f"{name}.iterations", update.iterations, 0)
     precision = update.prior_precision
     if not isinstance(precision, Tensor) and not 0.0 <= precision < math.inf:
         msg = (
@@ -187,12 +185,7 @@ class InferenceSettings:
             raise TypeError(msg)
         if isinstance(prior, str) and prior not in PRIOR_NAMES:
             raise UnknownNameError(kind="log prior", name=prior, known=PRIOR_NAMES)
-        if self.value_iterations < 1:
-            msg = (
-                "`value_iterations` must be at least 1 (the read-out itself), got "
-                f"{self.value_iterations}"
-            )
-            raise ValueError(msg)
+        check_least("value_iterations", self.value_iterations)  # the read-out itself
         beta = self.value_precision
         if self.propagates and not isinstance(beta, Tensor) and beta == 0.0:
             msg = (

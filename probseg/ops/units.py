@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.ops.attention import assign_checked, attend_checked
+from probseg.ops.checks import check_least
 
 Scales = Sequence[tuple[float, float]]
 """Pairs `(colour, position)`, one per space: factors of RGB in [0, 1] and of positions in units of
@@ -36,9 +37,7 @@ class PixelMixture(nn.Module):
         super().__init__()
         numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}
         for name, number in numbers.items():
-            if number < 1:
-                msg = f"`{name}` must be at least 1, got {number}"
-                raise ValueError(msg)
+            check_least(name, number)
         if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
             msg = (
                 "`scales` must be pairs of numbers >= 0 for colours and places, not both 0, such "

@@ -17,7 +17,7 @@ from probseg.descriptions import Changes
 from probseg.kinds import TaskName
 from probseg.models import build, override, read_preset
 from probseg.models.network import Network, check_head, check_image, normalised, resized
-from probseg.ops.checks import check_iterations
+from probseg.ops.checks import check_least
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo
 from probseg.zoo.store import check_fit
@@ -104,7 +104,7 @@ class SemanticSegmenter(Network):
         Raises:
             ValueError: If it is less, or nothing in the head iterates EM.
         """
-        check_iterations(number, "number")
+        check_least("number", number)
         layers = [module for module in self.head.modules() if isinstance(module, Bases)]
         if not layers:
             msg = (

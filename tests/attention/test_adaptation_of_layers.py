@@ -92,18 +92,15 @@ def values_of(part):
     return [layer.settings.value_propagation for layer in probabilistic_layers(part)]
 
 
-@each("value", [-1, -0.5, math.inf, math.nan])
-@each("name", ["key_prior", "value_prior"])
-def test_priors_out_of_range_are_named(name, value):
-    with pytest.raises(ValueError, match=rf"^`{name}`: .*got {value}"):
-        Adaptation(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["key_iterations", "value_iterations"])
-def test_iterations_out_of_range_are_named(name):
-    with pytest.raises(ValueError, match=rf"^`{name}`: .*got -1"):
-        Adaptation(**{name: -1})
-    assert getattr(Adaptation(**{name: 0}), name) == 0
+@each(
+    ("name", "wrong"),
+    [("key_prior", -1), ("key_prior", math.nan), ("key_iterations", -1), ("value_prior", math.inf),
+     ("value_iterations", -1), ("click_prior", 0.0), ("click_prior", 1e-46),  # 0 in float32
+     ("click_prior", 1e39), ("click_iterations", -1)],
+)  # fmt: skip
+def test_numbers_out_of_range_are_named(name, wrong):
+    with pytest.raises(ValueError, match=f"^`{name}`: .*got {wrong}".replace("+", r"\+")):
+        Adaptation(**{name: wrong})
 
 
 def test_the_classifier_is_reached_and_restored():
@@ -115,15 +112,6 @@ def test_the_classifier_is_reached_and_restored():
         assert not torch.allclose(answer(model), plain)
         assert model.adaptation().click_prior == 1.0
     assert torch.equal(answer(model), plain)
-    for wrong in (
-        {"click_prior": 0.0},
-        {"click_prior": 1e-46},  # 0 in float32
-        {"click_prior": 1e39},
-        {"click_prior": math.nan},
-        {"click_iterations": -1},
-    ):
-        with pytest.raises(ValueError, match=f"^`{next(iter(wrong))}`: "):
-            model.adapt(Adaptation(**wrong))
     with pytest.raises(ValueError, match=r"click_iterations=1.*no classifier"):
         network(head={}).adapt(Adaptation(click_iterations=1))
 
@@ -137,19 +125,6 @@ def test_a_prior_without_iterations_is_refused(of, iterations):
     with pytest.raises(ValueError, match=rf"^`{of}_prior` .*`{of}_iterations`"):
         model.adapt(Adaptation(**{f"{of}_iterations": iterations, f"{of}_prior": 0.5}))
     assert [layer.settings for layer in probabilistic_layers(model)] == before
-
-
-@pytest.mark.parametrize("learnt", [False, True])
-def test_settings_hold_within_the_block_only(learnt):
-    layer = build(learn_priors=learnt, key_prior=0.3, **PROPAGATES)
-    inputs, before = clicked(), layer.settings
-    plain = layer(*inputs)
-    with restored(layer):
-        layer.adapt_keys(3, 0.7)
-        layer.adapt_values(4, 5.0)
-        assert (layer(*inputs) - plain).abs().max() > 1e-4
-    assert layer.settings == before
-    assert torch.equal(layer(*inputs), plain)
 
 
 def test_settings_come_back_after_an_error():
@@ -193,23 +168,15 @@ def test_learnt_priors_outlive_another_number_of_iterations():
     assert torch.equal(values.prior_precision, layer.log_value_prior.exp())
 
 
-def test_keys_adapt_in_the_backbone_if_they_can():
-    model = network(head={"propagation_iterations": 1})
-    in_head = keys_of(model.head)
-    before = answer(model)
-    model.adapt(Adaptation(key_iterations=3, key_prior=0.5))
-    (keys,) = keys_of(model.backbone)
-    assert (keys.iterations, keys.prior_precision) == (3, 0.5)
-    assert keys_of(model.head) == in_head
-    assert (answer(model) - before).abs().max() > 1e-5
-
-
-def test_without_such_a_backbone_they_adapt_in_the_head():
-    model = network({"attention": StandardAttention2d}, head={})
-    before = answer(model)
-    model.adapt(Adaptation(key_iterations=3))
-    assert [keys.iterations for keys in keys_of(model.head)] == [3, 3]
-    assert (answer(model) - before).abs().max() > 1e-5
+def test_keys_adapt_in_the_backbone_or_without_one_in_the_head():
+    for backbone, parts in (({}, "backbone"), ({"attention": StandardAttention2d}, "head")):
+        model = network(backbone, head={"propagation_iterations": 1})
+        in_head, before = keys_of(model.head), answer(model)
+        model.adapt(Adaptation(key_iterations=3, key_prior=0.5))
+        updates = keys_of(getattr(model, parts))
+        assert {(update.iterations, update.prior_precision) for update in updates} == {(3, 0.5)}
+        assert (keys_of(model.head) == in_head) == (parts == "backbone")
+        assert (answer(model) - before).abs().max() > 1e-5
 
 
 def test_values_propagate_in_the_last_block_of_the_head():
@@ -221,15 +188,6 @@ def test_values_propagate_in_the_last_block_of_the_head():
     assert (values.iterations, values.prior_precision) == (5, 0.1)
     assert (values_of(model.backbone), values_of(model.head.height), keys_of(model)) == untouched
     assert (answer(model) - before).abs().max() > 1e-5
-
-
-def test_propagation_can_be_switched_off_and_on_again():
-    model = network(head={"propagation_iterations": 5})
-    before = answer(model)
-    model.adapt(Adaptation(value_iterations=0))
-    assert (answer(model) - before).abs().max() > 1e-5
-    model.adapt(Adaptation(value_iterations=5))
-    assert torch.equal(answer(model), before)
 
 
 def test_none_leaves_a_setting_as_it_is():
@@ -247,13 +205,8 @@ def test_none_leaves_a_setting_as_it_is():
 @each(
     ("changes", "backbone", "head"),
     [
-        ({"key_iterations": 2}, {"key_iterations": 2}, {}),
         ({"key_iterations": 0}, {"key_iterations": 0}, {}),
-        (
-            {"key_iterations": 3, "key_prior": 0.4},
-            {"key_iterations": 3, "key_prior": 0.4},
-            {},
-        ),
+        *[(keys, keys, {}) for keys in [{"key_iterations": 3, "key_prior": 0.4}]],
         (
             {"value_iterations": 4, "value_prior": 0.2},
             {},
@@ -291,14 +244,6 @@ def test_networks_that_cannot_adapt_say_which_can(model, changes, parts):
     named = re.findall(r"'(\w+)'", str(caught.value))
     assert named
     assert set(named) <= set(list_presets())
-    assert [layer.settings for layer in probabilistic_layers(model)] == before
-
-
-def test_numbers_out_of_range_are_refused_before_anything_changes():
-    model = network(head={"propagation_iterations": 1})
-    before = [layer.settings for layer in probabilistic_layers(model)]
-    with pytest.raises(ValueError, match=r"^`value_prior`: "):
-        model.adapt(Adaptation(key_iterations=4, value_prior=-1.0))
     assert [layer.settings for layer in probabilistic_layers(model)] == before
 
 
@@ -358,16 +303,6 @@ def test_factors_of_the_contributions_are_at_the_posterior_mode():
     assert torch.allclose(layer(features, clicks)[0, 0], torch.tensor(expected).double(), atol=1e-6)
 
 
-def test_a_clicked_cell_moves_to_its_side_and_more_so_with_a_weaker_prior():
-    features, clicks = drawn()
-    clicks[:] = 0
-    clicks[0, 0, 4:8, 4:8] = clicks[1, 1, 8:12, 4:8] = 1
-    plain = convolution(classifier(), features)
-    strong, weak = (classifier(prior=prior)(features, clicks) - plain for prior in (100.0, 1.0))
-    assert 0 < strong[0, 0, 1, 1] < weak[0, 0, 1, 1]
-    assert 0 > strong[1, 0, 2, 1] > weak[1, 0, 2, 1]
-
-
 def test_images_do_not_see_each_other():
     features, clicks = drawn()
     together = classifier()(features, clicks)
@@ -386,9 +321,3 @@ def test_gradients():
 
     inputs = (features, layer.weight.detach(), layer.bias.detach())
     assert torch.autograd.gradcheck(function, [one.requires_grad_() for one in inputs])
-
-
-@pytest.mark.parametrize("wrong", [{"iterations": -1}, {"prior_precision": 0.0}])
-def test_settings_out_of_range(wrong):
-    with pytest.raises(ValueError, match=f"^`{next(iter(wrong))}` must"):
-        ClickAdaptation(**wrong)

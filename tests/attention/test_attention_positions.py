@@ -1,5 +1,7 @@
 """Position embeddings of the attention layers."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,7 @@ from probseg.attention import Attention2d, build_attention
 from probseg.attention.base import POSITIONS
 from probseg.errors import UnknownNameError
 from support.network_cases import draw
+from support.refusals import refused
 from support.rows import each
 
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width", "span": 3}]
@@ -93,26 +96,11 @@ def test_along_a_line_both_kinds_are_the_same(name, view, size):
     torch.testing.assert_close(full(features), factored(features), rtol=1e-5, atol=1e-5)
 
 
-def test_position_breaks_the_symmetry_of_the_map(place):
-    """Where something is relative to the others counts now; where it is on the map does not."""
-    layer = build(*place)
-    features = draw(1, 8, 3, 5)
-    assert (layer(features.flip(-1)) - layer(features).flip(-1)).abs().max() > 0.01
-    spans = build(*place, axis="width", span=3, position_size=(1, 16))
-    if place[0] == "standard":
-        wide = draw(1, 8, 1, 16)
-        shifted = spans(wide.roll(3, -1)).roll(-3, -1)
-        torch.testing.assert_close(shifted[..., 1:12], spans(wide)[..., 1:12], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_unknown_kinds_are_named(name):
-    with pytest.raises(UnknownNameError, match=r"unknown position 'factord': .* 'factored'\?"):
-        build_attention(name, 8, 6, position="factord")
-    with pytest.raises(UnknownNameError, match=r"unknown position 'learnt': known: .*'full'"):
-        build_attention(name, 8, 6, position="learnt")
-    with pytest.raises(ValueError, match="height"):
-        build_attention(name, 8, 6, position="full", position_size=(0, 3))
+    build = partial(build_attention, name, 8, 6)
+    refused(UnknownNameError, lambda: build(position="factord"), "unknown position", "'factored'")
+    refused(ValueError, lambda: build(position="full", position_size=(0, 3)), "height")
 
 
 def test_under_autocast(place):
@@ -146,14 +134,3 @@ def test_compiled_layers_give_the_same(view, position):
     torch.compiler.reset()
     compiled = torch.compile(layer, backend="aot_eager")
     torch.testing.assert_close(derived(compiled), derived(layer), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_compiled_propagation_gives_the_same():
-    layer = build("probabilistic", "factored", value_precision=0.5, propagation_iterations=1)
-    clicked = torch.zeros(1, 4, 5, dtype=torch.bool)
-    clicked[0, 1, 2] = True
-    inputs = (draw(1, 8, 4, 5), None, draw(1, 6, 4, 5, seed=1), clicked)
-    torch.compiler.reset()
-    compiled = torch.compile(layer, backend="aot_eager")
-    torch.testing.assert_close(compiled(*inputs), layer(*inputs), rtol=1e-5, atol=1e-6)

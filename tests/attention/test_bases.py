@@ -26,13 +26,6 @@ def fitted(batch: int) -> torch.Tensor:
     return drawn / drawn.norm(dim=-1, keepdim=True)
 
 
-def test_they_start_as_a_convolution_would():
-    initial = Bases(400, 50).initial
-    assert initial.shape == (1, 400, 50)
-    assert initial.std().item() == pytest.approx((2 / 50) ** 0.5, rel=0.05)
-    assert initial.mean().item() == pytest.approx(0.0, abs=0.01)
-
-
 @each("normalisation", ["l2", "layer", None])
 def test_every_picture_starts_with_the_normalised_bases(normalisation):
     bases = build(normalisation=normalisation)
@@ -69,16 +62,6 @@ def test_only_the_moving_average_follows_and_only_in_training(update, training):
     assert bool(list(bases.parameters())) == (update == "learnt")
 
 
-@each("update", ["moving_average", "learnt", "fixed"])
-def test_they_are_part_of_the_state(update):
-    bases = build(update=update)
-    assert list(bases.state_dict()) == ["initial"]
-    other = Bases(BASES, CHANNELS, num_heads=HEADS, update=update)
-    assert not torch.equal(other.initial, bases.initial)
-    other.load_state_dict(bases.state_dict())
-    assert torch.equal(other.initial, bases.initial)
-
-
 def test_gradients_go_through_bases_that_have_moved_since():
     bases = build(normalisation=None)
     weights = torch.randn(2, HEADS, BASES, CHANNELS, requires_grad=True)
@@ -87,13 +70,6 @@ def test_gradients_go_through_bases_that_have_moved_since():
     bases.follow(fitted(2))
     product.sum().backward()
     torch.testing.assert_close(weights.grad, before.expand(2, -1, -1, -1))
-
-
-def test_half_precision_pictures_move_them_in_full_precision():
-    bases = build(momentum=0.0)
-    pictures = fitted(3).bfloat16()
-    bases.follow(pictures)
-    assert torch.equal(bases.initial, pictures.float().sum(0) / 3)
 
 
 @each("wrong", [float("nan"), float("inf"), -float("inf")])
@@ -114,26 +90,15 @@ def test_without_a_finite_picture_the_bases_stay():
         assert torch.equal(bases.initial, before)
 
 
-def test_iterations_belong_to_a_mode():
-    bases = build(train_iterations=2, eval_iterations=7)
-    assert bases.train().iterations == 2
-    assert bases.eval().iterations == 7
-
-
-@each(
-    ("wrong", "part"),
-    [
+def test_wrong_arguments_are_named():
+    for wrong, part in (
         ({"momentum": 1.5}, "momentum"),
         ({"train_iterations": 0}, "train_iterations"),
         ({"eval_iterations": -1}, "eval_iterations"),
         ({"update": "learned"}, "'learnt'"),
         ({"normalisation": "l1"}, "'l2'"),
-    ],
-)
-def test_wrong_arguments_are_named(wrong, part):
-    with pytest.raises((ValueError, UnknownNameError)) as caught:
-        build(**wrong)
-    assert part in str(caught.value)
+    ):
+        refused((ValueError, UnknownNameError), lambda wrong=wrong: build(**wrong), part)
     refused(ValueError, lambda: Bases(0, 4), "num_bases")
 
 

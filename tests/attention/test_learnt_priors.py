@@ -2,11 +2,10 @@
 
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
-from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
+from probseg.attention import ProbabilisticAttention2d
 from probseg.attention.base import POSITIONS
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import from_lines, to_lines
@@ -31,26 +30,6 @@ def click(row: int, column: int) -> Tensor:
     mask = torch.zeros(1, 4, 5, dtype=torch.bool)
     mask[0, row, column] = True
     return mask
-
-
-def test_one_prior_for_each_head():
-    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
-    named = dict(layer.named_parameters())
-    assert named["log_key_prior"].numel() == named["log_value_prior"].numel() == 2
-    torch.testing.assert_close(layer.log_key_prior.exp(), torch.full((2, 1), 0.3))
-    torch.testing.assert_close(layer.log_value_prior.exp(), torch.full((2, 1), 0.1))
-    without = build(learn_priors=True, key_prior=0.3)
-    assert "log_value_prior" not in without.state_dict()  # nothing would ever use it
-
-
-@each(("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], None), (VIEWS[3], "factored")])
-def test_at_first_they_are_the_fixed_ones(view, position):
-    options = {"key_prior": 0.3, "key_iterations": 2, "position": position, **PROPAGATES, **view}
-    learnt, fixed = build(learn_priors=True, **options), build(**options)
-    features, values = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
-    torch.testing.assert_close(learnt(features), fixed(features))
-    clicked = (features, None, values, click(1, 2))
-    torch.testing.assert_close(learnt(*clicked), fixed(*clicked))
 
 
 def test_each_head_follows_its_own_prior():
@@ -140,48 +119,33 @@ def test_they_stay_positive_however_large_the_steps(rate, sign):
         assert (prior - first).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("level", [-200.0, 200.0])
-def test_gradients_of_extreme_priors_are_finite(level):
-    """Where the exponential of the log leaves float32."""
-    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
-    for prior in (layer.log_key_prior, layer.log_value_prior):
-        torch.nn.init.constant_(prior, level)
-    output = layer(draw(1, 8, 4, 5), None, draw(1, 6, 4, 5, seed=1), click(1, 2))
-    assert output.isfinite().all()
-    output.square().sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+FIXED = draw(1, 6, 4, 5)
 
 
-@each("options", [{}, {"key_prior": 0.3}, PROPAGATES])
-def test_without_them_the_weights_are_those_of_old(options):
-    layer = build(**options)
-    assert list(layer.state_dict()) == ["query.weight", "key.weight", "value.weight"]
-    layer.load_state_dict(StandardAttention2d(8, 6, num_heads=2, head_channels=4).state_dict())
+def forward(fixed_values=None, fixed_mask=None, **options):
+    return lambda: build(**options)(draw(1, 8, 4, 5), None, fixed_values, fixed_mask)
 
 
-def test_priors_that_cannot_be_learnt_are_named():
-    refused(ValueError, lambda: build(learn_priors=True), "key_prior")
-    with pytest.raises(ValueError, match="value_prior"):
-        build(learn_priors=True, key_prior=0.3, **{**PROPAGATES, "value_prior": 0.0})
-    for name, least in (("weight_prior", 1.0), ("value_precision_prior", (1.0, 0.7))):
-        with pytest.raises(ValueError, match="must be above 1 to be learnt"):
-            build(learn_priors=True, **{**ADAPT, name: least})
-    refused(ValueError, lambda: build(propagation_iterations=1), "value_precision")
-
-
-def test_priors_that_are_not_used_are_not_learnt():
-    layer = build(learn_priors=True, key_iterations=0)
-    assert not [name for name, _ in layer.named_parameters() if "prior" in name]
-
-
-def test_wrong_priors_are_named():
-    refused(UnknownNameError, lambda: build(log_prior="magnitud"), "unknown log prior 'magnitud'")
-    for log_prior in ("uniform", "learnt"):
-        with pytest.raises(ValueError, match="`log_prior`"):
-            build(log_prior=log_prior, position="full")
-    refused(ValueError, lambda: build(position="full", **ADAPT), "`weight_prior`")
-    with pytest.raises(UnknownNameError, match=r"'querys'.*'queries'"):
-        build(propagation_given="querys", **PROPAGATES)
+def test_wrong_arguments_are_named():
+    mask, partial_values = click(1, 1), {**PROPAGATES, "value_prior": 0.0}
+    for error, call, *parts in (
+        (ValueError, forward(learn_priors=True), "key_prior"),
+        (ValueError, forward(learn_priors=True, key_prior=0.3, **partial_values), "value_prior"),
+        (ValueError, forward(learn_priors=True, **{**ADAPT, "weight_prior": 1.0}), "above 1"),
+        (ValueError, forward(propagation_iterations=1), "value_precision"),
+        (ValueError, forward(log_prior="uniform", position="full"), "`log_prior`"),
+        (ValueError, forward(log_prior="learnt", position="full"), "`log_prior`"),
+        (ValueError, forward(position="full", **ADAPT), "`dirichlet_prior`"),
+        (UnknownNameError, forward(log_prior="magnitud"), "unknown log prior 'magnitud'"),
+        (UnknownNameError, forward(propagation_given="querys", **PROPAGATES), "'queries'"),
+        (ValueError, forward(FIXED, mask, value_precision=0.5), "propagat"),
+        (ValueError, forward(None, mask, **PROPAGATES), "`fixed_values` and `fixed_mask`"),
+        (ValueError, forward(FIXED, None, **PROPAGATES), "`fixed_values` and `fixed_mask`"),
+        (ValueError, forward(FIXED[..., :4], mask, **PROPAGATES), "fixed_values"),
+        (ValueError, forward(FIXED[:, :4], mask, **PROPAGATES), "fixed_values"),
+        (ValueError, forward(FIXED, mask[..., :4], **PROPAGATES), "fixed_mask"),
+    ):
+        refused(error, call, *parts)
 
 
 @each(
@@ -223,14 +187,6 @@ def test_fixed_values_are_read_where_they_are_fixed():
     assert torch.equal((with_grad.grad != 0).any(1), click(2, 1))
 
 
-@each(("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], "full"), (VIEWS[3], None)])
-def test_without_a_fixed_pixel_nothing_changes(view, position):
-    layer = build(position=position, **PROPAGATES, **view)
-    features, nothing = draw(1, 8, 4, 5), torch.zeros(1, 4, 5, dtype=torch.bool)
-    output = layer(features, None, draw(1, 6, 4, 5, seed=1), nothing)
-    torch.testing.assert_close(output, layer(features), rtol=0, atol=1e-6)
-
-
 def test_heads_take_their_part_of_the_fixed_values():
     layer = build(log_prior="uniform", **PROPAGATES)
     features, plain = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
@@ -251,26 +207,3 @@ def test_fixed_values_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = layer(features, None, fixed, click(2, 1))
     assert (half - exact).norm() / exact.norm() < 3e-2
-
-
-FIXED = draw(1, 6, 4, 5)
-WRONG = [
-    ({"fixed_mask": click(1, 1)}, "`fixed_values` and `fixed_mask`"),
-    ({"fixed_values": FIXED}, "`fixed_values` and `fixed_mask`"),
-    ({"fixed_values": FIXED[..., :4], "fixed_mask": click(1, 1)}, "fixed_values"),
-    ({"fixed_values": FIXED[:, :4], "fixed_mask": click(1, 1)}, "fixed_values"),
-    ({"fixed_values": FIXED[:, :5], "fixed_mask": click(1, 1)}, "fixed_values"),
-    ({"fixed_values": FIXED, "fixed_mask": click(1, 1)[..., :4]}, "fixed_mask"),
-]
-
-
-@each(("arguments", "message"), WRONG)
-def test_wrong_fixed_values_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        build(**PROPAGATES)(draw(1, 8, 4, 5), **arguments)
-
-
-@pytest.mark.parametrize("precision", [0.0, 0.5])
-def test_a_layer_that_does_not_propagate_takes_no_fixed_values(precision):
-    layer = build(value_precision=precision)
-    refused(ValueError, lambda: layer(draw(1, 8, 4, 5), None, FIXED, click(1, 1)), "propagat")

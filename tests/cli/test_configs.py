@@ -38,9 +38,8 @@ from probseg.paths import configs_dir
 from probseg.semantic import SemanticEvaluation
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import create_model
-from support.documented import commands, rows
 from support.drawn_sets import SETS, write_coco
-from support.experiments import options_of, part_of
+from support.experiments import commands, options_of, part_of, rows
 from support.fakes import write_folder
 from support.micro import described
 from support.runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic, only_made

@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from support.evaluation_runs import TEST, clicks, figures
 from support.fakes import write_folder
-from support.runs import command, separately
+from support.runs import TEST, clicks, command, figures, separately
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -16,9 +16,8 @@ import torch.distributed.run
 
 from probseg.callbacks import last_checkpoint
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, WeightedSum
-from support.evaluation_runs import figures
 from support.fakes import write_folder
-from support.runs import assert_identical, command, folder_fit, started
+from support.runs import assert_identical, command, figures, folder_fit, started
 
 PATIENCE = 240
 STEPS = 6

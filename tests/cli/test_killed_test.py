@@ -10,9 +10,8 @@ from typing import NamedTuple
 import pytest
 
 import probseg.callbacks.evaluation as evaluation
-from support.evaluation_runs import TEST, clicks, figures
 from support.fakes import write_folder
-from support.runs import command, started
+from support.runs import TEST, clicks, command, figures, started
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

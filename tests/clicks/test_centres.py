@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from probseg.clicks.centres import HIGH, LOW, deepest, largest_region
+from probseg.clicks.centres import HIGH, LOW, deepest
 
 
 @pytest.mark.parametrize("with_ipp", [False, True])
@@ -40,35 +40,3 @@ def test_pixels_that_are_taken_do_not_make_an_error_shallower():
     square = np.zeros((11, 11), dtype=bool)
     square[1:10, 1:10] = True
     assert deepest([square], [(5, 5), (40, -3)]) == (0, (4, 4, 16))  # 4 and not 1 away
-
-
-def test_nothing_is_no_pixel():
-    nothing, one = np.zeros((2, 3, 4), dtype=bool)
-    one[1, 2] = True
-    assert deepest([nothing, nothing], [])[1].squared == 0
-    assert deepest([nothing, one], []) == (1, (2, 1, 1))
-    assert deepest([one], [(2, 1)])[1].squared == 0
-    assert largest_region([nothing, nothing], [])[1].area == 0
-    assert largest_region([one, nothing], [(2, 1)])[1].area == 0
-
-
-def test_region_comes_with_its_box_and_without_its_neighbours():
-    inside = np.array(
-        [[1, 0, 0, 0, 1, 1], [0, 0, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1], [0, 0, 0, 1, 0, 0]], dtype=bool
-    )
-    number, region = largest_region([inside[:1], inside], [(3, 3)])
-    assert (number, region.corner, region.area) == (1, (4, 0), 4)  # a tie: its corner comes first
-    np.testing.assert_array_equal(region.inside, [[1, 1], [0, 1], [0, 1]])
-    every_pixel = [(4, 0), (5, 0), (5, 1), (5, 2)]
-    number, region = largest_region([inside], every_pixel)
-    assert (region.corner, region.area) == ((1, 1), 4)
-    np.testing.assert_array_equal(region.inside, [[0, 1, 0], [1, 0, 1], [0, 0, 1]])
-
-
-def test_tie_goes_to_the_region_whose_free_pixel_comes_first():
-    inside = np.array([[1, 0, 1], [1, 0, 1]], dtype=bool)
-    assert largest_region([inside], [])[1].corner == (0, 0)
-    assert largest_region([inside], [(0, 0)])[1].corner == (2, 0)
-    two = np.array([[1, 0, 1], [0, 0, 0]], dtype=bool)
-    one = np.array([[0, 0, 0], [0, 1, 0]], dtype=bool)
-    assert largest_region([one, two], [])[0] == largest_region([two, one], [])[0] == 0

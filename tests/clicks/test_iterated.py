@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from probseg.clicks import Curriculum, IteratedClicks
-from probseg.clicks.iterated import corrective_clicks
+from probseg.clicks.iterated import EROSION, corrective_clicks
 from probseg.clicks.rounds import answered, drawn_rounds, with_clicks
 from probseg.clicks.sampling import distance_to
 from probseg.seeds import Draws
@@ -125,24 +125,24 @@ def test_clicks_keep_away_from_the_border_and_vary(rim, inner):
 
 
 def test_random_clicks_are_where_they_belong():
-    margin, count = 3, 0
+    count = 0
     inside = [depths((mask == 1).numpy()) for mask in scenes(3)]
     for seed in range(6):
-        prompts, masks = draw(seed=seed, erosion=margin, masks=scenes(3))
+        prompts, masks = draw(seed=seed, masks=scenes(3))
         assert prompts.previous is None
         for n, depth in enumerate(inside):
             positive, negative = clicked(prompts, 1, n), clicked(prompts, 0, n)
             assert 1 <= len(positive[0]) <= 24
-            assert (depth[positive] > margin).all()
+            assert (depth[positive] > EROSION).all()
             assert (masks[n][negative] == 0).all()
             count += len(negative[0])
     assert count > 30
 
 
 def test_numbers_of_clicks_fall_by_the_same_factor():
-    masks = torch.zeros(4000, 12, 12, dtype=torch.uint8)
-    masks[:, 2:10, 2:10] = 1
-    prompts, _ = draw(masks=masks, most_clicks=6, decay=0.7, erosion=0)
+    masks = torch.zeros(4000, 16, 16, dtype=torch.uint8)
+    masks[:, 2:13, 2:13] = 1
+    prompts, _ = draw(masks=masks, most_clicks=6, decay=0.7)
     for label, fewest in ((1, 1), (0, 0)):
         counts = (prompts.labels == label).sum(dim=1)
         numbers = np.arange(fewest, 7)
@@ -152,19 +152,15 @@ def test_numbers_of_clicks_fall_by_the_same_factor():
         assert (np.abs(got - expected) < 4 * np.sqrt(expected * (1 - expected) / 4000)).all()
 
 
-@each("near", [0.0, 0.5, 1.0])
-def test_negative_clicks_near_the_object(near):
+def test_half_of_the_negative_clicks_are_near_the_object():
     masks = torch.zeros(40, 60, 60, dtype=torch.uint8)
-    masks[:, 20:40, 20:40] = 1  # 20 pixels wide: a band of 3.4 pixels, rounded up
-    prompts, _ = draw(masks=masks, near=near, band=0.17)
+    masks[:, 15:45, 15:45] = 1  # 30 pixels wide: a band of 3 pixels
+    prompts, _ = draw(masks=masks)
     distance = distances((masks[0] == 1).numpy())
     found = np.concatenate([distance[clicked(prompts, 0, n)] for n in range(40)])
     assert (found > 0).all()
-    share = (found <= 4).mean()
-    in_band = ((distance > 0) & (distance <= 4)).sum() / (distance > 0).sum()
-    assert share == pytest.approx(near + (1 - near) * in_band, abs=0.12)
-    if near == 1:
-        assert found.max() == 4
+    in_band = ((distance > 0) & (distance <= 3)).sum() / (distance > 0).sum()
+    assert (found <= 3).mean() == pytest.approx(0.5 + 0.5 * in_band, abs=0.12)
 
 
 def test_images_without_object_or_background():
@@ -244,14 +240,6 @@ def test_a_share_of_the_images_without_box_begins_with_a_single_click():
     assert (corrected.labels[shown] == 1).sum(dim=1).eq(1).all()
 
 
-def test_a_single_click_is_corrected_like_others():
-    asked = []
-    draw(lambda given: asked.append(given) or nothing(given), 3, single=1.0)
-    assert [(one.labels == 1).sum(dim=1).tolist() for one in asked] == [[n] * 4 for n in (1, 2, 3)]
-    empty, _ = draw(nothing, 1, masks=torch.zeros(4, *SIZE, dtype=torch.uint8), single=1.0)
-    assert (empty.labels == -1).all(), "there is nothing to click"
-
-
 def test_rounds_are_evenly_drawn():
     assert IteratedClicks().rounds == (0, 3)
     rounds = [drawn_rounds((0, 3), seed) for seed in range(4000)]
@@ -261,23 +249,13 @@ def test_rounds_are_evenly_drawn():
     assert {drawn_rounds(curriculum.rounds, seed) for seed in range(60)} == {2, 3, 4}
 
 
-WRONG = {
-    "most_clicks": [0],
-    "decay": [0.0, 1.5],
-    "erosion": [-1],
-    "near": [1.5],
-    "band": [0.0, math.nan],
-    "most_rounds": [-1],
-    "boxes": [1.5],
-    "fewest_rounds": [4, -1],
-    "single": [-0.1],
-}
-
-
-def test_wrong_arguments_are_named():
-    for name, values in WRONG.items():
-        for value in values:
-            refused(ValueError, partial(IteratedClicks, **{name: value}), f"`{name}`", value)
+@each(
+    ("name", "value"),
+    [("most_clicks", 0), ("decay", 0.0), ("decay", 1.5), ("most_rounds", -1), ("boxes", 1.5),
+     ("fewest_rounds", 4), ("fewest_rounds", -1), ("single", -0.1), ("single", math.nan)],
+)  # fmt: skip
+def test_wrong_arguments_are_named(name, value):
+    refused(ValueError, partial(IteratedClicks, **{name: value}), f"`{name}`", value)
 
 
 def test_nothing_is_answered_before_the_first_prompt():

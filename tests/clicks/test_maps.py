@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from probseg.clicks.maps import (
     ClickMaps,
-    box_corners,
     disk_map,
     distance_map,
     either_corners,
@@ -87,10 +86,6 @@ def test_a_box_inside_the_image_never_vanishes(data):
     assert abs(rows.min() - y0) <= 1
     assert abs(columns.max() + 1 - x1) <= 1.5
     assert abs(rows.max() + 1 - y1) <= 1.5
-
-
-def test_corners_of_a_box_are_its_first_and_last_pixel():
-    assert box_corners(torch.tensor([[2.0, 3.0, 10.0, 20.0]])).tolist() == [[[2, 3], [9, 19]]]
 
 
 def test_either_diagonal_of_a_box_is_drawn_and_always_the_same():

@@ -69,15 +69,6 @@ def test_maps_are_those_of_em_written_out(seed, units, iterations, width):
         np.testing.assert_allclose(found[2 * space + 1].ravel(), clicked, atol=2e-3)
 
 
-def test_clicks_reach_all_of_their_colour_and_with_places_their_neighbourhood():
-    maps = PropagatedClicks(units=6)(halves(), prompts((10, 10, 1), (60, 40, 0)))[0]
-    colours, fine = maps[1], maps[5]
-    assert colours[40, 30] > 0.3  # the same colour, far away
-    assert colours[5, 60] < -0.3
-    assert fine[10, 10] > 0.3
-    assert fine[40, 30].abs() < 0.05
-
-
 def test_a_box_is_the_object_until_there_is_an_answer():
     module = PropagatedClicks(units=6)
     box = (40.0, 0.0, 64.0, 48.0)

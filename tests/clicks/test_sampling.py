@@ -14,7 +14,6 @@ from probseg.clicks import sampling
 from probseg.clicks.boxes import jitter_box, mask_box
 from probseg.clicks.sampling import (
     drop_boxes,
-    error_regions,
     interior,
     jitter_boxes,
     object_and_background,
@@ -63,13 +62,6 @@ def test_clicks_have_the_sign_of_their_pixel(mask, seed):
         assert negative <= 2
 
 
-def test_all_numbers_of_clicks_occur():
-    region = torch.ones(300, 6, 6, dtype=torch.bool)
-    _, labels = random_clicks(region, region, source(300), (1, 3), (0, 2))
-    assert set((labels == 1).sum(dim=1).tolist()) == {1, 2, 3}
-    assert set((labels == 0).sum(dim=1).tolist()) == {0, 1, 2}
-
-
 @given(region=regions(), margin=st.integers(0, 4))
 def test_interior_keeps_its_distance(region, margin):
     kept = interior(torch.from_numpy(region), margin).numpy()
@@ -79,14 +71,6 @@ def test_interior_keeps_its_distance(region, margin):
             window = np.pad(image, margin)[y : y + 2 * margin + 1, x : x + 2 * margin + 1]
             inner[y, x] = window.all()  # beyond the image is outside
         np.testing.assert_array_equal(own, inner if inner.any() else image)
-
-
-@given(mask=masks(), seed=st.integers(0, 99))
-def test_errors_are_what_the_prediction_gets_wrong(mask, seed):
-    prediction = np.random.default_rng(seed).random(mask.shape) < 0.5
-    missed, invented = error_regions(torch.from_numpy(prediction), torch.from_numpy(mask))
-    np.testing.assert_array_equal(missed.numpy(), np.logical_and(mask == 1, ~prediction))
-    np.testing.assert_array_equal(invented.numpy(), np.logical_and(mask == 0, prediction))
 
 
 @given(mask=masks())

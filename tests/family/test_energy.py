@@ -16,7 +16,6 @@ from probseg.family.energy import (
     EdgeVariables,
     RandomField,
     collapsed_update,
-    edge_energy,
     edge_posteriors,
     free_energy,
     hopfield_energy,
@@ -28,26 +27,8 @@ from probseg.family.kernels import additive_edges, kernel_edges
 from probseg.family.low_rank import BasesEdges
 from probseg.family.predictive_coding import normalised_errors
 from probseg.family.slots import slot_free_energy, slot_inference
-from probseg.ops import (
-    BackendError,
-    KeyAdaptation,
-    SoftmaxEdges,
-    WindowPrior,
-    attend,
-    probabilistic_attention,
-)
 from support.ops_cases import draw
 from support.refusals import refused
-from support.rows import each
-
-
-def test_energies_are_sums_over_channels_and_edges():
-    latents = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
-    torch.testing.assert_close(node_energy(latents, 2.0), torch.tensor([25.0, 1.0]))
-    evidence = torch.tensor([math.log(6.0), -math.inf])
-    torch.testing.assert_close(
-        edge_energy(evidence, 2.0), torch.tensor([-math.log(6.0) / 2, math.inf])
-    )
 
 
 def test_half_precision_is_summed_in_single():
@@ -55,38 +36,6 @@ def test_half_precision_is_summed_in_single():
     assert node_energy(latents).dtype == torch.float32
     assert node_energy(latents).item() == 60_000.0
     assert node_energy(draw(2, 3)).dtype == torch.float64
-
-
-@given(
-    scale=st.floats(0.05, 20.0),
-    precision=st.floats(0.1, 10.0),
-    sizes=st.tuples(*(st.integers(1, 6) for _ in range(3))),
-    seed=st.integers(0, 999),
-)
-def test_a_step_to_the_gradient_of_the_edges_never_raises_it(scale, precision, sizes, seed):
-    """Eq. 7 from autograd, for edges from either side at once."""
-    n, k, d = sizes
-    x, y = draw(1, 1, n, d, seed=seed), draw(1, 1, n, d, seed=seed + 1)
-    z = 3 * draw(1, 1, k, d, seed=seed + 2)
-
-    def edges(z):
-        to_latents = attend(x, z, z, scale=scale).log_evidence
-        from_latents = attend(z, y, y, scale=scale).log_evidence
-        return edge_energy(to_latents, scale).sum() + edge_energy(from_latents, scale).sum()
-
-    before = torch.inf
-    for _ in range(5):
-        z = z.detach().requires_grad_()
-        energy = node_energy(z, precision).sum() + edges(z)
-        assert energy <= before + 1e-9 * (1 + abs(before))
-        before = energy.item()
-        z = -torch.autograd.grad(edges(z), z)[0] / precision
-
-
-@each("wrong", [0.0, -1.0, math.inf, math.nan])
-def test_numbers_that_void_the_guarantee_are_refused(wrong):
-    refused(ValueError, lambda: node_energy(draw(2, 3), wrong), "precision")
-    refused(ValueError, lambda: edge_energy(draw(2), wrong), "scale")
 
 
 CASES = st.fixed_dictionaries(
@@ -105,11 +54,6 @@ def problem(case):
     seed = case["seed"]
     prior = draw(n, m, seed=seed + 2) if case["prior"] else None
     return 2 * draw(b, g, n, d, seed=seed), draw(b, g, m, d, seed=seed + 1), prior
-
-
-def stored(patterns=12, channels=64):
-    """Well separated patterns, of length sqrt(D)."""
-    return draw(1, 1, patterns, channels).sign()
 
 
 @given(CASES)
@@ -144,19 +88,8 @@ def test_the_energy_never_rises(case):
         before = after
 
 
-@given(CASES)
-def test_the_energy_has_the_bounds_of_the_paper(case):
-    states, patterns, _ = problem({**case, "prior": False})
-    inside = hopfield_retrieval(states, patterns, scale=case["scale"]).states
-    largest = patterns.square().sum(-1).amax(-1, keepdim=True)
-    constants = math.log(patterns.shape[-2]) / case["scale"] + largest / 2
-    energy = hopfield_energy(inside, patterns, scale=case["scale"]) + constants
-    assert (energy >= -1e-9).all()
-    assert (energy <= 2 * largest + 1e-9).all()
-
-
 def test_hidden_patterns_are_not_retrieved():
-    patterns = stored()
+    patterns = draw(1, 1, 12, 64).sign()  # well separated, of length sqrt(D)
     prior = torch.zeros(12)
     prior[3] = -math.inf
     result = hopfield_retrieval(patterns[:, :, 3:4], patterns, iterations=2, log_prior=prior)
@@ -164,34 +97,17 @@ def test_hidden_patterns_are_not_retrieved():
     expected = hopfield_retrieval(patterns[:, :, 3:4], others, iterations=2)
     torch.testing.assert_close(result, expected)
     nothing = torch.full((12,), -math.inf)
-    blind = hopfield_retrieval(patterns, patterns, log_prior=nothing)
-    assert not blind.states.any()
+    assert not hopfield_retrieval(patterns, patterns, log_prior=nothing).states.any()
     assert (hopfield_energy(patterns, patterns, log_prior=nothing) == math.inf).all()
-
-
-def test_the_order_of_patterns_does_not_matter():
-    states, patterns = draw(1, 2, 3, 4), draw(1, 2, 5, 4, seed=1)
-    turned = hopfield_retrieval(states, patterns.flip(-2), iterations=3)
-    torch.testing.assert_close(turned, hopfield_retrieval(states, patterns, iterations=3))
-    turned = hopfield_retrieval(states.flip(-2), patterns, iterations=3).states
-    torch.testing.assert_close(
-        turned.flip(-2), hopfield_retrieval(states, patterns, iterations=3).states
-    )
 
 
 def test_gradients_go_through_every_iteration():
     inputs = (draw(1, 2, 3, 2), draw(1, 2, 4, 2, seed=1), draw(3, 4, seed=2))
     inputs = tuple(tensor.requires_grad_() for tensor in inputs)
-
-    def run(states, patterns, prior):
-        return hopfield_retrieval(states, patterns, iterations=3, scale=0.7, log_prior=prior)
-
-    assert gradcheck(run, inputs)
-
-    def energy(states, patterns, prior):
-        return hopfield_energy(states, patterns, scale=0.7, log_prior=prior)
-
-    assert gradcheck(energy, inputs)
+    for function in (partial(hopfield_retrieval, iterations=3), hopfield_energy):
+        assert gradcheck(
+            lambda s, p, prior, f=function: f(s, p, scale=0.7, log_prior=prior), inputs
+        )
 
 
 def test_half_precision_keeps_its_dtype():
@@ -204,15 +120,17 @@ def test_half_precision_keeps_its_dtype():
 
 def test_wrong_arguments_are_named():
     states, patterns = draw(1, 1, 3, 4), draw(1, 1, 5, 4, seed=1)
-    refused(ValueError, lambda: hopfield_retrieval(states, patterns, iterations=0), "iterations")
-    refused(ValueError, lambda: hopfield_energy(states, patterns, scale=0.0), "scale")
-    refused(ValueError, lambda: hopfield_retrieval(states, patterns[..., :3]), "keys")
-    with pytest.raises(BackendError):
-        hopfield_retrieval(states, patterns, backend="flex")
-    assert torch.equal(
-        hopfield_retrieval(states, patterns, backend="reference").states,
-        attend(states, patterns, patterns, backend="reference").values,
-    )
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    for call, named in (
+        (lambda: hopfield_retrieval(states, patterns, iterations=0), "iterations"),
+        (lambda: hopfield_energy(states, patterns, scale=0.0), "scale"),
+        (lambda: hopfield_retrieval(states, patterns[..., :3]), "keys"),
+        (lambda: hopfield_retrieval(states, patterns, backend="flex"), "backend"),
+        (lambda: node_energy(states, math.nan), "precision"),
+        (lambda: EdgeVariables(pairs(2, 3), torch.zeros(2, 2)), "log_prior"),
+        (lambda: EdgeVariables(pairs(2, 3), alternatives=mask), "alternatives"),
+    ):
+        refused(ValueError, call, f"`{named}`")
 
 
 EVERYTHING = slice(None)
@@ -358,50 +276,6 @@ def test_joined_nodes_at_once_can_raise_the_energy():
         collapsed_update(field, nodes, torch.tensor([0, 1]))
 
 
-def log_evidence_by_integrals(field: RandomField, nodes: Tensor, latents: Tensor) -> Tensor:
-    """`log int sum_E exp(...) dz`: a Gaussian integral for each graph."""
-    count, channels = nodes.shape
-    observed = torch.arange(len(latents), count)
-    parts = []
-    for log_prior, edges, _ in graphs(field):
-        coupling = torch.zeros(count, count, dtype=nodes.dtype)
-        for u, v, psi in edges:
-            strength = psi(*torch.ones(2, 1, dtype=nodes.dtype))
-            coupling[u, v] += strength
-            coupling[v, u] += strength
-        matrix = torch.diag(field.precision) - coupling
-        inner = matrix[: len(latents), : len(latents)]
-        outer = nodes[observed]
-        linear = -matrix[: len(latents), len(latents) :] @ outer  # (K, D)
-        constant = -(outer * (matrix[len(latents) :, len(latents) :] @ outer)).sum() / 2
-        square = (linear * torch.linalg.solve(inner, linear)).sum() / 2
-        volume = (len(latents) * math.log(2 * math.pi) - torch.logdet(inner)) * channels / 2
-        parts.append(log_prior + constant + square + volume)
-    return torch.stack(parts).logsumexp(0)
-
-
-@given(SEEDS)
-def test_mean_field_bounds_the_evidence_of_all_graphs(seed):
-    field, nodes, latents = random_field(seed, among_latents=True)
-    exact = log_evidence_by_integrals(field, nodes, latents)
-    before = -torch.inf
-    for _ in range(4):
-        for latent in latents:
-            nodes = collapsed_update(field, nodes, latent[None])
-        bound = mean_field_bound(field, nodes, latents)
-        assert before - 1e-9 <= bound <= exact + 1e-9 * (1 + exact.abs())
-        before = bound
-
-
-def test_mean_field_is_exact_for_one_graph_without_edges_between_latents():
-    edges = EdgeVariables(torch.tensor([[[0, 2]], [[1, 3]]]))
-    field = RandomField([edges], 2 + draw(4).square())
-    nodes, latents = draw(4, 3), torch.tensor([0, 1])
-    nodes = collapsed_update(field, nodes, latents)
-    exact = log_evidence_by_integrals(field, nodes, latents)
-    torch.testing.assert_close(mean_field_bound(field, nodes, latents), exact)
-
-
 @given(SEEDS)
 def test_the_bound_is_that_of_the_best_distribution_of_edges(seed):
     """Mean field written out, `E_q[log p - log q]`, with means as values and any `q(E)`."""
@@ -432,35 +306,6 @@ def pairs(queries: int, keys: int) -> Tensor:
 def tokens_of(n: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
     queries, keys = draw(1, 2, n, 3), draw(1, 2, m, 3, seed=1)
     return queries, keys, torch.cat([queries, keys], -2)
-
-
-def test_cross_attention_with_any_prior():
-    queries, keys, nodes = tokens_of(4, 5)
-    values, prior = draw(1, 2, 5, 2, seed=2), draw(4, 5, seed=3)
-    prior[1, 2:] = -math.inf
-    edges = EdgeVariables(pairs(4, 5), prior, potential=partial(scaled, scale=0.7))
-    (p,) = edge_posteriors(RandomField([edges]), nodes)
-    wanted = SoftmaxEdges(queries, keys, prior, 0.7)
-    torch.testing.assert_close(p, wanted.log_probability(EVERYTHING).exp())
-    read = attend(queries, keys, values, log_prior=prior, scale=0.7)
-    torch.testing.assert_close(p @ values, read.values)
-    evidence = edges.joint(nodes).logsumexp(-1) + prior.logsumexp(-1)
-    torch.testing.assert_close(evidence, read.log_evidence)
-
-
-def test_self_attention_and_local_attention():
-    """Candidates join the tokens with each other, and with themselves."""
-    tokens = draw(1, 2, 6, 3)
-    grid = torch.stack(torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij"), -1)
-    window = WindowPrior.on_map(2, 3, 1)
-    for prior in (None, window):
-        wanted = SoftmaxEdges(tokens, tokens, prior).log_probability(EVERYTHING).exp()
-        seen = None
-        if prior is not None:
-            seen = torch.zeros(6, 6).double().masked_fill(wanted[0, 0] == 0, -math.inf)
-            assert seen.isinf().any()
-        field = RandomField([EdgeVariables(grid, seen)])
-        torch.testing.assert_close(edge_posteriors(field, tokens)[0], wanted)
 
 
 def test_other_potentials():
@@ -543,44 +388,3 @@ def test_predictive_coding():
     slope = torch.autograd.grad(energy.sum(), nodes)[0]
     torch.testing.assert_close(slope[..., :3, :], -wanted.bottom_up)
     torch.testing.assert_close(slope[..., 3:, :], wanted.top_down)
-
-
-def test_key_adaptation_lowers_the_energy_to_a_stationary_point():
-    """EM for the keys: edges lead from queries to units, as in slots, with squared distances."""
-    keys, queries, nodes = tokens_of(3, 5)
-    edges = EdgeVariables(pairs(3, 5).transpose(0, 1), potential=partial(squared, scale=0.8))
-    field = RandomField([edges], 0.0)
-    options = {"query_precision": 0.8, "log_prior": "uniform"}
-
-    def adapted(iterations: int) -> Tensor:
-        adaptation = KeyAdaptation(iterations, 0.0)
-        result = probabilistic_attention(queries, keys, keys, key_adaptation=adaptation, **options)
-        return torch.cat([result.keys, queries], -2)
-
-    energies = [free_energy(field, nodes)]
-    energies += [free_energy(field, adapted(count)) for count in (1, 2, 5)]
-    assert all((low <= high + 1e-12).all() for high, low in itertools.pairwise(energies))
-    last = adapted(2000).requires_grad_()
-    slope = torch.autograd.grad(free_energy(field, last).sum(), last)[0]
-    assert slope[..., :3, :].abs().max() < 1e-6
-
-
-def test_gradients_go_through_updates():
-    field, nodes, latents = random_field(5, among_latents=False)
-    prior = field.variables[0].log_prior
-    assert prior is not None
-
-    def run(nodes: Tensor) -> Tensor:
-        for _ in range(3):
-            nodes = collapsed_update(field, nodes, latents)
-        return free_energy(field, nodes)
-
-    assert gradcheck(run, (nodes.requires_grad_(),))
-
-
-def test_wrong_shapes_are_named():
-    with pytest.raises(ValueError, match=r"`edges`.*\(I, C, 2\)"):
-        EdgeVariables(torch.tensor([[0, 1]]))
-    refused(ValueError, lambda: EdgeVariables(pairs(2, 3), torch.zeros(2, 2)), "log_prior")
-    with pytest.raises(ValueError, match="alternatives"):
-        EdgeVariables(pairs(2, 3), alternatives=torch.ones(2, 2, dtype=torch.bool))

@@ -118,17 +118,6 @@ def test_straight_through_takes_a_value_and_the_gradient_of_the_mean(kind):
     torch.testing.assert_close(found, exact)
 
 
-def test_a_generator_repeats_its_edges():
-    posterior = SoftmaxEdges(draw(1, 2, 50, 3), draw(1, 2, 9, 3, seed=1))
-    one, same, other = (sample_edges(posterior, seeded(seed)).indices for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    torch.manual_seed(4)
-    plain = sample_edges(posterior).indices
-    torch.manual_seed(4)
-    assert torch.equal(sample_edges(posterior).indices, plain)
-
-
 def test_at_temperature_zero_a_sample_is_the_most_probable_edge():
     queries, keys = draw(2, 2, 30, 3), draw(2, 2, 8, 3, seed=1)
     likely = most_probable_edges(SoftmaxEdges(queries, keys))
@@ -160,28 +149,6 @@ def test_a_query_that_sees_nothing_has_no_edge():
         assert (gradients[0][:, :, 1] == 0).all()
 
 
-def test_memory_does_not_hold_all_pairs():
-    count, saved = 3000, []
-    x = draw(1, 1, count, 4, dtype=torch.float32).requires_grad_()
-    rows = []
-
-    class Watched(SoftmaxEdges):
-        def log_probability(self, some: slice) -> Tensor:
-            rows.append(some)
-            return super().log_probability(some)
-
-    def keep(tensor: Tensor) -> Tensor:
-        saved.append(tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        edges = sample_edges(Watched(x, x), seeded())
-    assert max(some.stop - some.start for some in rows) * count <= 2**20
-    assert sum(saved) < 0.1 * count**2
-    edges.log_probability.sum().backward()
-    assert x.grad.abs().max() > 0
-
-
 def test_half_precision_and_empty_lines():
     x = draw(1, 2, 6, 4, dtype=torch.bfloat16)
     edges = sample_edges(SoftmaxEdges(x, x), seeded())
@@ -195,10 +162,14 @@ def test_half_precision_and_empty_lines():
 
 def test_wrong_arguments_are_named():
     edges = Edges(torch.zeros(2, 1, 4, dtype=torch.int64), torch.zeros(2, 1, 4))
-    refused(ValueError, lambda: take_values(torch.zeros(3, 1, 5, 2), edges.indices), "values")
-    refused(ValueError, lambda: score_function_loss(torch.zeros(2), edges.log_probability), "cost")
-    with pytest.raises(ValueError, match="`cost - baseline`"):
-        score_function_loss(torch.zeros(2, 1, 1), edges.log_probability, torch.zeros(2, 1, 4))
+    one, other = (SoftmaxEdges(draw(1, 1, n, 3), draw(1, 1, n, 3)) for n in (4, 5))
+    loss, log_p = score_function_loss, edges.log_probability
+    for call, *named in (
+        (lambda: loss(torch.zeros(2), log_p), "`cost`"),
+        (lambda: loss(torch.zeros(2, 1, 1), log_p, torch.zeros(2, 1, 4)), "`cost - baseline`"),
+        (lambda: posterior_divergence(one, other), (1, 1, 4, 4), (1, 1, 5, 5)),
+    ):
+        refused(ValueError, call, *named)
 
 
 def entropy(p: Tensor) -> Tensor:
@@ -242,17 +213,6 @@ def test_what_local_attention_loses():
     assert (posterior_divergence(exact, local) == math.inf).any()
 
 
-def test_a_query_that_sees_nothing_knows_nothing_of_interest():
-    log_prior = torch.zeros(3, 4, dtype=torch.float64)
-    log_prior[1] = -math.inf
-    queries = draw(1, 1, 3, 2).requires_grad_()
-    edges = SoftmaxEdges(queries, draw(1, 1, 4, 2), log_prior)
-    found = posterior_entropy(edges)
-    assert found[0, 0, 1] == 0
-    found.sum().backward()
-    assert queries.grad.isfinite().all()
-
-
 def test_gradients(monkeypatch):
     monkeypatch.setattr("probseg.ops.edges.TILE", 12)  # several blocks of rows
     tokens, bases = draw(1, 2, 5, 3).requires_grad_(), draw(1, 2, 2, 3, seed=1).requires_grad_()
@@ -264,21 +224,6 @@ def test_gradients(monkeypatch):
     assert torch.autograd.gradcheck(
         lambda t: posterior_entropy(SoftmaxEdges(t, t, scale=0.5)), (tokens,)
     )
-
-
-def test_blocks_change_nothing(monkeypatch):
-    edges = SoftmaxEdges(draw(2, 2, 7, 3), draw(2, 2, 5, 3, seed=1))
-    whole = posterior_entropy(edges)
-    monkeypatch.setattr("probseg.ops.edges.TILE", 1)
-    torch.testing.assert_close(posterior_entropy(edges), whole, rtol=0, atol=1e-14)
-
-
-def test_memory_is_linear():
-    """With 8,192 tokens, all pairs would take 256 MiB of float32 for each of several tables."""
-    tokens = torch.randn(1, 1, 8192, 8)
-    with torch.no_grad():
-        _, peak = timed_with_peak(lambda: posterior_entropy(SoftmaxEdges(tokens, tokens)), "cpu")
-    assert peak is None or peak < 64
 
 
 def additive(count: int) -> SoftmaxEdges:
@@ -308,9 +253,3 @@ def test_memory_does_not_grow_with_what_a_pair_needs(edges, known):
     posterior = edges(1024)
     _, peak = timed_with_peak(lambda: known(posterior).sum().backward(), "cpu")
     assert peak is None or peak < 400
-
-
-def test_wrong_pairs_are_named():
-    one, other = (SoftmaxEdges(draw(1, 1, n, 3), draw(1, 1, n, 3)) for n in (4, 5))
-    with pytest.raises(ValueError, match=r"the same edges.*got \(1, 1, 4, 4\) and \(1, 1, 5, 5\)"):
-        posterior_divergence(one, other)

@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd import gradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from probseg.family.kernels import (
     AdditiveScores,
     BahdanauDecoderStep,
     additive_edges,
-    kernel_edges,
     nadaraya_watson,
 )
-from probseg.ops import BackendError, Block, assign, attend
+from probseg.ops import Block, assign, attend
 from probseg.ops.backends.interface import EVERYTHING
 from support.ops_cases import draw, tiles_of
 from support.refusals import refused
@@ -86,55 +84,42 @@ def test_the_expectation_is_softmax_attention():
     torch.testing.assert_close(weights, dense(*tensors).log_softmax(-1)[:, :, 1:3])
 
 
-def test_gradients():
-    tensors = problem(2, 2, 4, 3, 3)
+@each("shape", [None, (), (2, 1), (2, 2, 1)])
+def test_gradients(shape):
     values = draw(2, 2, 3, 2, seed=5).requires_grad_()
-    assert gradcheck(lambda q, k, w, v: additive_edges(q, k, w).expect(v), (*tensors, values))
-
-
-class Largest(TorchDispatchMode):
-    """Keeps the size of the largest result."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
-            self.numbers = max(self.numbers, result.numel())
-        return result
-
-
-def test_memory_does_not_hold_all_pairs():
-    count, hidden = 2048, 4
-    tensors = [
-        draw(*shape, dtype=torch.float32).requires_grad_()
-        for shape in ((1, 1, count, hidden), (1, 1, count, hidden), (1, hidden))
-    ]
-    with Largest() as largest:
-        output = additive_edges(*tensors).expect(draw(1, 1, count, 2, dtype=torch.float32))
-        output.square().sum().backward()
-    assert largest.numbers <= 2**20
-    assert all(tensor.grad.isfinite().all() for tensor in tensors)
-
-
-def test_half_precision_is_computed_in_single():
-    tensors = [tensor.detach() for tensor in problem(1, 2, 4, 3, 5)]
-    values = draw(1, 2, 3, 2, seed=5)
-    half = additive_edges(*(tensor.bfloat16() for tensor in tensors))
-    found = half.expect(values.bfloat16())
-    assert found.dtype == torch.bfloat16
-    rounded = additive_edges(*(tensor.bfloat16().float() for tensor in tensors))
-    exact = rounded.expect(values.bfloat16().float())
-    torch.testing.assert_close(found.float(), exact, rtol=8e-3, atol=1e-3)
+    queries, keys, weights = problem(2, 2, 4, 3, 3)
+    if shape is None:
+        inputs = queries, keys, weights, values
+        assert gradcheck(lambda q, k, w, v: additive_edges(q, k, w).expect(v), inputs)
+        return
+    width = (draw(*shape, seed=3).abs() + 0.5).requires_grad_()
+    inputs = queries, keys, values, width
+    assert gradcheck(lambda q, k, v, w: nadaraya_watson(q, k, v, bandwidth_inverse=w), inputs)
 
 
 def test_wrong_arguments_are_named():
     x = torch.zeros(1, 2, 4, 3)
-    refused(ValueError, lambda: additive_edges(x, x, torch.zeros(3)), "weights")
-    refused(ValueError, lambda: additive_edges(x, x[..., :2], torch.zeros(2, 3)), "keys")
     scores = AdditiveScores(x, x, torch.zeros(2, 3))
-    with pytest.raises(BackendError, match="cannot serve this call"):
-        attend(x, x, x, log_prior=scores, backend="sdpa")
+    step, state, encoded, inputs = problem_bahdanau()
+    padding = torch.zeros(2, 6, dtype=torch.bool)
+
+    def width(value):
+        return lambda: nadaraya_watson(x, x, x, bandwidth_inverse=value)
+
+    for call, *named in (
+        (lambda: additive_edges(x, x, torch.zeros(3)), "weights"),
+        (lambda: additive_edges(x, x[..., :2], torch.zeros(2, 3)), "keys"),
+        (lambda: attend(x, x, x, log_prior=scores, backend="sdpa"), "cannot serve this call"),
+        (lambda: step(state[:, :4], encoded, inputs), "`state`"),
+        (lambda: step(state, encoded[:, 0], inputs), "`encoder_states`"),
+        (lambda: step(state, encoded[..., :3], inputs), "`encoder_states`"),
+        (lambda: step(state, encoded, state), "`inputs`"),
+        (lambda: step(state, encoded, inputs, padding), "`padding`"),
+        (width(0.0), "bandwidth_inverse", "above 0, got 0.0"),
+        (width(math.inf), "must be finite"),
+        (width(torch.ones(4)), "shared by the keys", (4,), "gaussian_edges"),
+    ):
+        refused(ValueError, call, *named)
 
 
 def problem_bahdanau() -> tuple[BahdanauDecoderStep, Tensor, Tensor, Tensor]:
@@ -178,16 +163,6 @@ def recurrent(cell: nn.GRUCell, inputs: Tensor, context: Tensor, state: Tensor) 
     return (1 - update) * new + update * state
 
 
-def test_padding_is_not_read():
-    step, state, encoded, inputs = problem_bahdanau()
-    padding = torch.arange(7).expand(2, 7) >= 5
-    found = step(state, encoded, inputs, padding)
-    changed = encoded.clone()
-    changed[:, 5:] = 99.0
-    torch.testing.assert_close(step(state, changed, inputs, padding), found)
-    torch.testing.assert_close(step(state, encoded[:, :5], inputs).context, found.context)
-
-
 def test_a_sequence_of_padding_alone_has_no_context():
     step, state, encoded, inputs = problem_bahdanau()
     padding = torch.tensor([[True] * 7, [False] * 7])
@@ -198,24 +173,6 @@ def test_a_sequence_of_padding_alone_has_no_context():
     sum(part.sum() for part in found).backward()
     for parameter in step.parameters():
         assert parameter.grad.isfinite().all()
-
-
-@each(
-    ("name", "shape", "message"),
-    [
-        ("state", (2, 4), "state"),
-        ("encoder_states", (2, 4), "encoder_states"),
-        ("encoder_states", (2, 7, 3), "encoder_states"),
-        ("inputs", (2, 4), "inputs"),
-        ("padding", (2, 6), "padding"),
-    ],
-)
-def test_wrong_shapes_are_named(name, shape, message):
-    step, state, encoded, inputs = problem_bahdanau()
-    given = {"state": state, "encoder_states": encoded, "inputs": inputs}
-    given[name] = torch.zeros(shape, dtype=torch.bool if name == "padding" else torch.float64)
-    with pytest.raises(ValueError, match=message):
-        step(**given)
 
 
 def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tensor:
@@ -246,38 +203,3 @@ def test_it_is_the_weighted_mean(sizes, kind, seed):
     given_width = float(width) if kind == "float" else width
     found = nadaraya_watson(queries, keys, values, bandwidth_inverse=given_width)
     torch.testing.assert_close(found, looped(queries, keys, values, width.expand(2, 2, 1)))
-
-
-@pytest.mark.parametrize("shape", [(), (2, 1), (2, 2, 1)])
-def test_gradients_of_kernel_regression(shape):
-    queries, keys, values = draw(2, 2, 4, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
-    width = draw(*shape, seed=3).abs() + 0.5
-    inputs = [tensor.requires_grad_() for tensor in (queries, keys, values, width)]
-    assert gradcheck(lambda q, k, v, w: nadaraya_watson(q, k, v, bandwidth_inverse=w), inputs)
-
-
-def test_a_mask_hides_keys():
-    queries, keys, values = draw(1, 1, 3, 2), draw(1, 1, 4, 2, seed=1), draw(1, 1, 4, 2, seed=2)
-    mask = torch.tensor([0.0, 0.0, -math.inf, 0.0])
-    found = nadaraya_watson(queries, keys, values, log_mask=mask)
-    seen = [0, 1, 3]
-    wanted = nadaraya_watson(queries, keys[:, :, seen], values[:, :, seen])
-    torch.testing.assert_close(found, wanted)
-    weights = kernel_edges(queries, keys, log_mask=mask).log_probability(slice(None)).exp()
-    torch.testing.assert_close(weights @ values, wanted)
-
-
-@each(
-    ("width", "message"),
-    [
-        (0.0, "bandwidth_inverse"),
-        (-1.0, "above 0, got -1.0"),
-        (math.inf, "must be finite"),
-        (torch.ones(4), r"shared by the keys.*\(4,\).*gaussian_edges"),
-        (torch.ones(1, 1, 4), r"shared by the keys.*\(1, 1, 4\)"),
-    ],
-)
-def test_wrong_bandwidths_are_named(width, message):
-    x = torch.zeros(1, 1, 4, 2)
-    with pytest.raises(ValueError, match=message):
-        nadaraya_watson(x, x, x, bandwidth_inverse=width)

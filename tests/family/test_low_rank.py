@@ -11,11 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from probseg.attention.base import StandardAttention2d
-from probseg.family.energy import hopfield_retrieval
-from probseg.family.hard import posterior_divergence
 from probseg.family.low_rank import (
-    BasesEdges,
-    ComposedEdges,
     LinformerAttention2d,
     PerceiverAttention2d,
     latent_edges,
@@ -26,8 +22,7 @@ from probseg.family.low_rank import (
     random_feature_edges,
     random_features,
 )
-from probseg.family.slots import slot_attention
-from probseg.ops import SoftmaxEdges, attend, l2_normalise
+from probseg.ops import attend
 from support.ops_cases import draw
 from support.refusals import refused
 from support.rows import each
@@ -52,19 +47,19 @@ def test_it_is_attention_to_projected_keys_and_values(sizes, sparse, seed):
     torch.testing.assert_close(edges.log_probability(slice(None)).exp(), weights @ projection)
 
 
-def test_limits():
-    tokens = draw(1, 2, 6, 3)
-    itself = torch.eye(6).log()
-    exact = SoftmaxEdges(tokens, tokens).expect(tokens)
-    torch.testing.assert_close(projected_edges(tokens, tokens, itself).expect(tokens), exact)
-    mean = projected_edges(tokens, tokens, torch.zeros(1, 6)).expect(tokens)
-    torch.testing.assert_close(mean, tokens.mean(-2, keepdim=True).expand(1, 2, 6, 3))
-
-
 def test_gradients():
-    tensors = [draw(1, 2, 4, 3), draw(1, 2, 5, 3, seed=1), draw(1, 2, 5, 2, seed=2), draw(3, 5)]
-    tensors = [tensor.requires_grad_() for tensor in tensors]
-    assert gradcheck(lambda q, k, v, p: projected_edges(q, k, p).expect(v), tensors)
+    tokens = [draw(1, 2, n, 3, seed=seed).requires_grad_() for seed, n in enumerate((4, 5, 5, 3))]
+    projection, features = draw(3, 5).requires_grad_(), drawn(5, 3, 2)
+    for edges, last in (
+        (lambda q, k, p: projected_edges(q, k, p), projection),
+        (lambda q, k, z: latent_edges(q, k, z, iterations=3, scale=0.5), tokens[3]),
+        (lambda q, k, _: random_feature_edges(q, k, features, scale=0.5), projection),
+    ):
+        inputs = *tokens[:3], last
+        assert gradcheck(lambda q, k, v, last, edges=edges: edges(q, k, last).expect(v), inputs)
+    assert gradcheck(
+        lambda q, k, v: tuple(random_feature_attention(q, k, v, features, scale=0.5)), tokens[:3]
+    )
 
 
 @each("bins", [(1, 1), (2, 3), (4, 7), (5, 7)])
@@ -110,10 +105,18 @@ def test_a_grid_as_large_as_the_map_is_standard_attention():
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="log_projection"):
-        projected_edges(draw(1, 1, 4, 3), draw(1, 1, 5, 3), torch.zeros(2, 4))
-    refused(ValueError, lambda: pooling_log_projection(3, 4, (3, 5)), "width must be 1 to 4, got 5")
-    refused(ValueError, lambda: LinformerAttention2d(8, 6, bins=0), "bins")
+    tokens, few = draw(1, 1, 4, 3), draw(1, 1, 3, 3)
+    for call, named in (
+        (lambda: projected_edges(tokens, few, torch.zeros(2, 4)), "log_projection"),
+        (lambda: pooling_log_projection(3, 4, (3, 5)), "width must be 1 to 4, got 5"),
+        (lambda: LinformerAttention2d(8, 6, bins=0), "bins"),
+        (lambda: latent_edges(tokens, tokens, few, iterations=0), "iterations"),
+        (lambda: PerceiverAttention2d(8, 6, num_latents=0), "num_latents"),
+        (lambda: random_feature_attention(*[tokens] * 3, drawn(5, 2)), "features"),
+        (lambda: random_feature_edges(tokens, tokens, drawn(5, 3), scale=0.0), "scale"),
+        (lambda: random_features(0, 3), "count"),
+    ):
+        refused(ValueError, call, named)
 
 
 @given(st.tuples(*(st.integers(1, 5),) * 3), st.integers(0, 99))
@@ -171,76 +174,6 @@ def test_it_follows_its_equations(sizes, iterations, seed):
     torch.testing.assert_close(edges.log_probability(slice(None)).exp(), read @ gathered)
 
 
-def test_the_softmax_is_over_inputs_and_that_of_slots_over_slots():
-    """One update of each, from the same table of dot products."""
-    inputs, tokens = draw(1, 1, 9, 3), draw(1, 1, 4, 3, seed=1)
-    table = tokens @ inputs.mT  # (1, 1, K, N)
-    latents = hopfield_retrieval(tokens, inputs, iterations=1).states
-    torch.testing.assert_close(latents, table.softmax(-1) @ inputs)
-    shares = table.softmax(-2)
-    slots = slot_attention(inputs, tokens, iterations=1).slots
-    torch.testing.assert_close(slots, shares / shares.sum(-1, keepdim=True) @ inputs)
-
-
-def test_swapped_roles_with_the_evidence_as_prior_are_slots():
-    """Attention from bases to tokens, where tokens have shared out their mass before."""
-    tokens, bases = draw(1, 2, 9, 3), draw(1, 2, 4, 3, seed=1)
-    shared = attend(tokens, bases, bases).log_evidence
-    swapped = ComposedEdges(SoftmaxEdges(tokens, bases), SoftmaxEdges(bases, tokens, -shared))
-    through = BasesEdges(tokens, bases)
-    everything = slice(None)
-    torch.testing.assert_close(
-        swapped.log_probability(everything), through.log_probability(everything)
-    )
-    torch.testing.assert_close(swapped.expect(tokens), through.expect(tokens))
-
-
-@given(st.integers(0, 999), st.floats(0.2, 4.0))
-def test_with_squared_distances_latents_climb_the_density_of_the_inputs(seed, scale):
-    """Mean shift: no update lowers the kernel density estimate at a latent."""
-    inputs, latents = draw(1, 1, 12, 2, seed=seed), draw(1, 1, 5, 2, seed=seed + 1)
-    prior = -scale * inputs.square().sum(-1) / 2
-    before = -torch.inf
-    for _ in range(8):
-        density = (-scale * torch.cdist(latents, inputs).square() / 2).logsumexp(-1)
-        assert (density >= before - 1e-9).all()
-        before = density
-        latents = hopfield_retrieval(latents, inputs, scale=scale, log_prior=prior).states
-
-
-def test_latents_find_clusters_and_do_not_compete():
-    """Latents near the same cluster end at the same mode; slots there share it out."""
-    centres = torch.tensor([[-4.0, 0.0], [4.0, 0.0]]).double()
-    inputs = (centres[:, None] + 0.3 * draw(2, 30, 2)).reshape(1, 1, 60, 2)
-    start = torch.tensor([[[[-5.0, 1.0], [-3.0, -1.0], [3.5, 0.5]]]]).double()
-    prior = -inputs.square().sum(-1) / 2
-    latents = hopfield_retrieval(start, inputs, iterations=30, log_prior=prior).states[0, 0]
-    torch.testing.assert_close(latents[0], latents[1], rtol=0, atol=1e-3)
-    torch.testing.assert_close(latents, centres[[0, 0, 1]], rtol=0, atol=0.3)
-
-    def as_keys(slots):
-        return torch.cat([slots, -slots.square().sum(-1, keepdim=True) / 2], -1)
-
-    padded = torch.cat([inputs, torch.ones_like(inputs[..., :1])], -1)
-    slots = slot_attention(padded, start, inputs, iterations=30, as_keys=as_keys)
-    torch.testing.assert_close(slots.log_mass.exp().sum(), torch.tensor(60.0).double())
-    assert slots.log_mass[0, 0, :2].exp().max() < 29.9
-
-
-def test_gradients_perceiver():
-    tensors = [draw(1, 2, 4, 3), draw(1, 2, 5, 3, seed=1), draw(1, 2, 5, 2), draw(1, 2, 3, 3)]
-    tensors = [tensor.requires_grad_() for tensor in tensors]
-    assert gradcheck(
-        lambda q, k, v, z: latent_edges(q, k, z, iterations=3, scale=0.5).expect(v), tensors
-    )
-
-
-def test_wrong_numbers_are_named():
-    with pytest.raises(ValueError, match="iterations"):
-        latent_edges(*(draw(1, 1, 3, 2) for _ in range(3)), iterations=0)
-    refused(ValueError, lambda: PerceiverAttention2d(8, 6, num_latents=0), "num_latents")
-
-
 def drawn(count: int, channels: int, heads: int = 1, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return random_features(count, channels, heads, generator).double()
@@ -292,24 +225,6 @@ def test_estimates_of_numerator_and_denominator_are_unbiased():
         assert (error < 0.03 * wanted[:, 0].abs().max()).all()
 
 
-def test_errors_fall_with_the_square_root_of_the_number_of_features():
-    """Sixteen times the features: a quarter of the error, and a sixteenth of the divergence."""
-    queries, keys, values = (draw(1, 1, n, d, seed=n) for n, d in ((8, 4), (20, 4), (20, 3)))
-    queries, keys = l2_normalise(queries) / 2, l2_normalise(keys) / 2
-    exact = SoftmaxEdges(queries, keys)
-    many = [tokens.expand(1, 20, -1, -1) for tokens in (queries, keys)]
-    errors, losses = [], []
-    for count in (32, 512):
-        edges = random_feature_edges(*many, drawn(count, 4, 20))
-        off = edges.expect(values.expand(1, 20, -1, -1)) - exact.expect(values)
-        errors.append(off.square().mean().sqrt().item())
-        lost = posterior_divergence(edges, SoftmaxEdges(*many))
-        losses.append(lost.mean().item())
-    assert 3.0 < errors[0] / errors[1] < 5.3, errors
-    assert 9.0 < losses[0] / losses[1] < 28.0, losses
-    assert errors[1] < 0.03
-
-
 def test_features_are_normal_and_orthogonal():
     features = drawn(10, 4, 2000)
     blocks = features[:, :8].unflatten(1, (2, 4))
@@ -331,26 +246,3 @@ def test_features_overflow_nothing():
     wanted = random_feature_attention(*[tokens.double()] * 3, features.double())
     assert phi(tokens, features).isnan().any() or phi(tokens, features).eq(0).all(-1).any()
     torch.testing.assert_close(found.values.double(), wanted.values, rtol=1e-3, atol=1e-3)
-
-
-def test_gradients_performer():
-    tensors = [draw(1, 2, 4, 3, seed=seed).requires_grad_() for seed in range(3)]
-    features = drawn(5, 3, 2)
-    assert gradcheck(
-        lambda q, k, v: tuple(random_feature_attention(q, k, v, features, scale=0.5)), tensors
-    )
-    assert gradcheck(
-        lambda q, k, v: random_feature_edges(q, k, features, scale=0.5).expect(v), tensors
-    )
-
-
-def test_wrong_arguments_of_performer_are_named():
-    tokens = draw(1, 1, 4, 3)
-    with pytest.raises(ValueError, match="features"):
-        random_feature_attention(tokens, tokens, tokens, drawn(5, 2))
-    with pytest.raises(ValueError, match="scale"):
-        random_feature_edges(tokens, tokens, drawn(5, 3), scale=0.0)
-    refused(ValueError, lambda: random_features(0, 3), "count")
-    edges = SoftmaxEdges(tokens, tokens)
-    with pytest.raises(ValueError, match=r"second.*\(1, 1, 4, M\), got \(1, 1, 3, 4\)"):
-        ComposedEdges(edges, SoftmaxEdges(tokens[:, :, :3], tokens))

@@ -89,17 +89,6 @@ def test_soft_iou(case):
     assert soft_iou_loss(*tensors(*case)).item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_weights_of_the_focal_loss_are_constants_of_the_gradient():
-    logits = torch.randn(1, 1, 3, 4, dtype=torch.float64, requires_grad=True)
-    masks = torch.randint(0, 2, (1, 3, 4), dtype=torch.uint8)
-    right = torch.where(masks[:, None] == 1, logits.sigmoid(), 1 - logits.sigmoid())
-    weights = (1 - right) ** 2
-    expected = (0.5 * weights * -right.log()).mean() / weights.mean().detach()
-    (wanted,) = torch.autograd.grad(expected, logits)
-    (found,) = torch.autograd.grad(normalized_focal_loss(logits, masks), logits)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
-
-
 def published_focal_loss(logits, masks, gamma):
     """Sofiiuk et al. (2019), Eqs. 8-10, with probabilities of the wrong class from their logits."""
     wrong = torch.sigmoid(torch.where(masks == 1, -logits, logits))
@@ -169,13 +158,6 @@ def test_half_precision_logits_are_summed_in_full_precision(loss, dtype):
     assert torch.equal(loss(logits, masks), loss(logits.float(), masks))
 
 
-def test_focal_loss_without_focus_is_half_the_cross_entropy():
-    logits = torch.randn(2, 1, 5, 5)
-    masks = torch.randint(0, 2, (2, 5, 5), dtype=torch.uint8)
-    focal = NormalizedFocalLoss(alpha=0.5, gamma=0.0)(logits, masks)
-    assert focal.item() == pytest.approx(0.5 * binary_cross_entropy(logits, masks).item())
-
-
 def test_weighted_sum():
     logits, masks = torch.randn(1, 1, 4, 4), torch.ones(1, 4, 4, dtype=torch.uint8)
     terms = [BinaryCrossEntropy(), SoftIoULoss()]
@@ -184,19 +166,25 @@ def test_weighted_sum():
     assert WeightedSum(terms, [2.0, 0.5])(logits, masks).item() == pytest.approx(2 * a + 0.5 * b)
 
 
-@every_loss
-@each("shape", [(2, 4, 5), (2, 2, 4, 5), (2, 1, 5, 4), (1, 1, 4, 5)])
-def test_shapes_that_do_not_fit_are_refused(loss, shape):
-    with pytest.raises(ValueError, match="logits"):
-        loss(torch.zeros(shape), torch.zeros(2, 4, 5, dtype=torch.uint8))
-
-
 def test_wrong_arguments_are_named():
-    bce = BinaryCrossEntropy()
+    bce, masks = BinaryCrossEntropy(), torch.zeros(2, 4, 5, dtype=torch.uint8)
     refused(ValueError, lambda: NormalizedFocalLoss(alpha=1), "alpha", 1)
     refused(ValueError, lambda: NormalizedFocalLoss(gamma=-1), "gamma", -1)
     refused(ValueError, lambda: WeightedSum([bce, bce], [1.0]), "weight", 1, 2)
-    refused(ValueError, lambda: WeightedSum([]), "losses")
+    for shape in ((2, 4, 5), (2, 2, 4, 5), (2, 1, 5, 4), (1, 1, 4, 5)):
+        for loss in LOSSES:
+            refused(ValueError, lambda f=loss, s=shape: f(torch.zeros(s), masks), "logits", shape)
+
+
+def test_it_is_zero_where_nothing_counts():
+    logits = torch.randn(2, 1, 4, 4, requires_grad=True)
+    no_clicks = Prompts(torch.zeros(2, 0, 2), torch.zeros(2, 0, dtype=torch.long), torch.ones(2, 4))
+    loss = clicked_loss(logits, no_clicks)
+    loss.backward()
+    assert loss == 0
+    assert not logits.grad.any()
+    nowhere = torch.zeros(2, 4, 4, dtype=torch.uint8)
+    assert iou_cross_entropy(torch.ones(2), -torch.ones(2, 1, 4, 4), nowhere) == (0, 0)
 
 
 def test_it_is_the_cross_entropy_of_clicked_pixels_alone():
@@ -211,16 +199,6 @@ def test_it_is_the_cross_entropy_of_clicked_pixels_alone():
     loss.backward()
     learnt = logits.grad[:, 0] != 0
     assert learnt.nonzero().tolist() == [[0, 0, 6], [0, 4, 2], [1, 1, 5]]
-
-
-def test_it_is_zero_without_clicks():
-    logits = torch.randn(1, 1, 4, 4, requires_grad=True)
-    loss = clicked_loss(
-        logits, Prompts(torch.zeros(1, 0, 2), torch.zeros(1, 0, dtype=torch.long), torch.ones(1, 4))
-    )
-    loss.backward()
-    assert loss == 0
-    assert not logits.grad.any()
 
 
 def test_it_is_the_cross_entropy_with_the_iou_of_counted_images():
@@ -241,10 +219,3 @@ def test_it_is_the_cross_entropy_with_the_iou_of_counted_images():
     assert quality.grad[:3].all()
     assert quality.grad[3] == 0
     assert logits.grad is None
-
-
-def test_it_is_0_where_no_image_counts():
-    loss, error = iou_cross_entropy(
-        torch.ones(2), -torch.ones(2, 1, 4, 4), torch.zeros(2, 4, 4, dtype=torch.uint8)
-    )
-    assert (loss, error) == (0, 0)

@@ -11,8 +11,7 @@ from probseg.heads import Head
 from probseg.models import Segmenter
 from support.fakes import micro_model
 from support.micro import FUSION
-from support.network_cases import prompts
-from support.recording import Recorder, Through
+from support.network_cases import Recorder, Through, prompts
 from support.refusals import refused
 from support.rows import each
 

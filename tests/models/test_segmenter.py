@@ -17,8 +17,7 @@ from probseg.models.encoded import moved_prompts
 from probseg.types import Prompts
 from support.fakes import Coarse, micro_model
 from support.micro import FUSION
-from support.network_cases import assert_all_learn, opened, prompts
-from support.recording import Recorder, Through
+from support.network_cases import Recorder, Through, assert_all_learn, opened, prompts
 from support.refusals import refused
 from support.rows import each
 

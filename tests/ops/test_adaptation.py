@@ -1,6 +1,7 @@
 """Updates of keys, value means, precisions and weights against the equations, and closed forms."""
 
 import math
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -18,13 +19,27 @@ from probseg.ops import (
     ValuePropagation,
     probabilistic_attention,
 )
-from support.mechanisms import NAMED, Mechanism, mechanisms
+from support.mechanisms import Mechanism, mechanisms
 from support.ops_cases import draw
 from support.oracle import equations
 from support.rows import each, pairwise
 
+FAR = Mechanism((2, 2, 6, 5), theta="tensor", gamma="tensor", iterations=(-1, 4, 1), fixed="all")
+"""Fixed tokens whose products with each other are (V = 4) or are not (V = 1) written out."""
 
-def assert_equals_the_equations(mechanism: Mechanism) -> None:
+
+@given(mechanisms())
+@example(Mechanism((2, 2, 5, 4), gamma="tensor", dirichlet="tensor", masked=True))
+@example(Mechanism((1, 1, 1, 1), gamma="float", dirichlet="float", prior="magnitude"))
+@example(Mechanism((2, 1, 1, 4), gamma="float", dirichlet="one", theta=0.0))
+@example(Mechanism((2, 2, 5, 1), gamma="tensor", dirichlet="one", theta=0.0))
+@example(Mechanism((1, 2, 4, 5), prior="distance", dirichlet="float", iterations=(3, 3, 3)))
+@example(Mechanism(prior="magnitude", theta=0.0, gamma="one", iterations=(3, -1, 1)))
+@example(Mechanism(prior="full", alpha="heads", mean="previous", iterations=(3, -1, 1)))
+@example(Mechanism(gamma="none", dirichlet="one", fixed="none", iterations=(-1, 1, 1)))
+@example(replace(FAR, channels=(3, 1), prior="magnitude", mean="previous", dirichlet="tensor"))
+@example(replace(FAR, channels=(3, 4), prior="full", theta=0.0, gamma="none", beta="heads"))
+def test_everything_at_once_equals_the_equations(mechanism):
     result, wanted = mechanism.call(), equations(**mechanism.arguments())
     close = {"rtol": 1e-9, "atol": 1e-10}
     for name in ("values", "keys", "unit_values", "query_precision", "value_precision"):
@@ -41,144 +56,25 @@ def assert_equals_the_equations(mechanism: Mechanism) -> None:
         torch.testing.assert_close(prior.expand_as(wanted.prior), wanted.prior, **close)
 
 
-@given(mechanisms())
-@example(Mechanism((2, 2, 5, 4), gamma="tensor", dirichlet="tensor", masked=True))
-@example(Mechanism((1, 1, 1, 1), gamma="float", dirichlet="float", prior="magnitude"))
-@example(Mechanism((2, 1, 1, 4), gamma="float", dirichlet="one", theta=0.0))
-@example(Mechanism((2, 2, 5, 1), gamma="tensor", dirichlet="one", theta=0.0))
-@example(Mechanism((1, 2, 4, 5), prior="distance", dirichlet="float", iterations=(3, 3, 3)))
-def test_everything_at_once_equals_the_equations(mechanism):
-    assert_equals_the_equations(mechanism)
-
-
-@each(
-    ("prior", "mean", "alpha"),
-    [
-        ("magnitude", "initial", "float"),
-        ("key_magnitude", "previous", "heads"),
-        ("uniform", "initial", "scalar"),
-        ("unit", "previous", "float"),
-        ("full", "initial", "heads"),
-    ],
-)
-def test_query_precisions_follow_the_keys(prior, mean, alpha):
-    for iterations in (1, 3):
-        for theta, gamma in ((0.0, "one"), (0.7, "tensor")):
-            assert_equals_the_equations(
-                Mechanism(
-                    prior=prior,
-                    alpha=alpha,
-                    mean=mean,
-                    theta=theta,
-                    gamma=gamma,
-                    iterations=(iterations, -1, 1),
-                )
-            )
-
-
-@each("fixed", ["ragged", "none", "all", "one"])
-@each("prior", [*NAMED, "heads", "pair"])
-def test_value_precisions_and_weights_follow_the_fixed_values(prior, fixed):
-    for beta, initial in (("float", False), ("heads", True)):
-        assert_equals_the_equations(
-            Mechanism(
-                prior=prior,
-                beta=beta,
-                gamma="tensor",
-                dirichlet="tensor",
-                fixed=fixed,
-                iterations=(1, 3, 2),
-                initial=initial,
-                masked=True,
-            )
-        )
-
-
-@each("width", [1, 4])
-@each("mean", ["initial", "previous"])
-@each(("prior", "beta"), [("magnitude", "heads"), ("full", "float")])
-def test_values_propagate_as_in_the_equations(prior, beta, mean, width):
-    """Four to six fixed tokens, whose products with each other are or are not written out."""
-    for gamma, dirichlet, theta in (
-        ("none", "none", 0.0),
-        ("none", "tensor", 0.7),
-        ("tensor", "none", "tensor"),
-        ("tensor", "tensor", 0.0),
-    ):
-        assert_equals_the_equations(
-            Mechanism(
-                sizes=(2, 2, 6, 5),
-                channels=(3, width),
-                prior=prior,
-                beta=beta,
-                mean=mean,
-                theta=theta,
-                gamma=gamma,
-                dirichlet=dirichlet,
-                iterations=(-1, 4, 1),
-                fixed="all",
-                masked=True,
-            )
-        )
-
-
-def one_unit(*, tokens: int, clicked: int, **update: object) -> ProbabilisticAttention:
-    """A unit that has all responsibility, D = 3 and V = 2."""
-    return probabilistic_attention(
-        draw(1, 1, tokens, 3),
+def test_a_single_unit_fits_a_gaussian_to_all_tokens_and_another_to_the_fixed_ones():
+    queries, fixed = draw(1, 1, 6, 3), draw(1, 1, 6, 2, seed=3)
+    result = probabilistic_attention(
+        queries,
         draw(1, 1, 1, 3, seed=1),
         draw(1, 1, 1, 2, seed=2),
         value_precision=0.3,
         key_adaptation=KeyAdaptation(1, 0.0, precision_prior=GammaPrior(2.0, 0.5)),
-        value_propagation=ValuePropagation(1, 0.0, **update),
-        fixed_values=draw(1, 1, tokens, 2, seed=3),
-        fixed_mask=torch.arange(tokens).lt(clicked).unsqueeze(0),
+        value_propagation=ValuePropagation(1, 0.0, precision_prior=GammaPrior(1.7, 0.9)),
+        fixed_values=fixed,
+        fixed_mask=torch.arange(6).lt(4).unsqueeze(0),
     )
-
-
-def test_a_single_unit_fits_a_gaussian_to_all_tokens_and_another_to_the_fixed_ones():
-    result = one_unit(tokens=6, clicked=4, precision_prior=GammaPrior(1.7, 0.9))
-    queries, fixed = draw(1, 1, 6, 3)[0, 0], draw(1, 1, 6, 2, seed=3)[0, 0, :4]
+    queries, fixed = queries[0, 0], fixed[0, 0, :4]
     torch.testing.assert_close(result.keys[0, 0, 0], queries.mean(0))
     torch.testing.assert_close(result.unit_values[0, 0, 0], fixed.mean(0))
     scatter = queries.var(0, correction=0).sum() * 6
     assert result.query_precision.item() == pytest.approx((2 + 9 - 1) / (0.5 + scatter / 2))
     scatter = fixed.var(0, correction=0).sum() * 4  # and V / 2 for each, where Eq. 37 has d / 2
     assert result.value_precision.item() == pytest.approx((1.7 + 4 - 1) / (0.9 + scatter / 2))
-
-
-def test_a_strong_gamma_prior_has_its_mode():
-    strong = GammaPrior(1 + 3e12, 1e12)
-    result = one_unit(tokens=6, clicked=4, precision_prior=strong)
-    assert result.value_precision.item() == pytest.approx(3.0)
-
-
-def test_a_strong_dirichlet_prior_has_its_mode():
-    mechanism = Mechanism(gamma="none", iterations=(-1, 1, 1), fixed="all")
-    theta = torch.tensor([2.0, 3.0, 1.5, 4.0]).double()
-    arguments = mechanism.arguments()
-    propagation = ValuePropagation(1, dirichlet_prior=DirichletPrior(1 + 1e12 * theta))
-    result = mechanism.call(value_propagation=propagation)
-    wanted = (theta / theta.sum()).log().expand(2, 2, 4)
-    torch.testing.assert_close(result.log_prior, wanted)
-    assert arguments["fixed_mask"].all()
-
-
-def test_weights_change_the_read_out_of_all_tokens():
-    mechanism = Mechanism(prior="pair", dirichlet="float", gamma="none", sizes=(1, 2, 5, 4))
-    result = mechanism.call(value_iterations=1)
-    assert result.log_prior.shape == (1, 2, 4)
-    torch.testing.assert_close(result.log_prior.exp().sum(-1), torch.ones(1, 2).double())
-    again = probabilistic_attention(
-        mechanism.arguments()["queries"],
-        result.keys,
-        result.unit_values,
-        query_precision=result.query_precision,
-        value_precision=result.value_precision,
-        log_prior=result.log_prior,
-    )
-    torch.testing.assert_close(again.values, result.values)
-    torch.testing.assert_close(again.log_evidence, result.log_evidence)
 
 
 def test_values_propagate_under_the_prior_of_their_own_image():
@@ -200,15 +96,6 @@ def test_values_propagate_under_the_prior_of_their_own_image():
         ).unit_values
 
     torch.testing.assert_close(propagated(slice(2))[1:], propagated(slice(1, 2)))
-
-
-@each("prior", ["magnitude", "unit", "pair", "several"])
-def test_no_iterations_leave_a_prior_of_pairs_as_it_is(prior):
-    mechanism = Mechanism(prior=prior, gamma="float", dirichlet="float", iterations=(1, 0, 2))
-    without = mechanism.call(value_propagation=ValuePropagation(0))
-    result = mechanism.call()
-    torch.testing.assert_close(result.values, without.values)
-    torch.testing.assert_close(result.log_evidence, without.log_evidence)
 
 
 @each("prior", ["magnitude", "uniform"])
@@ -261,18 +148,6 @@ def test_a_flat_dirichlet_prior_and_a_hidden_unit_give_finite_gradients(kind):
     assert (result.log_prior[:, :, 2] == -inf).all()
     (gradient,) = torch.autograd.grad(result.values.sum() + result.log_evidence.sum(), queries)
     assert gradient.isfinite().all()
-
-
-def test_weights_without_any_count_are_uniform():
-    mechanism = Mechanism(
-        prior="unit",
-        gamma="none",
-        dirichlet="one",
-        fixed="none",
-        iterations=(-1, 1, 1),
-    )
-    result = mechanism.call()
-    torch.testing.assert_close(result.log_prior, torch.full((2, 2, 4), -math.log(4)).double())
 
 
 ROUNDING = 1e-10
@@ -338,32 +213,15 @@ class Keys:
         return total + log_prior_of_means(keys, self.keys, theta)
 
 
-GAMMAS = [None, GammaPrior(2.0, 3.0), GammaPrior(1.0, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("theta", "mean", "gamma"), pairwise([0.0, 0.8, 20.0], ["initial", "previous"], GAMMAS)
-)
-def test_key_adaptation_never_descends(theta, mean, gamma):
-    for seed in (0, 10, 20):
-        case = Keys(seed, theta, mean, gamma)
-        path = torch.stack([case.objective(*case.adapted(t)) for t in range(7)])
-        assert path[-1] > path[0] + 1e-2
-        assert path.diff().min() > -ROUNDING
-
-
-@pytest.mark.parametrize("gamma", GAMMAS[:2], ids=["fixed", "gamma"])
-@pytest.mark.parametrize(("theta", "mean"), [(0.8, "initial"), (0.0, "initial"), (0.3, "previous")])
-def test_key_adaptation_stops_at_a_mode(theta, mean, gamma):
+@each("gamma", [None, GammaPrior(2.0, 3.0)])
+@each(("theta", "mean"), [(0.8, "initial"), (0.0, "initial"), (0.3, "previous")])
+def test_key_adaptation_climbs_to_a_mode(theta, mean, gamma):
     """Of the posterior for the initial mean, of the likelihood for the previous one."""
     case = Keys(3, theta, mean, gamma)
-    start = case.keys.requires_grad_(), case.alpha.requires_grad_()
-    slope = torch.autograd.grad(case.objective(*start), start)
-    assert slope[0].abs().max() > 0.1  # there is something to climb
-    with torch.no_grad():
-        top = case.adapted(600)
-    keys, alpha = (x.clone().requires_grad_() for x in top)
-    case.keys = case.keys.detach()
+    path = torch.stack([case.objective(*case.adapted(t)) for t in range(7)])
+    assert path[-1] > path[0] + 1e-2
+    assert path.diff().min() > -ROUNDING
+    keys, alpha = (x.clone().requires_grad_() for x in case.adapted(600))
     d_keys, d_alpha = torch.autograd.grad(case.objective(keys, alpha), (keys, alpha))
     assert d_keys.abs().max() < 1e-6
     assert gamma is None or d_alpha.abs().max() < 1e-6
@@ -454,16 +312,11 @@ UPDATES = {
 
 
 @each("update", UPDATES.values())
-def test_value_propagation_never_descends(update):
-    for seed in range(0, 60, 10):
-        path = Values(seed, **update).path(7)
-        assert path[-1] > path[0] + 1e-2
-        assert path.diff().min() > -ROUNDING
-
-
-@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
-def test_value_propagation_stops_at_a_mode(update):
+def test_value_propagation_climbs_to_a_mode(update):
     case = Values(5, **update)
+    path = case.path(7)
+    assert path[-1] > path[0] + 1e-2
+    assert path.diff().min() > -ROUNDING
     result = case.adapted(500)
     state = result.unit_values[0, 0], result.value_precision[0, 0]
     log_pi = case.log_pi[case.clicked]
@@ -499,18 +352,6 @@ def log_density(case: Values, values: Tensor) -> Tensor:
         case.log_pi, case.queries, case.keys, case.alpha, values, 2 * case.values, case.beta
     )
     return joint.logsumexp(-1)
-
-
-@each("seed", range(0, 50, 10))
-def test_value_inference_never_descends(seed):
-    path = [log_density(inference(seed, 1)[1], inference(seed, 1)[1].fixed)]
-    for iterations in range(1, 9):
-        result, case = inference(seed, iterations)
-        torch.testing.assert_close(result.log_evidence[0, 0], path[-1])  # of what was put in
-        path.append(log_density(case, result.values[0, 0]))
-    climb = torch.stack(path).diff(dim=0)
-    assert climb.min() > -ROUNDING
-    assert climb.sum(0).min() > 1e-3
 
 
 def slope_at(case: Values, values: Tensor) -> Tensor:

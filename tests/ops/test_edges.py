@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probseg.family.hard import posterior_divergence, posterior_entropy, sample_edges
-from probseg.family.kernels import additive_edges
 from probseg.family.low_rank import BasesEdges
-from probseg.ops import FactoredPosition, FullPosition, attend, probabilistic_attention
-from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
-from probseg.ops.priors import DistancePrior, WindowPrior
+from probseg.ops import FactoredPosition, probabilistic_attention
+from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges
+from probseg.ops.priors import WindowPrior
 from support.ops_cases import draw
 from support.refusals import refused
 from support.rows import each, pairwise
@@ -62,14 +61,6 @@ def test_some_rows_are_a_part_of_all(kind):
     whole = edges.log_probability(ALL)
     for rows in (slice(0, 3), slice(3, 7), slice(6, 7)):
         torch.testing.assert_close(edges.log_probability(rows), whole[:, :, rows])
-
-
-def test_far_bases_underflow_without_harm():
-    """No token has a probability above 1e-300 for the second base, whose shares still add up."""
-    tokens = torch.cat([draw(1, 1, 5, 1) + 900, torch.ones(1, 1, 5, 1)], -1)
-    bases = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]], dtype=torch.float64)
-    log_p = BasesEdges(tokens, bases).log_probability(ALL)
-    torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(1, 1, 5, dtype=torch.float64))
 
 
 def test_a_query_that_sees_nothing():
@@ -124,46 +115,6 @@ def test_hidden_units_have_finite_gradients(kind, hidden, known):
     assert torch.autograd.gradcheck(lambda t, u: known(kind(t, u, mask)), (tokens, units))
 
 
-@pytest.mark.parametrize(
-    "known",
-    [posterior_entropy, lambda edges: posterior_divergence(edges, edges), sample_edges],
-)
-def test_what_rows_share_is_computed_once(known, monkeypatch):
-    monkeypatch.setattr("probseg.ops.edges.TILE", 12)  # several blocks of rows
-    original, calls = SoftmaxEdges.log_probability, []
-
-    def counted(edges: SoftmaxEdges, rows: slice) -> Tensor:
-        calls.append(rows)
-        return original(edges, rows)
-
-    monkeypatch.setattr(SoftmaxEdges, "log_probability", counted)
-    edges = BasesEdges(draw(1, 2, 6, 3), draw(1, 2, 2, 3, seed=1))
-    known(edges)
-    assert len(calls) == (2 if known not in (posterior_entropy, sample_edges) else 1)
-    prepared = edges.prepared()
-    assert prepared.shape == edges.shape
-    values = draw(1, 2, 6, 2)
-    assert torch.equal(prepared.expect(values), edges.expect(values))
-
-
-def test_blocks_of_rows_have_the_numbers_of_a_tile(monkeypatch):
-    monkeypatch.setattr("probseg.ops.edges.TILE", 240)
-    queries, keys = draw(1, 2, 12, 5), draw(1, 2, 12, 5, seed=1)
-
-    def sizes(*posteriors: EdgePosterior) -> list[int]:
-        return [rows.stop - rows.start for rows in row_blocks(*posteriors)]
-
-    plain = SoftmaxEdges(queries, keys)
-    assert sizes(plain) == [10, 2]
-    additive = additive_edges(queries, keys, draw(2, 5))  # 10 numbers for each pair
-    assert sizes(additive) == sizes(plain, additive) == sizes(additive, plain) == [1] * 12
-    window = SoftmaxEdges(queries, keys, WindowPrior.on_map(3, 4, 1))  # 2 coordinates
-    assert sizes(window) == [5, 5, 2]
-    assert sizes(SoftmaxEdges(queries[:, :, :0], keys)) == [0]
-    tables = FullPosition(draw(5, 7, 5))  # 8 numbers for each pair; rows of 4 pixels cost as one
-    assert sizes(gaussian_edges(queries, keys, position=tables)) == [4, 4, 4]
-
-
 @pytest.mark.parametrize("kind", [SoftmaxEdges, BasesEdges])
 def test_values_have_no_more_digits_than_queries(kind):
     queries, keys = draw(1, 1, 4, 2).float(), draw(1, 1, 4, 2, seed=1).float()
@@ -174,14 +125,8 @@ def test_values_have_no_more_digits_than_queries(kind):
         kind(queries.bfloat16(), keys.bfloat16()).expect(draw(1, 1, 4, 3).float())
 
 
-def test_defaults_of_gaussian_edges_are_standard_attention():
-    queries, keys, values = draw(2, 2, 5, 4), draw(2, 2, 6, 4, seed=1), draw(2, 2, 6, 3, seed=2)
-    expected = torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
-    torch.testing.assert_close(gaussian_edges(queries, keys).expect(values), expected)
-
-
 @each("log_prior", ["magnitude", "key_magnitude", "uniform", draw(6, seed=9)])
-@each("precision", [0.4, draw(2, 2, 1).exp(), draw(2, 2, 6).exp()])
+@each("precision", [0.5, draw(2, 2, 1).exp(), draw(2, 2, 6).exp()])
 def test_gaussian_edges_are_those_of_probabilistic_attention(log_prior, precision):
     queries, keys, values = draw(2, 2, 5, 4), draw(2, 2, 6, 4, seed=1), draw(2, 2, 6, 3, seed=2)
     mask = torch.where(draw(5, 6, seed=3) > -1, 0.0, -math.inf)
@@ -224,19 +169,6 @@ def test_windows_see_squares(height, width, radius):
     for i in range(height * width):
         score = prior.score(zero, zero, torch.tensor(i), zero)
         assert (score == 0.0) == seen[i, 0]
-
-
-@pytest.mark.parametrize("backend", ["reference", "chunked"])
-def test_a_window_is_a_prior_like_others(backend):
-    queries, keys, values = draw(1, 2, 12, 4), draw(1, 2, 12, 4, seed=1), draw(1, 2, 12, 3, seed=2)
-    window = WindowPrior.on_map(3, 4, 1)
-    fading = DistancePrior.on_map(3, 4, torch.tensor(2.0, dtype=torch.float64))
-    y, x = torch.arange(12) // 4, torch.arange(12) % 4
-    near = ((y[:, None] - y).abs() <= 1) & ((x[:, None] - x).abs() <= 1)
-    distance = ((y[:, None] - y) ** 2 + (x[:, None] - x) ** 2).double().sqrt()
-    logits = (queries @ keys.mT - distance / 2).masked_fill(~near, -math.inf)
-    found = attend(queries, keys, values, log_prior=(window, fading), backend=backend)
-    torch.testing.assert_close(found.values, softmax_rows(logits) @ values)
 
 
 @each(

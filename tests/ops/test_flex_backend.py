@@ -32,7 +32,6 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="compiles 
 
 Sizes = tuple[int, int, int, int, int, int]  # (B, G, N, M, D, V)
 Leaves = dict[str, Tensor]
-SIZES = (2, 3, 5, 7, 4, 6)
 
 
 def make_leaves(kind: str, sizes: Sizes) -> tuple[Leaves, set[str]]:
@@ -114,65 +113,27 @@ def uncompiled(monkeypatch):
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize(
-    ("kind", "primitive"),
+    ("kind", "primitive", "tokens", "scale"),
     [
-        ("none", "attend"),
-        ("row", "assign"),
-        ("constant", "assign"),
-        ("unit and pair", "attend"),
-        ("unit and pair", "assign"),
-        ("distance", "attend"),
-        ("distances and unit", "attend"),
-        ("distances and unit", "assign"),
+        ("none", "attend", (5, 7), 0.7),
+        ("none", "assign", (5, 7), -1.0),
+        ("row", "assign", (5, 7), 0.7),
+        ("constant", "assign", (5, 7), 0.7),
+        ("unit and pair", "attend", (5, 7), 0.7),
+        ("unit and pair", "assign", (5, 7), 0.5),
+        ("unit and pair", "attend", (1, 4), 0.7),
+        ("unit and pair", "assign", (4, 1), 0.7),
+        ("unit and pair", "assign", (1, 1), 0.7),
+        ("distance", "attend", (5, 7), 0.7),
+        ("distances and unit", "attend", (5, 7), 0.7),
+        ("distances and unit", "assign", (5, 7), 0.7),
     ],
 )
-def test_equals_reference(primitive, kind):
-    expected = evaluate(reference, primitive, kind, SIZES)
-    found = evaluate(flex, primitive, kind, SIZES)
+def test_equals_reference(kind, primitive, tokens, scale):
+    sizes = (2, 3, *tokens, 4, 6)
+    expected = evaluate(reference, primitive, kind, sizes, scale=scale)
+    found = evaluate(flex, primitive, kind, sizes, scale=scale)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_hidden_rows_and_columns_are_reached():
-    """The case of the comparison above does hold a query and a key that see nothing."""
-    attended = evaluate(flex, "attend", "unit and pair", SIZES)
-    assigned = evaluate(flex, "assign", "unit and pair", SIZES)
-    assert (attended["log sum"][:, :, 1] == -inf).all()
-    assert (attended["average"][:, :, 1] == 0).all()
-    assert (assigned["log sum"][:, :, 2] == -inf).all()
-    assert (assigned["average"][:, :, 2] == 0).all()
-    for results in (attended, assigned):
-        gradients = [tensor for name, tensor in results.items() if name.startswith("gradient")]
-        assert all(gradient.isfinite().all() for gradient in gradients)
-
-
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize(
-    ("tokens", "primitive"), [((1, 4), "attend"), ((4, 1), "assign"), ((1, 1), "assign")]
-)
-def test_few_tokens(primitive, tokens):
-    sizes = (2, 1, *tokens, 3, 2)
-    expected = evaluate(reference, primitive, "unit and pair", sizes)
-    found = evaluate(flex, primitive, "unit and pair", sizes)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_scales_are_not_compiled_as_variables():
-    for scale in (0.5, -1.0):
-        found = evaluate(flex, "assign", "none", SIZES, scale=scale)
-        expected = evaluate(reference, "assign", "none", SIZES, scale=scale)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_positions_in_single_precision():
-    """The default positions of a prior on a map, with logits in double precision."""
-    q, k, v = draw(1, 2, 6, 3), draw(1, 2, 6, 3, seed=1), draw(1, 2, 6, 2, seed=2)
-    terms = (DistancePrior.on_map(2, 3, 1.7),)
-    expected = reference.attend(q, k, v, terms, 1.0)
-    # The distances are taken in single precision there, too, but by another formula.
-    torch.testing.assert_close(flex.attend(q, k, v, terms, 1.0), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("primitive", [attend, assign])

@@ -1,6 +1,5 @@
 """The whole of probabilistic_attention: gradients, backends, symmetries and known limits."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops import BackendError, KeyAdaptation, probabilistic_attention
-from support.mechanisms import Mechanism, mapped, mechanisms, results, tensors_of, with_tensors
+from probseg.ops import BackendError, probabilistic_attention
+from support.mechanisms import Mechanism, mechanisms, results, tensors_of, with_tensors
 from support.ops_cases import draw, tiles_of
 from support.rows import each
 
@@ -134,75 +133,6 @@ def test_backends_agree_or_refuse_for_a_documented_reason(case, backend, gradien
     assert all(not tensor.isnan().any() for tensor in found[0])
 
 
-# --- Symmetries ---
-
-SYMMETRIC = mechanisms(theta="tensor").filter(lambda case: not case.masked)
-
-
-def permuted(arguments: dict, case: Mechanism, rows: Tensor, columns: Tensor) -> dict:
-    """Put queries and units into another order."""
-    m = case.sizes[3]
-    places = {
-        **dict.fromkeys(("queries", "initial_values", "fixed_values"), rows),
-        **dict.fromkeys(("keys", "values"), columns),
-    }
-    found = {name: x[:, :, places[name]] if name in places else x for name, x in arguments.items()}
-    if "fixed_mask" in found:
-        found["fixed_mask"] = found["fixed_mask"][:, rows]
-    units = {"query_precision", "value_precision", "key_adaptation", "value_propagation"}
-    for name in units & found.keys():
-        found[name] = mapped(found[name], lambda x: x[..., columns] if x.shape[-1:] == (m,) else x)
-    prior = found["log_prior"]
-    if isinstance(prior, Tensor):
-        prior = prior[..., columns]
-        found["log_prior"] = prior[..., rows, :] if case.prior in ("pair", "full") else prior
-    return found
-
-
-@given(SYMMETRIC, st.randoms(use_true_random=False))
-def test_the_order_of_queries_and_units_does_not_matter(case, random):
-    if case.prior in ("distance", "several") or case.gamma == "one":
-        case = replace(case, prior="unit", gamma="tensor")
-    _, _, n, m = case.sizes
-    case = replace(case, sizes=(*case.sizes[:2], n, max(m, 2)))  # theta has a size of 1
-    rows, columns = (torch.tensor(random.sample(range(size), size)) for size in (n, case.sizes[3]))
-    straight = case.call()
-    shuffled = probabilistic_attention(**permuted(case.arguments(), case, rows, columns))
-    for name, wanted in results(straight).items():
-        order = rows if name in ("values", "log_evidence") else columns
-        dim = 2
-        if name == "log_prior" and wanted.ndim == 4:
-            wanted, order, dim = wanted[:, :, rows], columns, 3
-        torch.testing.assert_close(
-            getattr(shuffled, name), wanted.index_select(dim, order), rtol=1e-8, atol=1e-9
-        )
-
-
-@given(mechanisms())
-def test_images_do_not_see_each_other(case):
-    case = replace(case, sizes=(2, *case.sizes[1:]))
-    whole, arguments = results(case.call()), case.arguments()
-    for i in range(2):
-        part = mapped(arguments, lambda x, i=i: x[i : i + 1] if x.ndim >= 3 else x)
-        if "fixed_mask" in part:
-            part["fixed_mask"] = part["fixed_mask"][i : i + 1]
-        single = results(probabilistic_attention(**part))
-        for name, tensor in single.items():
-            torch.testing.assert_close(tensor, whole[name][i : i + 1], msg=name)
-
-
-@given(mechanisms(gamma="tensor", dirichlet="tensor", theta="tensor"))
-def test_the_layout_in_memory_changes_nothing_and_arguments_stay(case):
-    arguments = case.arguments()
-    strided = mapped(arguments, lambda x: torch.stack([x, x], dim=-1)[..., 0])
-    before = [tensor.clone() for tensor in tensors_of(strided)]
-    for backend in ("reference", "chunked"):
-        result = probabilistic_attention(**strided, backend=backend)
-        straight = probabilistic_attention(**arguments, backend=backend)
-        torch.testing.assert_close(results(result), results(straight), rtol=1e-10, atol=1e-11)
-    assert all(map(torch.equal, tensors_of(strided), before))
-
-
 # --- Mechanisms that it contains ---
 
 BACKENDS = ("reference", "chunked", "sdpa", "auto")
@@ -215,16 +145,3 @@ def test_defaults_are_standard_attention_in_single_precision(n, m, backend):
     wanted = F.scaled_dot_product_attention(q, k, v)
     result = probabilistic_attention(q, k, v, backend=backend)
     torch.testing.assert_close(result.values, wanted, rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@each(("n", "m"), [(1, 1), (1, 5), (7, 1), (37, 53), (300, 300)])
-def test_maximum_likelihood_keys_are_doubly_normalised_attention(n, m, backend):
-    """One update: the row softmax, normalised once more over the queries, averages these."""
-    q, k, v = (draw(2, 3, s, 8, seed=i).float() for i, s in enumerate((n, m, m)))
-    weights = (q.double() @ k.double().mT / math.sqrt(8)).softmax(dim=-1)
-    keys = (weights / weights.sum(dim=-2, keepdim=True)).mT @ q.double()
-    read_out = (q.double() @ keys.mT / math.sqrt(8)).softmax(dim=-1) @ v.double()
-    result = probabilistic_attention(q, k, v, key_adaptation=KeyAdaptation(), backend=backend)
-    torch.testing.assert_close(result.keys.double(), keys, rtol=0, atol=2e-6)
-    torch.testing.assert_close(result.values.double(), read_out, rtol=0, atol=2e-6)

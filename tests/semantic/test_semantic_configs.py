@@ -14,7 +14,6 @@ from probseg.paths import configs_dir
 from probseg.semantic import SEMANTIC_DATASETS, SemanticEvaluation, semantic_variant
 from probseg.tasks import PolynomialDecay
 from probseg.zoo.store import save
-from support.documented import commands, rows
 from support.drawn_semantic import (
     write_camvid,
     write_coco_stuff10k,
@@ -22,7 +21,7 @@ from support.drawn_semantic import (
     write_pascal_context,
     write_voc_segmentation,
 )
-from support.experiments import options_of, part_of
+from support.experiments import commands, options_of, part_of, rows
 from support.rows import each
 from support.runs import QUIET, SMALL, camvid_fit, command, finished, is_semantic, only_made
 

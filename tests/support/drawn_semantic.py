@@ -47,14 +47,7 @@ def semantic_batch(images: Tensor, labels: Tensor) -> SemanticBatch:
 
 
 class FakeStreets(SemanticDataset):
-    """A data set in memory.
-
-    Args:
-        length: Number of photographs.
-        size: `(H, W)` of the photographs.
-        name: Name of the data set.
-        classes: Names of the classes.
-    """
+    """A data set in memory."""
 
     def __init__(
         self,
@@ -133,13 +126,7 @@ def write_pascal_context(root: Path, images: int = 3, size: tuple[int, int] = (3
 
 
 def coco_numbers(labels: Pixels, first: int, ignored: int) -> Pixels:
-    """Turn numbers of the 171 classes into COCO's numbers of 182 categories.
-
-    Args:
-        labels: Class numbers, 255 where ignored.
-        first: Number of the category "person": 1 in COCO-Stuff 10k and 0 in 164k.
-        ignored: Number of the pixels without label.
-    """
+    """Turn numbers of the 171 classes into COCO's of 182 categories, of which "person" is first."""
     used = [category for category in range(1, 183) if category not in UNUSED_COCO]
     result = np.full_like(labels, ignored)
     for number, category in enumerate(used):

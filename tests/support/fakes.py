@@ -33,11 +33,9 @@ def with_source(kind, **changes):
 def draw_scene(
     height: int = 48, width: int = 64, objects: int = 1, seed: int = 0
 ) -> tuple[Pixels, Pixels]:
-    """Draw coloured ellipses on a grey, noisy ground.
+    """Draw coloured ellipses, which do not touch, on a grey, noisy ground.
 
-    Returns:
-        An RGB image `(H, W, 3)` and a mask `(H, W)` with the numbers 1, 2, ... from left to
-        right; the ellipses do not touch.
+    The image is RGB `(H, W, 3)`, the mask `(H, W)` has their numbers 1, 2, ... from left to right.
     """
     random = np.random.default_rng(seed)
     image = random.integers(90, 130, (height, width, 3), dtype=np.uint8)
@@ -74,13 +72,7 @@ class Coarse(FPNDecoder):
 
 
 class FakeObjects(InteractiveDataset):
-    """A data set in memory, every object on an image of its own.
-
-    Args:
-        length: Number of objects.
-        size: `(H, W)` of the images.
-        name: Name of the data set.
-    """
+    """A data set in memory, every object on an image of its own."""
 
     def __init__(
         self, length: int = 4, size: tuple[int, int] = (48, 64), name: str = "fakes"
@@ -112,18 +104,8 @@ def write_folder(
 ) -> Path:
     """Write `images/` and `masks/`.
 
-    Args:
-        root: The folder that will hold both.
-        images: Number of photographs `photo0`, `photo1`, ...
-        objects: Number of objects on each.
-        style: `"ids"`: one mask per photograph with the numbers of its objects;
-            `"files"`: one mask `<stem>_<n>.png` per object, with 0 and 1;
-            `"black_and_white"`: one mask per photograph with 0 and 255.
-        size: `(H, W)` of the photographs.
-        suffix: File format of the photographs.
-
-    Returns:
-        The root.
+    A photograph has one mask with the numbers of its objects ("ids"), one with 0 and 1 for each of
+    them, `<stem>_<n>.png` ("files"), or one with 0 and 255.
     """
     for i in range(images):
         image, labels = draw_scene(*size, objects, seed=i)

@@ -75,39 +75,19 @@ def results(result: ProbabilisticAttention) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A call, drawn from a seed.
+    """A call, drawn from a seed."""
 
-    Args:
-        sizes: `(B, G, N, M)`.
-        channels: `(D, V)`.
-        prior: One of `PRIORS`.
-        alpha: One of `PRECISIONS`, or "default".
-        beta: One of `PRECISIONS`.
-        theta: Prior precision of the means, "tensor" or a float.
-        gamma: Parameters of both Gamma priors: "none", "float", "one" (the smallest shape, of
-            the query precisions only) or "tensor".
-        dirichlet: "none", "float", "one" (the smallest concentration) or "tensor".
-        mean: `prior_mean`.
-        iterations: Of keys, of value means and of the read-out; -1 switches an adaptation off.
-        fixed: Which tokens are, one of `FIXED`.
-        initial: Whether there are initial values.
-        masked: Whether some pairs are hidden.
-        clamp: `clamp_fixed`.
-        seed: Of all numbers.
-        given: Of the value propagation.
-    """
-
-    sizes: tuple[int, int, int, int] = (2, 2, 5, 4)
-    channels: tuple[int, int] = (3, 2)
-    prior: str = "uniform"
-    alpha: str = "float"
-    beta: str = "float"
-    theta: float | str = 0.7
-    gamma: str = "float"
-    dirichlet: str = "none"
+    sizes: tuple[int, int, int, int] = (2, 2, 5, 4)  # (B, G, N, M)
+    channels: tuple[int, int] = (3, 2)  # (D, V)
+    prior: str = "uniform"  # one of `PRIORS`
+    alpha: str = "float"  # one of `PRECISIONS`, or "default"
+    beta: str = "float"  # one of `PRECISIONS`
+    theta: float | str = 0.7  # prior precision of the means, "tensor" or a float
+    gamma: str = "float"  # "none", "float", "one" (smallest shape of alpha's prior) or "tensor"
+    dirichlet: str = "none"  # "none", "float", "one" (the smallest concentration) or "tensor"
     mean: str = "initial"
-    iterations: tuple[int, int, int] = (2, 2, 2)
-    fixed: str = "ragged"
+    iterations: tuple[int, int, int] = (2, 2, 2)  # of keys (-1: none), values (same) and read-out
+    fixed: str = "ragged"  # one of `FIXED`
     initial: bool = False
     masked: bool = False
     clamp: bool = False

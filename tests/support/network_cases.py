@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention import ATTENTIONS, build_attention
+from probseg.backbones import Backbone
+from probseg.heads import Decoder, DecoderMaps
 from probseg.semantic import EMAU
 from probseg.types import FeatureInfo, Prompts
 
@@ -68,3 +70,30 @@ def assert_described(backbone: nn.Module, image: Tensor) -> None:
     height, width = image.shape[-2:]
     for own, channels, stride in zip(backbone(image), *backbone.features[:2], strict=True):
         assert own.shape == (len(image), channels, -(-height // stride), -(-width // stride))
+
+
+class Recorder(Backbone):
+    """Keeps what it is given, as `seen`, and hands the maps of the prompts on."""
+
+    mean = (0.5, 0.25, 0.125)
+    std = (0.5, 0.25, 0.5)
+
+    def __init__(self, maps: int = 3) -> None:
+        super().__init__()
+        self.features = FeatureInfo((maps,), (1,))
+        self.first = nn.Conv2d(3, 1, kernel_size=1)  # for the prompts to enter at
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        self.seen = x
+        return [x[:, 3:]]
+
+
+class Through(Decoder):
+    """Returns the only map as it is."""
+
+    def __init__(self, inputs: FeatureInfo) -> None:
+        super().__init__()
+        self.features = inputs
+
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
+        return DecoderMaps(maps[0])

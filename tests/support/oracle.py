@@ -177,12 +177,7 @@ def equations(
     fixed_mask: Tensor | None = None,
     clamp_fixed: bool = False,
 ) -> SimpleNamespace:
-    """Compute what `probabilistic_attention` returns, head by head.
-
-    Returns:
-        Float64 tensors of the same names, except for `prior`, the mixture weights `(b, g, n,
-        m)`, and `evidence`, both not in the log.
-    """
+    """Compute what `probabilistic_attention` returns, head by head."""
     b, g, n, d = queries.shape
     m, v = values.shape[2:]
     alpha = d**-0.5 if query_precision is None else query_precision

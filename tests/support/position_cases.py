@@ -76,40 +76,22 @@ class Derived(NamedTuple):
 
 @dataclass(frozen=True)
 class PositionCase:
-    """A call of `probabilistic_attention` with position embeddings.
+    """A call of `probabilistic_attention` with position embeddings."""
 
-    Args:
-        kind: "factored" or "full".
-        size: `(H, W)`.
-        batch: `B`.
-        heads: `G`.
-        own: Whether each head has tables of its own.
-        key_tables: Whether there are embeddings of the keys.
-        alpha: One of `ALPHAS`.
-        beta: Value precision.
-        log_prior: "magnitude" or "key_magnitude".
-        masked: Whether some pairs are hidden, among them all of one query and all of one unit.
-        value_iterations: Of the read-out.
-        key_iterations: Of the key adaptation.
-        key_prior: Precision of the prior of the keys.
-        propagations: Iterations in which fixed values propagate.
-        seed: Of all numbers.
-    """
-
-    kind: str
-    size: tuple[int, int] = (2, 3)
+    kind: str  # "factored" or "full"
+    size: tuple[int, int] = (2, 3)  # (H, W)
     batch: int = 2
     heads: int = 2
-    own: bool = True
+    own: bool = True  # tables of each head
     key_tables: bool = True
-    alpha: str = "default"
+    alpha: str = "default"  # one of `ALPHAS`
     beta: float = 0.0
-    log_prior: str = "magnitude"
-    masked: bool = False
+    log_prior: str = "magnitude"  # or "key_magnitude"
+    masked: bool = False  # some pairs, among them all of one query and all of one unit
     value_iterations: int = 1
     key_iterations: int = 0
     key_prior: float = 0.0
-    propagations: int = 0
+    propagations: int = 0  # iterations
     seed: int = 0
 
     channels = 3
@@ -185,7 +167,9 @@ class PositionCase:
         alpha = self.channels**-0.5 if alpha is None else alpha
         alpha = torch.as_tensor(alpha, dtype=torch.float64).expand(queries.shape[:-1])
         mask = self.mask() if self.masked else torch.zeros(len(count), len(count))
-        norm = _squared
+
+        def norm(vectors: Tensor) -> Tensor:
+            return vectors.square().sum(-1)
 
         def log_joint(keys: Tensor, mu: Tensor, i: int, seen: Tensor | None) -> Tensor:
             """Return `log p_i(q, [v,] u_j)`, `(B, G, M)`, with an unnormalised prior."""
@@ -281,7 +265,7 @@ def assert_same(got: Derived, wanted: Derived) -> None:
 @st.composite
 def position_cases(draw_from: st.DrawFn, kind: str) -> PositionCase:
     """Cases of all sizes and options."""
-    beta = draw_from(st.sampled_from((0.0, 0.4)))
+    beta = draw_from(st.sampled_from((0.0, 0.4)))  # without it, nothing propagates
     return PositionCase(
         kind,
         draw_from(st.sampled_from(SIZES)),
@@ -299,7 +283,3 @@ def position_cases(draw_from: st.DrawFn, kind: str) -> PositionCase:
         draw_from(st.integers(0, 2)) if beta > 0 else 0,
         draw_from(st.integers(0, 99)),
     )
-
-
-def _squared(vectors: Tensor) -> Tensor:
-    return vectors.square().sum(-1)

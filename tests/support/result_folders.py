@@ -70,15 +70,7 @@ def write_result(
     photos: Mapping[str, list[str]] | None = None,
     **metadata: Any,
 ) -> Path:
-    """Write `results.json` and `objects.csv`.
-
-    Args:
-        folder: Where to.
-        ious: By data set, shape `(objects, trials, K + 1)`; the objects are called `o00`, ...
-        protocol: How they pretend to have been made.
-        photos: Photographs by data set; one per object by default.
-        metadata: What `results.json` tells besides seed and weights.
-    """
+    """Write `results.json` and `objects.csv`, of IoUs `(objects, trials, K + 1)` by data set."""
     folder.mkdir(parents=True)
     records = []
     for dataset, values in ious.items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import faulthandler
 import functools
+import json
 import multiprocessing
 import os
 import re
@@ -127,16 +129,7 @@ def started(
 ) -> BaseProcess:
     """Start a command line in a process of its own, which has loaded everything already.
 
-    Args:
-        place: Its working directory, and where it looks for data sets. Its output goes into the
-            file `output.txt` there.
-        arguments: Verb and options.
-        prepare: Called in the process before the command.
-        script: Python file that it runs.
-        **variables: Of the environment.
-
-    Returns:
-        The process, whose exit status is that of the script.
+    It works in `place`, where its output goes into `output.txt`; `prepare` is called before it.
     """
 
     def child() -> None:
@@ -168,14 +161,7 @@ def started(
 
 
 def separately(place: Path, *arguments: object, script: Path = LAUNCHER, **variables: str) -> str:
-    """Run a command line to its end in a process of its own; return its output.
-
-    Args:
-        place: Working directory, and where data sets are.
-        *arguments: Verb and options.
-        script: Python file that it runs.
-        **variables: Of the environment.
-    """
+    """Run a command line to its end in a process of its own; return its output."""
     process = started(place, arguments, script=script, **variables)
     process.join(600)
     process.kill()
@@ -204,3 +190,32 @@ def train_two_epochs(place: Path) -> tuple[Path, Path]:
     with working_in(place):
         assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0
     return root, place / "runs" / "probseg" / "version_0"
+
+
+TEST = (
+    *("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET),
+    "--seed_everything=2",
+    *("--data.test=probseg.data.ImageMaskFolder", "--data.test.root=data"),
+)
+"""A test of random weights, which the seed fixes, on the folder `data`."""
+
+TIMES = {"first_seconds", "next_seconds"}
+
+
+def clicks(folder: Path) -> list[dict[str, str]]:
+    """Rows of `objects.csv` in their order, all columns but the time."""
+    with (folder / "objects.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row.pop("seconds") is not None for row in rows)
+    return rows
+
+
+def figures(folder: Path) -> dict[str, dict[str, Any]]:
+    """Scores of `results.json` by data set, all but the times."""
+    datasets = json.loads((folder / "results.json").read_text())["datasets"]
+    for scores in datasets.values():
+        assert scores.keys() >= TIMES
+    return {
+        name: {key: value for key, value in scores.items() if key not in TIMES}
+        for name, scores in datasets.items()
+    }

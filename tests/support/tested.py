@@ -28,14 +28,7 @@ FACTS = {
 
 
 class Tested(NamedTuple):
-    """A network and where its files are.
-
-    Args:
-        model: The network, in evaluation mode.
-        checkpoint: As `probseg fit` writes it, as far as it is read.
-        results: Paths of `results.json`.
-        data: Folder of the data sets.
-    """
+    """A network and where its files are."""
 
     model: nn.Module
     checkpoint: Path

@@ -60,14 +60,6 @@ def sees_everything(image, prompts):
     return as_logits(torch.ones(image.shape[2:], dtype=torch.bool))
 
 
-@OneStep
-def fills_the_box(image, prompts):
-    x0, y0, x1, y1 = prompts.boxes[0].int().tolist()
-    inside = torch.zeros(image.shape[2:], dtype=torch.bool)
-    inside[y0:y1, x0:x1] = True
-    return as_logits(inside)
-
-
 def paints_disks(radius: float) -> OneStep:
     """A model that believes each click within a radius, the last one most."""
 

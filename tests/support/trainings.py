@@ -42,19 +42,7 @@ def train(
     resume: Path | None = None,
     **options: Any,
 ) -> L.Trainer:
-    """Train a small network for three epochs, of boxes, random clicks and corrective ones.
-
-    Args:
-        place: Folder of the run.
-        *callbacks: Of the trainer.
-        objects: Number of objects.
-        batch_size: Crops of a batch.
-        workers: Processes that read the objects.
-        val: Objects to validate on.
-        seed: Of the global generators.
-        resume: Checkpoint to go on from.
-        **options: Of the trainer.
-    """
+    """Train a small network for three epochs, of boxes, random clicks and corrective ones."""
     L.seed_everything(seed, verbose=False)
     data = InteractiveDataModule(
         FakeObjects(objects, size=(32, 32)),

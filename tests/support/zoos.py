@@ -35,13 +35,7 @@ def network(preset: str) -> tuple[nn.Module, Description, dict[str, Any]]:
 
 
 def add_model(root: Path, name: str, **facts: Any) -> Entry:
-    """Write a model with fresh weights into a zoo, and its line into the index.
-
-    Args:
-        root: Folder of the zoo; made if need be.
-        name: `preset.tag`.
-        **facts: Fields of the line that matter.
-    """
+    """Write a model `preset.tag` with fresh weights into a zoo, and its line into the index."""
     preset = name.split(".")[0]
     model, description, changes = network(preset)
     entry = Entry(

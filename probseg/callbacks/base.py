@@ -42,7 +42,7 @@ class Evaluation(L.Callback, ABC):
     ) -> None:
         """Evaluate the samples of a batch, in the precision of the trainer."""
 
-    def setup(self, *_: object, **__: object) -> None:
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Record commit and versions now: the files may change while a training runs."""
         environment()
 

@@ -181,13 +181,15 @@ def test_a_recipe_for_a_folder_says_that_it_tests_the_held_out_part(monkeypatch)
     assert "the test has the 1 of 3 photographs of mine" in notice
 
 
-SEMANTIC = ("--config", "configs/experiment/emanet_camvid_cpu.yaml", *MICRO_EMANET)
+def test_a_model_of_classes_is_refused(capsys):
+    config = ("--config", "configs/experiment/emanet_camvid_cpu.yaml", *MICRO_EMANET, *QUIET)
+    message = usage_error(capsys, "test", *config, "--folder", "mine")
+    assert "needs photographs with a class for each pixel" in message
 
 
 @each(
     ("arguments", "words"),
     [
-        (("test", *SEMANTIC, "--folder=mine"), ["needs photographs with a class for each pixel"]),
         (("test", "--folder"), ["--folder must be given once"]),
         (("test", "--folder", "mine", "--folder=b"), ["must be given once", "'mine', 'b'"]),
         (("test", "--folder=mine", "--data.root=b"), ["--folder mine and --data.root"]),

@@ -84,6 +84,13 @@ USER_ERRORS = (
 """Errors that a user can mend; the command line shows their message without a traceback."""
 
 
+def require(right: object, name: str, expected: str, value: object, remedy: str = "") -> None:
+    """Raise a ValueError that names an argument, what it must be and what it is, unless right."""
+    if not right:
+        msg = f"`{name}` must be {expected}, got {value}{remedy and '; '}{remedy}"
+        raise ValueError(msg)
+
+
 def user_error(error: BaseException | None) -> BaseException | None:
     """Find the innermost of `USER_ERRORS` in a chain of exceptions; None if there is none.
 

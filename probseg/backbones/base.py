@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import require
 from probseg.types import FeatureInfo
 
 
@@ -134,11 +135,11 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
     """Replace the first convolution of an RGB network by a `PromptStem`, in place.
 
     Args:
-        network: Any network whose first convolution, in the order of its modules, has 3 inputs.
+        network: Any network without such a stem whose first convolution has 3 inputs.
         prompt_channels: Number of click maps that will follow the RGB channels.
 
     Raises:
-        ValueError: If no convolution of the network takes 3 channels, or it has a `PromptStem`.
+        ValueError: If the network is another.
     """
     _refuse_second_stem(network)
     for path, module in network.named_modules():
@@ -146,8 +147,8 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
             parent, _, name = path.rpartition(".")
             setattr(network.get_submodule(parent), name, PromptStem(module, prompt_channels))
             return
-    msg = f"`network` must have a convolution of 3 input channels, got a {type(network).__name__}"
-    raise ValueError(msg)
+    kind = type(network).__name__
+    require(False, "network", "one with a convolution of 3 input channels", f"a {kind}")
 
 
 def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 (see Raises)
@@ -162,28 +163,24 @@ def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 
         ValueError: If the network begins otherwise, or has a stem for prompts.
     """
     _refuse_second_stem(backbone)
-    network = getattr(backbone, "network", None)
-    names = ("conv1", "bn1", "act1")
-    conv, norm, act = (getattr(network, name, None) for name in names)
-    channels = getattr(norm, "num_features", 0)
-    if network is None or not (conv and norm and act) or channels < PromptEmbedding.CHANNELS:
-        msg = (
-            f"`prompt_stem` 'embedding' needs a network that begins with {', '.join(names)} of at "
-            f"least {PromptEmbedding.CHANNELS} channels, got a {type(backbone).__name__}; use "
-            "ResNet or HRNetV2, or prompt_stem='convolution'"
-        )
-        raise ValueError(msg)
+    network: Any = getattr(backbone, "network", None)
+    parts: list[Any] = [getattr(network, name, None) for name in ("conv1", "bn1", "act1")]
+    conv, norm, act = parts
+    require(
+        conv and act and getattr(norm, "num_features", 0) >= PromptEmbedding.CHANNELS,
+        "prompt_stem",
+        "'convolution' for a network that does not begin with conv1, bn1, act1 of at least "
+        f"{PromptEmbedding.CHANNELS} channels, as ResNet and HRNetV2 do",
+        f"'embedding' for a {type(backbone).__name__}",
+    )
     network.conv1 = EmbeddedPromptStem(conv, norm, act, prompt_channels)
     network.bn1, network.act1 = nn.Identity(), nn.Identity()
 
 
 def _refuse_second_stem(network: nn.Module) -> None:
-    if has_prompt_stem(network):
-        msg = (
-            f"`network` must have no prompt stem yet, got a {type(network).__name__} with one, as "
-            "a Segmenter has added it; build a new one for another Segmenter"
-        )
-        raise ValueError(msg)
+    kind = f"a {type(network).__name__} with one, as a Segmenter has added it"
+    way_out = "build a new one for another Segmenter"
+    require(not has_prompt_stem(network), "network", "one without a prompt stem", kind, way_out)
 
 
 def has_prompt_stem(network: nn.Module) -> bool:
@@ -215,13 +212,14 @@ def layer_numbers(backbone: nn.Module) -> dict[nn.Parameter, int]:
         ValueError: If timm does not group the weights of the network.
     """
     network = _first_with(backbone, "group_matcher")
-    if network is None:
-        msg = (
-            f"`layer_decay` must be 1 for this {type(backbone).__name__}, whose layers timm does "
-            "not put in order as it does those of ViT, DINOv2, DINOv3 and SAM 2; `backbone_rate` "
-            "slows the whole backbone down"
-        )
-        raise ValueError(msg)
+    require(
+        network is not None,
+        "layer_decay",
+        "1 for a backbone whose layers timm does not put in order as it does those of ViT, DINOv2, "
+        "DINOv3 and SAM 2",
+        f"another for a {type(backbone).__name__}",
+        "`backbone_rate` slows the whole backbone down",
+    )
     from timm.models import group_parameters
 
     numbers = group_parameters(network, network.group_matcher(), reverse=True)
@@ -240,12 +238,9 @@ def recompute_activations(backbone: nn.Module) -> None:
         ValueError: If the network cannot.
     """
     network = _first_with(backbone, "set_grad_checkpointing")
-    if network is None:
-        msg = (
-            f"`gradient_checkpointing` must be false for this {type(backbone).__name__}, which "
-            "has no blocks that timm could compute again"
-        )
-        raise ValueError(msg)
+    without = "false for a backbone without blocks that timm could compute again"
+    kind = f"true for a {type(backbone).__name__}"
+    require(network is not None, "gradient_checkpointing", without, kind)
     network.set_grad_checkpointing()
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from probseg.attention import LAYOUTS, replacing_convolution
 from probseg.backbones.timm import TimmBackbone
-from probseg.errors import UnknownNameError
+from probseg.errors import UnknownNameError, require
 
 
 class ResNet(TimmBackbone):
@@ -46,18 +46,18 @@ class ResNet(TimmBackbone):
         options: dict[str, Any] | None = None,
         lagging: bool = False,
     ) -> None:
-        if multi_grid is not None and any(factor < 1 for factor in multi_grid):
-            msg = f"`multi_grid` must have factors of at least 1, got {list(multi_grid)}"
-            raise ValueError(msg)
+        factors = list(multi_grid or ())
+        require(min(factors, default=1) >= 1, "multi_grid", "factors of at least 1", factors)
         super().__init__(name, pretrained, output_stride, options)
         from timm.models.resnet import BasicBlock, Bottleneck
 
-        if not all(isinstance(block, BasicBlock | Bottleneck) for block in self.last_stage()):
-            msg = (
-                "`name` must be a ResNet of basic or bottleneck blocks whose last stage is among "
-                f"the feature maps, got {name!r}; use TimmBackbone for other networks"
-            )
-            raise ValueError(msg)
+        require(
+            all(isinstance(block, BasicBlock | Bottleneck) for block in self.last_stage()),
+            "name",
+            "a ResNet of basic or bottleneck blocks whose last stage is among the feature maps",
+            repr(name),
+            "use TimmBackbone for other networks",
+        )
         if multi_grid is not None:
             before = self.network.layer3[-1].dilation if lagging else None
             _dilate(self.last_stage(), multi_grid, before)
@@ -128,12 +128,8 @@ def _convolution_pairs(network: nn.Module, other: nn.Module) -> list[tuple[nn.Co
 
 def _dilate(blocks: Sequence[Any], factors: Sequence[int], first: int | None) -> None:
     """Dilate blocks by their own dilation, or `first` of the first block, times the factors."""
-    if len(factors) != len(blocks):
-        msg = (
-            f"`multi_grid` must have {len(blocks)} factors, one for each block of the last stage, "
-            f"got {list(factors)}"
-        )
-        raise ValueError(msg)
+    fits = len(factors) == len(blocks)
+    require(fits, "multi_grid", f"a factor for each of {len(blocks)} blocks", list(factors))
     bases = [block.dilation for block in blocks]
     if first is not None:
         bases[0] = first
@@ -186,20 +182,16 @@ class BoTNet(ResNet):
     ) -> None:
         if layout not in LAYOUTS:
             raise UnknownNameError(kind="layout", name=layout, known=LAYOUTS)
-        if image_size < 1:
-            msg = f"`image_size` must be at least 1 pixel, got {image_size}; 256 is usual"
-            raise ValueError(msg)
+        require(image_size >= 1, "image_size", "at least 1 pixel", image_size)
         super().__init__(name, pretrained, output_stride, options=options)
         from timm.models.resnet import Bottleneck
 
         stage_stride = self.network.feature_info.info[-1]["reduction"]
-        for block in self.last_stage():
-            if not isinstance(block, Bottleneck):
-                msg = (
-                    f"`name` must be a ResNet with bottleneck blocks, got {name!r}; the smallest "
-                    "are 'resnet26.bt_in1k' and 'resnet50.tv_in1k'"
-                )
-                raise ValueError(msg)
+        blocks: list[Any] = self.last_stage()
+        for block in blocks:
+            smallest = "the smallest are 'resnet26.bt_in1k' and 'resnet50.tv_in1k'"
+            fits = isinstance(block, Bottleneck)
+            require(fits, "name", "a ResNet with bottleneck blocks", repr(name), smallest)
             # A block shrinks its map after the attention.
             side = -(-image_size * block.stride // stage_stride)
             layers: list[nn.Module] = [

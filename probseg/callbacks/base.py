@@ -38,11 +38,7 @@ class Evaluation(L.Callback, ABC):
 
     @abstractmethod
     def evaluate(
-        self,
-        trainer: L.Trainer,
-        batch: Sequence[Any],
-        batch_idx: int,
-        stage: Stage,
+        self, trainer: L.Trainer, batch: Sequence[Any], batch_idx: int, stage: Stage
     ) -> None:
         """Evaluate the samples of a batch, in the precision of the trainer."""
 
@@ -50,38 +46,27 @@ class Evaluation(L.Callback, ABC):
         """Record commit and versions now: the files may change while a training runs."""
         environment()
 
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: Sequence[Any],
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, trainer: L.Trainer, *batch: Any, **_: object) -> None:  # noqa: ANN401
         """Evaluate a batch of a validation."""
-        self._evaluate(trainer, batch, batch_idx, "val")
+        self._evaluate(trainer, *batch, stage="val")
 
-    def on_test_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: Sequence[Any],
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_test_batch_end(self, trainer: L.Trainer, *batch: Any, **_: object) -> None:  # noqa: ANN401
         """Evaluate a batch of a test."""
-        self._evaluate(trainer, batch, batch_idx, "test")
+        self._evaluate(trainer, *batch, stage="test")
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: object, **__: object) -> None:
         """Leave the network as it was."""
         self.network_changes.close()
 
     def _evaluate(
-        self, trainer: L.Trainer, batch: Sequence[Any], batch_idx: int, stage: Stage
+        self,
+        trainer: L.Trainer,
+        pl_module: object,
+        outputs: object,
+        batch: Sequence[Any],
+        batch_idx: int,
+        *_: object,
+        stage: Stage,
     ) -> None:
         # Lightning has left this context when it calls the hooks after a batch.
         with trainer.precision_plugin.forward_context():
@@ -139,13 +124,12 @@ def _settings(pl_module: L.LightningModule) -> str:
     """Return a checksum of the network's parts, and of their numbers and names."""
     model = pl_module.model
     parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {"": model}
-    text = {name: [str(type(part)), _numbers(part)] for name, part in parts.items()}
+    text = {}
+    for name, part in parts.items():
+        attributes = getattr(part, "__dict__", {})  # a named tuple has none
+        plain = {key: value for key, value in attributes.items() if _is_setting(key, value)}
+        text[name] = [str(type(part)), plain]
     return hashlib.sha256(json.dumps(text, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _numbers(part: object) -> dict[str, Any]:
-    attributes = getattr(part, "__dict__", {})  # a named tuple has none
-    return {name: value for name, value in attributes.items() if _is_setting(name, value)}
 
 
 def _is_setting(name: str, value: Any) -> bool:  # noqa: ANN401

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import lightning as L
-from lightning.pytorch.utilities import rank_zero_only
 
 from probseg import reports
 from probseg.attention import Adaptation, restored
@@ -25,6 +24,7 @@ from probseg.callbacks.base import (
 from probseg.callbacks.loggers import log_curve, log_picture
 from probseg.callbacks.run_folder import keeps_files, run_folder
 from probseg.clicks import Mistakes
+from probseg.errors import require
 from probseg.evaluation import (
     Journal,
     ObjectRecord,
@@ -83,11 +83,7 @@ class Collection:
         return list(self._records.values())
 
     def adopts(self, samples: Sequence[Sample]) -> bool:
-        """Reuse the earlier runs of these objects, and return whether all of them exist.
-
-        If not, the objects have to be run: a run is missing, a pixel of a sample has changed, or a
-        picture is needed.
-        """
+        """Reuse the earlier runs of these objects; False if one is missing or needs a picture."""
         if not self._left or self._shows_more(samples):
             return False
         runs: list[ObjectRecord] = []
@@ -179,18 +175,10 @@ class InteractiveEvaluation(Evaluation):
         adaptation: Adaptation | None = None,
     ) -> None:
         super().__init__()
-        if not protocols:
-            msg = "`protocols` must name at least one protocol, for instance ['gabbur2021']"
-            raise ValueError(msg)
-        if val_clicks < 5:
-            msg = f"`val_clicks` must be at least 5, since val/miou@5 is logged; got {val_clicks}"
-            raise ValueError(msg)
-        if batch_size < 1:
-            msg = f"`batch_size` must be at least 1, got {batch_size}"
-            raise ValueError(msg)
-        if len(set(protocols)) < len(protocols):
-            msg = f"`protocols` must name each protocol once, got {', '.join(protocols)}"
-            raise ValueError(msg)
+        once = bool(protocols) and len(set(protocols)) == len(protocols)
+        require(once, "protocols", "names of protocols, such as ['ritm'], each once", protocols)
+        require(val_clicks >= 5, "val_clicks", "at least 5, as val/miou@5 is logged", val_clicks)
+        require(batch_size >= 1, "batch_size", "at least 1", batch_size)
         chosen = [_changed(get_protocol(name), changes or {}) for name in protocols]
         self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
         self.test_protocols = []
@@ -209,7 +197,7 @@ class InteractiveEvaluation(Evaluation):
         self._tested: Model | Segmenter | None = None
         self._about: dict[str, Any] = {}
 
-    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_epoch_start(self, *_: object, **__: object) -> None:
         """Forget the objects of the last validation."""
         self._collections = [Collection(self.val_protocol, self.pictures)]
 
@@ -232,27 +220,22 @@ class InteractiveEvaluation(Evaluation):
         ]
 
     def evaluate(
-        self,
-        trainer: L.Trainer,
-        batch: Sequence[Sample],
-        batch_idx: int,
-        stage: Stage,
+        self, trainer: L.Trainer, batch: Sequence[Sample], batch_idx: int, stage: Stage
     ) -> None:
         """Click through the objects of a batch."""
         for collection in self._collections:
             if collection.adopts(batch):
                 continue
-            collection.add(
-                run_objects(
-                    self._tested or _network(trainer),
-                    batch,
-                    collection.protocol,
-                    seed=self.seed,
-                    device=trainer.lightning_module.device,
-                    batch_size=self.batch_size,
-                    keep_pictures=collection.wants_pictures(batch),
-                )
+            records = run_objects(
+                self._tested or _network(trainer),
+                batch,
+                collection.protocol,
+                seed=self.seed,
+                device=trainer.lightning_module.device,
+                batch_size=self.batch_size,
+                keep_pictures=collection.wants_pictures(batch),
             )
+            collection.add(records)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a validation, and its report."""
@@ -284,7 +267,11 @@ class InteractiveEvaluation(Evaluation):
                 paths = reports.write_report(folder, records, protocol, self._about)
                 _log_figures(trainer, f"test/{protocol.name}", paths, summaries)
                 collection.close()
-            _print(summaries, protocol, paths)
+            if trainer.is_global_zero:
+                terminal = console()
+                reports.print_summary(terminal, summaries, protocol)
+                names = ("page", "curve", "overlays", "objects")
+                print_paths(terminal, [paths[name] for name in names if name in paths])
 
     def _options(self, adaptation: Adaptation | None) -> dict[str, Any]:
         """Return the settings of an evaluation besides its protocol, as JSON values."""
@@ -316,10 +303,9 @@ class InteractiveEvaluation(Evaluation):
 def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
     """Return a protocol with other values in these fields, and in its description."""
     known = {field.name for field in dataclasses.fields(Protocol)}
-    if strange := sorted(changes.keys() - known):
-        names = ", ".join(sorted(known))
-        msg = f"`changes` must be fields of a protocol ({names}), got {strange[0]!r}"
-        raise ValueError(msg)
+    strange = sorted(changes.keys() - known)
+    fields = f"fields of a protocol ({', '.join(sorted(known))})"
+    require(not strange, "changes", fields, strange)
     if not changes:
         return protocol
     described = ", ".join(f"{field} {value}" for field, value in changes.items())
@@ -370,11 +356,3 @@ def _log(
         figures |= {f"{prefix}/noc@{q}": value for q, value in summary.noc.items()}
         # Every process has the records of all, so that the mean over processes changes nothing.
         pl_module.log_dict(figures, sync_dist=True)
-
-
-@rank_zero_only
-def _print(summaries: Mapping[str, Summary], protocol: Protocol, paths: Mapping[str, Path]) -> None:
-    terminal = console()
-    reports.print_summary(terminal, summaries, protocol)
-    names = ("page", "curve", "overlays", "objects")
-    print_paths(terminal, [paths[name] for name in names if name in paths])

@@ -54,11 +54,7 @@ class FiniteLoss(L.Callback):
         self._before = [buffer.clone() for buffer in self._buffers]
 
     def on_train_batch_start(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
         """Keep the batch, and the buffers before it."""
         self._batch = batch

@@ -25,7 +25,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.callbacks.run_folder import keeps_files, run_folder
-from probseg.errors import CheckpointError
+from probseg.errors import CheckpointError, require
 from probseg.lightning_internals import (
     end_readers,
     launched_processes,
@@ -73,9 +73,7 @@ class LastCheckpoint(Checkpoint):
     def __init__(self, every_minutes: float | None = 10.0, every_steps: int | None = None) -> None:
         super().__init__()
         for name, value in (("every_minutes", every_minutes), ("every_steps", every_steps)):
-            if value is not None and value <= 0:
-                msg = f"`{name}` must be positive, or None, got {value}"
-                raise ValueError(msg)
+            require(value is None or value > 0, name, "positive, or None", value)
         self.every_minutes = every_minutes
         self.every_steps = every_steps
         self._asked: int | None = None  # the signal that asks for an end
@@ -86,79 +84,62 @@ class LastCheckpoint(Checkpoint):
         self._saved_at = time.monotonic()
         self._handlers: dict[int, _Handler] = {}
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_start(self, *_: object, **__: object) -> None:
         """Forget signals to an earlier training."""
         self._asked = None
         self._ends = False
 
-    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_sanity_check_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Handle signals: Lightning's handler may wait for a process that waits for this one."""
         self._listen(trainer)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Handle signals."""
         self._saved_at = time.monotonic()
         self._listen(trainer)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, *_: object, **__: object) -> None:
         """Restore the earlier handlers of signals."""
         self._listen_no_more()
 
-    def on_train_batch_start(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        batch: Any,  # noqa: ANN401
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_start(self, *_: object, **__: object) -> None:
         """Stop if that was decided after the last batch, and a validation has not done so."""
         if self._ends:
             self._stop()
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: Any,  # noqa: ANN401
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: object, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Save if that is due, or if the training is to stop."""
         accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         self._between = not (accumulated or trainer.is_last_batch)
         if self._between or trainer.is_last_batch:
             return  # after the last batch, the epoch ends
-        over = trainer.should_stop or trainer.global_step == trainer.max_steps
-        due = over or self._is_due(trainer)
+        step, minutes, steps = trainer.global_step, self.every_minutes, self.every_steps
+        due = trainer.should_stop or step == trainer.max_steps
+        due = due or (steps is not None and step % steps == 0)
+        due = due or (minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes)
         wish = STOP if self._asked is not None else SAVE if due else NOTHING
         agreed = _greatest(trainer, wish)
         self._ends = agreed == STOP
         if agreed != NOTHING:
             self._save(trainer)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Save, unless the epoch is incomplete: Lightning would take it for a whole one."""
         if trainer.is_last_batch:
             self._save(trainer)
         if self._is_asked(trainer):
             self._stop()
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Save: a validation may take long, and other weights may be evaluated in it."""
         if _is_within_training(trainer) and not self._between:
             self._validates = True
             self._save(trainer)
             self._validates = False
 
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: Any,  # noqa: ANN401
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Stop if asked to; the checkpoint was saved before, or no step has been made yet.
 
         Several processes, which may have different numbers of batches, end the validation first.
@@ -167,14 +148,12 @@ class LastCheckpoint(Checkpoint):
         if alone and not self._between and self._asked is not None:
             self._stop()
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Stop if any process was asked to."""
         if _is_within_training(trainer) and not self._between and self._is_asked(trainer):
             self._stop()
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """End child processes: those that read images, and those that share the training.
 
         In a validation, Lightning leaves the first running; the second may wait for this one.
@@ -220,13 +199,6 @@ class LastCheckpoint(Checkpoint):
         place = run_folder(trainer) / "checkpoints" / LAST
         trainer.save_checkpoint(place, weights_only=False)
         self._saved_at = time.monotonic()
-
-    def _is_due(self, trainer: L.Trainer) -> bool:
-        if self.every_steps is not None and trainer.global_step % self.every_steps == 0:
-            return True
-        if self.every_minutes is None:
-            return False
-        return time.monotonic() - self._saved_at >= 60 * self.every_minutes
 
     def _is_asked(self, trainer: L.Trainer) -> bool:
         """Return whether any process was asked to stop, the same in all of them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import logging
 import warnings
@@ -26,7 +25,7 @@ from probseg.errors import UsageError
 from probseg.evaluation import environment
 from probseg.images import read_image
 from probseg.lightning_internals import logged_step
-from probseg.paths import write_text
+from probseg.paths import digest, write_text
 
 _logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class ArtifactLogger(WandbLogger):
         best, last = Path(callback.best_model_path), Path(callback.last_model_path)
         files = filter(Path.is_file, {*scores, best, last})  # others gave way to better ones
         for path in sorted(files, key=lambda file: file.stat().st_mtime_ns):
-            known, checksum = _known(path), _checksum(path)
+            known, checksum = _known(path), digest(path)
             if checksum not in known:
                 about = {"monitor": callback.monitor, "score": scores.get(path)}
                 is_best = path == best and callback.monitor is not None
@@ -143,7 +142,7 @@ def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
     run = logger.experiment
     if run.disabled or run.offline or not checkpoint.is_file():
         return
-    record = _known(checkpoint).get(_checksum(checkpoint))
+    record = _known(checkpoint).get(digest(checkpoint))
     if record is None or record["run"] == run.id:
         return
     try:
@@ -157,11 +156,6 @@ def _known(checkpoint: Path) -> dict[str, dict[str, str]]:
     """Return the recorded artifacts of the checkpoints in a folder, by checksum of content."""
     record = checkpoint.parent / RECORD
     return dict(json.loads(record.read_text(encoding="utf-8"))) if record.is_file() else {}
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class ContinuedCSVLogger(CSVLogger):

@@ -98,13 +98,8 @@ class SaveConfig(SaveConfigCallback):
         saved = self.config.clone()
         if stage == "fit" and "ckpt_path" in saved:
             saved.ckpt_path = None
-        self.parser.save(
-            saved,
-            folder / "config.yaml",
-            skip_validation=True,
-            overwrite=True,
-            multifile=False,
-        )
+        options = {"skip_validation": True, "overwrite": True, "multifile": False}
+        self.parser.save(saved, folder / "config.yaml", **options)
         code = environment(trainer.strategy.root_device)
         checkpoint = self.config.get("ckpt_path")  # a trainer that fits has none
         start = {
@@ -137,12 +132,12 @@ class StartScore(L.Callback):
     at step 0 and kept in `start.json`, from which a training that goes on has it.
     """
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Forget the score of an earlier training, where the folder is not new."""
         if trainer.is_global_zero and trainer.ckpt_path is None:
             (run_folder(trainer) / START).unlink(missing_ok=True)
 
-    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_sanity_check_end(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Keep and log the score."""
         name = monitored(trainer)
         whole = trainer.num_sanity_val_steps == float("inf")
@@ -155,7 +150,7 @@ class StartScore(L.Callback):
             write_text(run_folder(trainer) / START, json.dumps({name: score}) + "\n")
             _logger.info("before the training: %s %.4f", name, score)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Log a score and its difference."""
         name = monitored(trainer)
         if trainer.sanity_checking or not trainer.is_global_zero or name is None:

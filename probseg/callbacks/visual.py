@@ -11,13 +11,12 @@ import lightning as L
 import numpy as np
 import numpy.typing as npt
 from PIL import ImageColor
-from torch import Tensor
 
 from probseg.callbacks.loggers import log_picture
 from probseg.data import TrainBatch
 from probseg.drawing import drawing
 from probseg.formats.colours import CLICK_COLOURS
-from probseg.types import IGNORE, Prompts
+from probseg.types import IGNORE
 
 
 class CropLog(L.Callback, ABC):
@@ -35,8 +34,8 @@ class CropLog(L.Callback, ABC):
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
+        pl_module: object,
+        outputs: object,
         batch: Any,  # noqa: ANN401
         batch_idx: int,
     ) -> None:
@@ -53,12 +52,7 @@ class CropLog(L.Callback, ABC):
             log_picture(trainer, "train/crops", np.concatenate(rows, axis=0))
 
     @abstractmethod
-    def row(
-        self,
-        outputs: Any,  # noqa: ANN401
-        batch: Any,  # noqa: ANN401
-        number: int,
-    ) -> npt.NDArray[np.uint8]:
+    def row(self, outputs: Any, batch: Any, number: int) -> npt.NDArray[np.uint8]:  # noqa: ANN401
         """Draw one crop of a batch, RGB; `outputs` is the result of `training_step`."""
 
 
@@ -76,40 +70,23 @@ class VisualLog(CropLog):
     def row(
         self, outputs: Mapping[str, Any], batch: TrainBatch, number: int
     ) -> npt.NDArray[np.uint8]:
-        """Draw one crop of a batch."""
-        prompts, logits = outputs["prompts"], outputs["logits"]
-        assert isinstance(prompts, Prompts), "training_step returns its prompts"
-        assert isinstance(logits, Tensor), "training_step returns its logits"
-        return _draw(
-            batch.images[number].permute(1, 2, 0).cpu().numpy(),
-            batch.masks[number].cpu().numpy(),
-            logits[number, 0].float().sigmoid().cpu().numpy(),
-            Prompts(*(tensor[number].cpu() for tensor in prompts[:3])),
-        )
-
-
-def _draw(
-    image: npt.NDArray[np.uint8],
-    mask: npt.NDArray[np.uint8],
-    probability: npt.NDArray[np.float32],
-    prompts: Prompts,
-) -> npt.NDArray[np.uint8]:
-    """Draw one crop and its prediction side by side, `(H, 2 W, 3)`."""
-    crop = np.ascontiguousarray(image)
-    crop[mask == IGNORE] //= 2
-    outline, _ = cv2.findContours(
-        (mask == 1).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE
-    )
-    cv2.drawContours(crop, outline, -1, (255, 220, 0), 1)
-    if not prompts.boxes.isnan().any():
-        x0, y0, x1, y1 = (int(value) for value in prompts.boxes)
-        cv2.rectangle(crop, (x0, y0), (x1 - 1, y1 - 1), (255, 160, 0), 1)
-    for (x, y), label in zip(prompts.points.tolist(), prompts.labels.tolist(), strict=True):
-        column, row = int(x), int(y)
-        colour = ImageColor.getrgb(CLICK_COLOURS[label > 0])
-        if label > 0:
-            cv2.circle(crop, (column, row), 3, colour, -1)
-        elif label == 0:
-            cv2.rectangle(crop, (column - 3, row - 3), (column + 3, row + 3), colour, -1)
-    predicted = np.repeat((probability * 255).astype(np.uint8)[..., None], 3, axis=2)
-    return np.concatenate([crop, predicted], axis=1)
+        """Draw one crop of a batch and its prediction side by side, `(H, 2 W, 3)`."""
+        crop = np.ascontiguousarray(batch.images[number].permute(1, 2, 0).cpu().numpy())
+        mask = batch.masks[number].cpu().numpy()
+        crop[mask == IGNORE] //= 2
+        inside = (mask == 1).astype(np.uint8)
+        outline, _ = cv2.findContours(inside, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+        cv2.drawContours(crop, outline, -1, (255, 220, 0), 1)
+        points, labels, box = (tensor[number].cpu() for tensor in outputs["prompts"][:3])
+        if not box.isnan().any():
+            x0, y0, x1, y1 = (int(value) for value in box)
+            cv2.rectangle(crop, (x0, y0), (x1 - 1, y1 - 1), (255, 160, 0), 1)
+        for (x, y), label in zip(points.long().tolist(), labels.tolist(), strict=True):
+            colour = ImageColor.getrgb(CLICK_COLOURS[label > 0])
+            if label > 0:
+                cv2.circle(crop, (x, y), 3, colour, -1)
+            elif label == 0:
+                cv2.rectangle(crop, (x - 3, y - 3), (x + 3, y + 3), colour, -1)
+        probability = outputs["logits"][number, 0].float().sigmoid().cpu().numpy()
+        predicted = np.repeat((probability * 255).astype(np.uint8)[..., None], 3, axis=2)
+        return np.concatenate([crop, predicted], axis=1)

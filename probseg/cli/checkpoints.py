@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,13 @@ def check_readable(path: Path) -> dict[str, Any]:
     try:
         return read_checkpoint(path)
     except WeightsError as error:
-        reason = str(error) if str(path) in str(error) else f"{path}: {error}"
-        other = _newest_other(path)
-        msg = f"{reason}; --ckpt_path {other} can be read" if other else reason
+        msg = str(error) if str(path) in str(error) else f"{path}: {error}"
+        others = {*path.parent.glob("*.ckpt")} - {path}
+        for other in sorted(others, key=lambda other: other.stat().st_mtime, reverse=True):
+            with suppress(WeightsError):
+                read_checkpoint(other)
+                msg += f"; --ckpt_path {other} can be read"
+                break
         raise WeightsError(msg) from error
 
 
@@ -113,14 +118,10 @@ def next_commands(trainer: L.Trainer) -> str:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_score is not None:
             name, best = str(callback.monitor), float(callback.best_model_score)
             lines.append(f"  best checkpoint  {callback.best_model_path} ({name} {best:.4g})")
-            start = start_score(run, name)
-            if start is not None:
-                is_better = best < start if callback.mode == "min" else best > start
-                lines.append(
-                    f"  at the start     {name} {start:.4g}"
-                    if is_better
-                    else f"  no checkpoint is better: {name} was {start:.4g} before the training"
-                )
+            if (start := start_score(run, name)) is not None:
+                better = best < start if callback.mode == "min" else best > start
+                worse = f"  no checkpoint is better: {name} was {start:.4g} before the training"
+                lines.append(f"  at the start     {name} {start:.4g}" if better else worse)
             break
     if any((run / "checkpoints").glob("*.ckpt")):
         lines.append(f"  test it          probseg test --config {run / 'config.yaml'}")
@@ -144,18 +145,6 @@ def last_of(trainer: L.Trainer) -> Path | None:
         folders |= {Path(folder)} if folder else set()
     written = [path for folder in folders if (path := folder / LAST).is_file()]
     return max(written, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def _newest_other(path: Path) -> Path | None:
-    """Return the newest readable checkpoint in the folder of a broken one."""
-    others = [other for other in path.parent.glob("*.ckpt") if other != path]
-    for other in sorted(others, key=lambda other: other.stat().st_mtime, reverse=True):
-        try:
-            read_checkpoint(other)
-        except WeightsError:
-            continue
-        return other
-    return None
 
 
 def _trains_on(run: Path, data: Mapping[str, Any]) -> bool:
@@ -192,9 +181,9 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
         if folder is not None:
             return Path(folder).absolute() / LAST
     root = Path(trainer.get("default_root_dir") or ".").absolute()
-    if trainer.get("logger") is False:
-        return root / "checkpoints" / LAST
     logger = trainer.get("logger")
+    if logger is False:
+        return root / "checkpoints" / LAST
     if isinstance(logger, list):  # of which the first one holds the checkpoints
         logger = logger[0] if logger else None
     if logger is None or isinstance(logger, bool):  # Lightning's default

@@ -140,4 +140,4 @@ def _print_report(report: Report) -> None:
 
 
 def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    return f"{number} {thing}{'s' * (number != 1)}"

@@ -94,12 +94,9 @@ def _is_useful(record: logging.LogRecord) -> bool:
 
 
 def explain_options(message: str, options: Iterable[str]) -> str:
-    """Shorten the parser's message, and add the names that an unknown option may have meant.
+    """Shorten the message of a verb's parser; add the options that an unknown one may have meant.
 
-    Args:
-        message: Of the parser of a verb. It names an unknown option, and the class that lacks it if
-            it is an argument of a class.
-        options: Options of the verb.
+    The message names the class that lacks the option if it is an argument of a class.
     """
     lines = [line for line in message.splitlines() if not _REPETITIONS.match(line)]
     short = "\n".join(_VALUE.sub("", line) for line in lines)
@@ -126,40 +123,42 @@ def explain_options(message: str, options: Iterable[str]) -> str:
 def explain(
     error: BaseException, verb: str, config: Namespace, last: Path | None
 ) -> UsageError | None:
-    """Explain an exception that has ended a run.
+    """Say what has ended a run and what to try, in view of its configuration and last checkpoint.
 
-    Args:
-        error: The exception.
-        verb: `fit`, `validate` or `test`.
-        config: The configuration of the run.
-        last: The last checkpoint of the run, if there is one.
-
-    Returns:
-        An error whose message says what happened and what to try, or None for an exception that is
-        not known here: it is to keep its traceback.
+    None for an exception that is not known here: it is to keep its traceback.
     """
     kind, message = _in_worker(error)
     if kind in _USER_ERRORS:
         return UsageError(message)
-    if (reason := _of_dead_worker(error)) is not None:
-        return UsageError(_dead_worker(reason, verb, config, last))
+    reason = _of_dead_worker(error)
     link: BaseException | None = error
-    while link is not None:  # along `raise ... from`, not along errors under handling
-        explained = _explained(link, verb, config, last)
-        if explained is not None:
+    while link is not None and reason is None:  # along `raise ... from`, not errors under handling
+        kind, message = _in_worker(link)
+        if kind.endswith("MemoryError") or (kind and NO_HOST_MEMORY.search(message)):
+            reason = message
+        elif isinstance(link, RuntimeError) and NO_SHARED_MEMORY.search(str(link)):
+            reason = str(link)
+        elif not kind and (explained := _explained(link, verb, config, last)) is not None:
             return UsageError(explained)
         link = link.__cause__
-    return None
+    if reason is None:
+        return None
+    workers = _data(config, "num_workers") or 0
+    return UsageError(
+        f"a process that reads data has died ({_in_short(reason)}): most often because the machine "
+        "has no memory left, or because /dev/shm, where these processes put the images, is too "
+        "small, as it is in containers by default. Have fewer of them (now --data.num_workers "
+        f"{workers}; try {workers // 2}, with 0 the main process reads), or start the container "
+        f"with --shm-size=8g or --ipc=host; then {how_to_continue(verb, last)}"
+    )
 
 
 def interruption(error: BaseException, sigterm: bool) -> tuple[int, str] | None:
     """Return exit status and cause if a run was ended by a signal to its process, else None.
 
-    Args:
-        error: Exception of Lightning: `SIGTERMException`, which has no status, or after Ctrl-C a
-            SystemExit of status 1, or what code that was interrupted has made of it. Where all
-            processes of a run get the signal, those that read the data may be the first to end.
-        sigterm: Whether the process has received SIGTERM.
+    Lightning raises `SIGTERMException`, or after Ctrl-C a SystemExit of status 1; code that was
+    interrupted may raise others. Where all processes of a run get SIGTERM, those that read the data
+    may be the first to end.
     """
     if isinstance(error, SIGTERMException) or (sigterm and _of_dead_worker(error) is not None):
         return TERMINATED, "SIGTERM"
@@ -225,23 +224,15 @@ def _in_worker(error: BaseException) -> tuple[str, str]:
 def _explained(error: BaseException, verb: str, config: Namespace, last: Path | None) -> str | None:
     """Explain one exception of a chain."""
     text = str(error)
-    if IN_WORKER.match(text):
-        kind, message = _in_worker(error)
-        without_memory = kind.endswith("MemoryError") or NO_HOST_MEMORY.search(message)
-        return _dead_worker(message, verb, config, last) if without_memory else None
-    if isinstance(error, RuntimeError):
-        if NO_SHARED_MEMORY.search(text):
-            return _dead_worker(text, verb, config, last)
-        if LOST_PROCESS.search(text):
-            return (
-                f"another process of this run has ended ({_in_short(text)}): its own message, "
-                f"above or in the log of its machine, says why; then {how_to_continue(verb, last)}"
-            )
-        if isinstance(error, torch.OutOfMemoryError) or NO_DEVICE_MEMORY.search(text):
-            return _no_memory("GPU", text, verb, config)
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and NO_HOST_MEMORY.search(text)
-    ):
+    of_runtime = isinstance(error, RuntimeError)
+    if of_runtime and LOST_PROCESS.search(text):
+        return (
+            f"another process of this run has ended ({_in_short(text)}): its own message, above or "
+            f"in the log of its machine, says why; then {how_to_continue(verb, last)}"
+        )
+    if isinstance(error, torch.OutOfMemoryError) or (of_runtime and NO_DEVICE_MEMORY.search(text)):
+        return _no_memory("GPU", text, verb, config)
+    if isinstance(error, MemoryError) or (of_runtime and NO_HOST_MEMORY.search(text)):
         return _no_memory("machine", text, verb, config)
     if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename:
         if Path(error.filename).is_file() and not os.access(error.filename, os.R_OK):
@@ -251,17 +242,6 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
             "--trainer.logger.save_dir"
         )
     return None
-
-
-def _dead_worker(text: str, verb: str, config: Namespace, last: Path | None) -> str:
-    workers = _data(config, "num_workers") or 0
-    return (
-        f"a process that reads data has died ({_in_short(text)}): most often because the machine "
-        "has no memory left, or because /dev/shm, where these processes put the images, is too "
-        "small, as it is in containers by default. Have fewer of them (now --data.num_workers "
-        f"{workers}; try {workers // 2}, with 0 the main process reads), or start the container "
-        f"with --shm-size=8g or --ipc=host; then {how_to_continue(verb, last)}"
-    )
 
 
 def _no_memory(where: str, text: str, verb: str, config: Namespace) -> str:

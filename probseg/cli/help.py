@@ -101,11 +101,7 @@ _PARTS = {
 
 
 def short_help(arguments: Sequence[str]) -> str | None:
-    """Return the help that the arguments ask for, or None.
-
-    Args:
-        arguments: Verb and options. `ALL` asks for the whole help, which this is not.
-    """
+    """Return the help that a verb and its options ask for, or None; `ALL` asks for another."""
     if arguments[0] not in EXAMPLES or not {"-h", "--help"} & set(arguments[1:]):
         return None
     verb = arguments[0]

@@ -94,12 +94,6 @@ class Invocation:
         """Check names of options, configurations, and whether published data sets are there.
 
         The parser checks all else, for which it needs Lightning.
-
-        Raises:
-            UnknownNameError: If there is no such option; the message lists the nearest ones.
-            UsageError: If a configuration is missing or empty, is no text, has an unknown key, or
-                names a file that does not exist, or an argument of a data set is wrong.
-            DatasetNotFoundError: If a data set has no folder.
         """
         self._check_options()
         for path in self._configs(self.options):
@@ -111,17 +105,19 @@ class Invocation:
                 msg = f"--config {path}: is a folder, expected a YAML file{hint}"
                 raise UsageError(msg)
             elif path.suffix in SUFFIXES:
-                msg = f"--config {path}: does not exist{_nearest_config(path)}"
+                folder = path.parent
+                if not folder.is_dir() and folder.parts[:1] == ("configs",):
+                    folder = configs_dir().joinpath(*folder.parts[1:])
+                known = [other.name for other in folder.glob("*.yaml")]
+                near = difflib.get_close_matches(path.name, known, n=1)
+                hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+                msg = f"--config {path}: does not exist{hint}"
                 raise UsageError(msg)
         self._check_data()
 
     @cached_property
     def arguments(self) -> list[str]:
-        """Verb and options for the parser: options that only probseg knows have become others.
-
-        Raises:
-            UsageError: If `--folder` cannot be meant.
-        """
+        """Verb and options for the parser: options that only probseg knows have become others."""
         return self._with_whole_models(self._with_folder(with_run([self.verb, *self.options])))
 
     @cached_property
@@ -247,13 +243,10 @@ class Invocation:
             if kind not in _DATASETS or package not in ("", "probseg.data"):
                 continue
             name, arguments = _DATASETS[kind], part.get("init_args") or {}
-            dataset = PUBLISHED[name]
-            known = signature(dataset).parameters.keys()  # the parser reports others
-            if (
-                not SOURCES[name].folder(arguments.get("root")).is_dir()
-                and arguments.keys() <= known
-            ):
-                dataset(**arguments)
+            known = signature(PUBLISHED[name]).parameters.keys()  # the parser reports others
+            there = SOURCES[name].folder(arguments.get("root")).is_dir()
+            if not there and arguments.keys() <= known:
+                PUBLISHED[name](**arguments)
 
     def _with_folder(self, arguments: list[str]) -> list[str]:
         """Replace `--folder DIR` by options that make all objects of DIR the data of the run.
@@ -330,12 +323,9 @@ class Invocation:
 
 
 def with_run(arguments: Sequence[str]) -> list[str]:
-    """Replace the run that follows the verb by options that evaluate its network.
+    """Replace the run that follows the verb, if any, by options that evaluate its network.
 
     Nothing of its `config.yaml` is used, which imports what it names: a run may be a stranger's.
-
-    Args:
-        arguments: Verb and options; first, perhaps, a run, a checkpoint or a model folder.
     """
     verb, *rest = arguments
     if verb not in ROLES or not rest or rest[0].startswith("-"):
@@ -396,23 +386,8 @@ def _walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN40
             yield from _walk(value, f"{key}[{number}]")
 
 
-def _nearest_config(path: Path) -> str:
-    """Return a proposal of a configuration of nearly the same name, or nothing."""
-    folder = path.parent
-    if not folder.is_dir() and folder.parts[:1] == ("configs",):
-        folder = configs_dir().joinpath(*folder.parts[1:])
-    known = [other.name for other in folder.glob("*.yaml")] if folder.is_dir() else []
-    near = difflib.get_close_matches(path.name, known, n=1)
-    return f"; did you mean {path.with_name(near[0])}?" if near else ""
-
-
 def run(verb: str, options: Sequence[str]) -> None:
-    """Check a command line, then load what runs it.
-
-    Args:
-        verb: `fit`, `validate` or `test`.
-        options: Command-line arguments after the verb.
-    """
+    """Check the command line of fit, validate or test, then load what runs it."""
     invocation = Invocation(verb, options)
     invocation.check()
     from probseg.cli import trainer  # with Lightning

@@ -82,13 +82,9 @@ class ProbsegCLI(VerbCLI):
         """Parse the arguments and find the checkpoint that they mean.
 
         `--ckpt_path last` is the newest `last.ckpt` of this configuration's runs; `fit` goes
-        on in the folder of that run. A test or validation with the `config.yaml` of a run, and
-        without `--ckpt_path`, takes the run's best checkpoint.
-
-        Raises:
-            UsageError: If there is no such checkpoint, or an argument is wrong.
-            WeightsError: If it cannot be read.
-            SystemExit: With status 0 if nothing is left to do of a training that is to go on.
+        on in the folder of that run, and ends the process if nothing is left to do. A test or
+        validation with the `config.yaml` of a run, and without `--ckpt_path`, takes the run's best
+        checkpoint.
         """
         try:
             super().parse_arguments(parser, args)
@@ -124,11 +120,7 @@ class ProbsegCLI(VerbCLI):
             tell(f"probseg: going on from {self.checkpoint}\n", sys.stderr)
 
     def instantiate_classes(self) -> None:
-        """Make trainer, model and data.
-
-        Raises:
-            UsageError: If one of them refuses its arguments.
-        """
+        """Make trainer, model and data."""
         config = self.config[self.verb]
         config.ckpt_path = self.checkpoint
         check_run_folder(config.trainer)
@@ -201,12 +193,7 @@ class ProbsegCLI(VerbCLI):
             tell(next_commands(self.trainer), sys.stderr)
 
     def run_verb(self) -> None:
-        """Train or evaluate, and explain errors.
-
-        Raises:
-            UsageError: If it is known what to do about it.
-            SystemExit: After SIGTERM or Ctrl-C, with the status that shells expect.
-        """
+        """Train or evaluate; explain errors, and end after signals with the status of shells."""
         explained = None
         try:
             super().run_verb()
@@ -228,11 +215,7 @@ class ProbsegCLI(VerbCLI):
 
 
 def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Lightning takes them)
-    """Return the trainer's plugins, with `AtomicCheckpointIO` unless another writes checkpoints.
-
-    Args:
-        plugins: None, one plugin, or a list of them.
-    """
+    """Return the trainer's plugins, with `AtomicCheckpointIO` unless another writes checkpoints."""
     listed = [] if plugins is None else list(plugins) if isinstance(plugins, list) else [plugins]
     if any(isinstance(plugin, CheckpointIO) for plugin in listed):
         return listed
@@ -258,11 +241,7 @@ class _Datasets:
 
 
 def run(invocation: Invocation) -> ProbsegCLI:
-    """Parse a command line and run it; return it with its trainer, model and data.
-
-    Raises:
-        UsageError: If the options are wrong.
-    """
+    """Parse a command line and run it; return it with its trainer, model and data."""
     silence_notices()
     import_named(invocation.words)
     verb = invocation.verb

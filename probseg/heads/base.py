@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import require
 from probseg.ops.numerics import full_precision, working_dtype
 from probseg.types import FeatureInfo
 
@@ -38,11 +39,7 @@ class DecoderMaps(NamedTuple):
     units: Units | None = None
 
     def each(self, change: Callable[[Tensor], Tensor]) -> DecoderMaps:
-        """Return a copy with a function applied to all tensors.
-
-        Args:
-            change: Takes and returns a tensor whose first dimension is that of the batch.
-        """
+        """Return a copy with a function applied to all tensors, of batches of any length."""
         return DecoderMaps(
             change(self.features),
             None if self.auxiliary is None else change(self.auxiliary),
@@ -126,12 +123,8 @@ def conv_norm(
 def levels_from(inputs: FeatureInfo, stride: int) -> list[int]:
     """Return the numbers of the maps with at least a stride, finest first; there must be one."""
     levels = [level for level, other in enumerate(inputs.strides) if other >= stride]
-    if not levels:
-        msg = (
-            f"`stride` must be at most {inputs.strides[-1]}, the stride of the backbone's coarsest "
-            f"map, got {stride}"
-        )
-        raise ValueError(msg)
+    most = f"at most {inputs.strides[-1]}, the stride of the backbone's coarsest map"
+    require(levels, "stride", most, stride)
     return levels
 
 
@@ -149,13 +142,7 @@ class DilatedDepthwise(nn.Conv2d):
 
     def __init__(self, channels: int, dilation: int) -> None:
         super().__init__(
-            channels,
-            channels,
-            kernel_size=3,
-            padding=dilation,
-            dilation=dilation,
-            groups=channels,
-            bias=False,
+            channels, channels, 3, padding=dilation, dilation=dilation, groups=channels, bias=False
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention import Attention2d, ProbabilisticAttention2d, build_attention
+from probseg.errors import require
 from probseg.heads.base import Head, conv_norm_relu
 from probseg.types import FeatureInfo
 
@@ -86,28 +87,22 @@ class CorrectiveSelfAttention(Head):
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if stride < 1:
-            msg = f"`stride` must be a whole number >= 1, got {stride}"
-            raise ValueError(msg)
+        require(stride >= 1, "stride", "a whole number >= 1", stride)
         for name, value, known in (
             ("layout", layout, ("axial", "full")),
             ("corrections", corrections, ("disks", "pixels")),
             ("bottleneck_at", bottleneck_at, ("map", "grid")),
         ):
-            if value not in known:
-                msg = f"`{name}` must be {known[0]!r} or {known[1]!r}, got {value!r}"
-                raise ValueError(msg)
-        if num_heads < 1 or channels % num_heads:
-            msg = (
-                f"`channels` must be divisible by `num_heads` >= 1, got {channels} and {num_heads}"
-            )
-            raise ValueError(msg)
-        if propagation_iterations and attention != "probabilistic":
-            msg = (
-                f"`propagation_iterations` must be 0 with attention={attention!r}, got "
-                f"{propagation_iterations}; only attention='probabilistic' propagates"
-            )
-            raise ValueError(msg)
+            require(value in known, name, f"{known[0]!r} or {known[1]!r}", repr(value))
+        even = num_heads >= 1 and channels % num_heads == 0
+        require(even, "channels", "divisible by `num_heads` >= 1", f"{channels} and {num_heads}")
+        require(
+            not propagation_iterations or attention == "probabilistic",
+            "propagation_iterations",
+            f"0 with attention={attention!r}",
+            propagation_iterations,
+            "only attention='probabilistic' propagates",
+        )
         self.stride = stride
         self.clicked_pixels = corrections == "pixels"
         self.bottleneck_at = bottleneck_at

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import require
 from probseg.heads.base import (
     Decoder,
     DecoderMaps,
@@ -61,12 +62,8 @@ class DeepLabV3PlusDecoder(_DeepLab):
     ) -> None:
         super().__init__()
         self.low_level = _level_of(stride, inputs)
-        self.pyramid = AtrousPyramid(
-            inputs.channels[-1],
-            channels,
-            default_rates(inputs.strides[-1]),
-            dropout=0.1,
-        )
+        rates = default_rates(inputs.strides[-1])
+        self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout=0.1)
         self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
         self.fuse = nn.Sequential(
             separable_conv(channels + low_channels, channels),
@@ -155,12 +152,8 @@ class DenseDeepLabDecoder(_DeepLab):
 
 
 def _level_of(stride: int, inputs: FeatureInfo) -> int:
-    if stride not in inputs.strides:
-        msg = (
-            f"`stride` must be that of one of the backbone's maps, {inputs.strides}, got "
-            f"{stride}; choose one of these, or a backbone that has such a map"
-        )
-        raise ValueError(msg)
+    known = f"that of one of the backbone's maps, {inputs.strides}"
+    require(stride in inputs.strides, "stride", known, stride, "or choose another backbone")
     return inputs.strides.index(stride)
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention import replacing_convolution
+from probseg.errors import require
 from probseg.heads.base import DecoderMaps, conv_norm, conv_norm_relu, enlarged_to, separable_conv
 from probseg.types import FeatureInfo, Prompts
 
@@ -136,15 +137,9 @@ class PromptStage(Fusion):
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= level < len(inputs.strides):
-            msg = (
-                f"`level` must be one of the {len(inputs.strides)} levels of the decoder, from 0 "
-                f"for the finest, got {level}"
-            )
-            raise ValueError(msg)
-        if blocks < 1:
-            msg = f"`blocks` must be at least 1, got {blocks}"
-            raise ValueError(msg)
+        known = f"one of the {len(inputs.strides)} levels of the decoder, from 0 for the finest"
+        require(0 <= level < len(inputs.strides), "level", known, level)
+        require(blocks >= 1, "blocks", "at least 1", blocks)
         self.level = level
         self.channels = out_channels
         stride = inputs.strides[level]

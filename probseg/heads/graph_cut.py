@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.clicks.propagated import log_odds_gain, seeds
+from probseg.errors import require
 from probseg.ops.numerics import full_precision
 from probseg.ops.units import PixelMixture, Scales, propagated
 from probseg.types import Prompts
@@ -20,10 +21,6 @@ Indices = npt.NDArray[np.int32]
 
 STEPS = 256
 """Integer steps per unit cost."""
-
-LARGEST_COST = 1e6
-"""Largest cost that fits into 32 bits."""
-
 NEIGHBOURS = ((0, 1), (1, 0), (1, 1), (1, -1))
 """Offsets (rows, columns) to the later half of the eight neighbours."""
 
@@ -41,14 +38,6 @@ def minimum_cut(advantage: Floats, image: Floats, smoothness: float) -> npt.NDAr
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-    largest = float(np.abs(advantage).max(initial=0.0))
-    if not (largest <= LARGEST_COST and 0 <= smoothness <= LARGEST_COST):
-        msg = (
-            f"`advantage` and `smoothness` must be finite and at most {LARGEST_COST:g}, "
-            f"`smoothness` not negative, got advantages up to {largest:g} and smoothness "
-            f"{smoothness:g}"
-        )
-        raise ValueError(msg)
     height, width = advantage.shape
     pixels = height * width
     source, sink = pixels, pixels + 1
@@ -135,9 +124,7 @@ class GraphCut(nn.Module):
         super().__init__()
         self.mixture = PixelMixture(units, key_iterations, scales, stride)
         for name, weight in (("colour_weight", colour_weight), ("smoothness", smoothness)):
-            if not 0 <= weight <= 1000:
-                msg = f"`{name}` must be a number in [0, 1000], got {weight}"
-                raise ValueError(msg)
+            require(0 <= weight <= 1000, name, "a number in [0, 1000]", weight)
         self.colour_weight, self.smoothness = colour_weight, smoothness
 
     @torch.no_grad()

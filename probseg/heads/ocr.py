@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import require
 from probseg.heads.base import Decoder, DecoderMaps, conv_norm_relu, levels_from
 from probseg.ops import attend
 from probseg.ops.numerics import full_precision, working_dtype
@@ -47,9 +48,7 @@ class OCRDecoder(Decoder):
         regions: int = 2,
     ) -> None:
         super().__init__()
-        if regions not in (1, 2):
-            msg = f"`regions` must be 1 (object) or 2 (object and background), got {regions}"
-            raise ValueError(msg)
+        require(regions in (1, 2), "regions", "1 (object) or 2 (object and background)", regions)
         self.regions = regions
         self.aligned = inputs.aligned
         self.levels = levels_from(inputs, stride)

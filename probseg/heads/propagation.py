@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from probseg.clicks.maps import filled_box_map
 from probseg.clicks.propagated import LARGEST_ODDS, SMALLEST_SHARE, seeds
+from probseg.errors import require
 from probseg.heads.base import Units
 from probseg.ops.attention import assign_checked, attend_checked
 from probseg.ops.numerics import full_precision
@@ -65,16 +66,9 @@ class PromptPropagation(nn.Module):
         key_iterations: int = 1,
     ) -> None:
         super().__init__()
-        numbers = {
-            "spaces": spaces,
-            "dims": dims,
-            "units": units,
-            "key_iterations": key_iterations,
-        }
-        for name, number in numbers.items():
-            if number < 1:
-                msg = f"`{name}` must be at least 1, got {number}"
-                raise ValueError(msg)
+        names = ("spaces", "dims", "units", "key_iterations")
+        for name, number in zip(names, (spaces, dims, units, key_iterations), strict=True):
+            require(number >= 1, name, "at least 1", number)
         self.spaces, self.dims, self.units = spaces, dims, units
         self.key_iterations = key_iterations
         self.stride = inputs.strides[0]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import require
 from probseg.heads.base import (
     Decoder,
     DecoderMaps,
@@ -43,13 +44,14 @@ class PyramidDecoder(Decoder):
     ) -> None:
         super().__init__()
         usable = levels_from(inputs, stride)
-        if not widths or len(usable) < len(widths):
-            msg = (
-                f"`widths` must be one for each level, at least one and at most {len(usable)} for "
-                f"the backbone's strides {inputs.strides} from {stride} on, got {list(widths)}; a "
-                "SimplePyramid makes four levels from maps of one stride"
-            )
-            raise ValueError(msg)
+        require(
+            0 < len(widths) <= len(usable),
+            "widths",
+            f"one for each level, at least one and at most {len(usable)} for the backbone's "
+            f"strides {inputs.strides} from {stride} on",
+            list(widths),
+            "a SimplePyramid makes four levels from maps of one stride",
+        )
         self.levels = usable[: len(widths)]
         self.lateral = nn.ModuleList(
             conv_norm(inputs.channels[level], width, 1)
@@ -111,20 +113,12 @@ class PromptUNet(Fusion):
     ) -> None:
         super().__init__()
         widths, strides = inputs.channels, inputs.strides
-        if len(blocks) != len(widths):
-            msg = (
-                f"`blocks` must be one number for each of {len(widths)} levels, got {list(blocks)}"
-            )
-            raise ValueError(msg)
-        if any(coarse % fine for fine, coarse in itertools.pairwise(strides)):
-            msg = f"`inputs` must have strides that divide one another, got {strides}"
-            raise ValueError(msg)
-        if propagation is not None and not 0 <= propagation_level < len(widths):
-            msg = (
-                f"`propagation_level` must be the number of one of {len(widths)} levels, from 0 "
-                f"for the finest, got {propagation_level}"
-            )
-            raise ValueError(msg)
+        levels = f"each of {len(widths)} levels"
+        require(len(blocks) == len(widths), "blocks", f"one number for {levels}", list(blocks))
+        divide = all(coarse % fine == 0 for fine, coarse in itertools.pairwise(strides))
+        require(divide, "inputs", "maps of strides that divide one another", strides)
+        has_level = propagation is None or 0 <= propagation_level < len(widths)
+        require(has_level, "propagation_level", f"one of {len(widths)} levels", propagation_level)
         self.channels = widths[0]
         self.detail = image_details(widths[0], strides[0]) if detail else None
         self.embed = nn.Conv2d(prompt_channels, widths[0], strides[0], stride=strides[0])
@@ -274,19 +268,20 @@ class SimplePyramid(Decoder):
     def __init__(self, inputs: FeatureInfo, widths: Sequence[int] = WIDTHS) -> None:
         super().__init__()
         stride = inputs.strides[-1]
-        if any(other != stride for other in inputs.strides) or stride % 4:
-            msg = (
-                "`inputs` must have one stride that is divisible by 4, as plain vision "
-                f"transformers do, got {inputs.strides}; use PyramidDecoder for a backbone of "
-                "several strides, and backbone.options.patch_size 16 for patches of 14 pixels"
-            )
-            raise ValueError(msg)
-        if not 0 < len(widths) <= len(SCALES):
-            msg = f"`widths` must be 1 to {len(SCALES)} numbers of channels, got {list(widths)}"
-            raise ValueError(msg)
-        last = len(inputs.strides) - 1
-        each = len(inputs.strides) == len(widths)
-        self.sources = [level if each else last for level in range(len(widths))]
+        require(
+            set(inputs.strides) == {stride} and stride % 4 == 0,
+            "inputs",
+            "maps of one stride that is divisible by 4, as plain vision transformers make",
+            inputs.strides,
+            "use PyramidDecoder for a backbone of several strides, and "
+            "backbone.options.patch_size 16 for patches of 14 pixels",
+        )
+        fits = 0 < len(widths) <= len(SCALES)
+        require(fits, "widths", f"1 to {len(SCALES)} numbers of channels", list(widths))
+        count = len(inputs.strides)
+        self.sources = [
+            level if count == len(widths) else count - 1 for level in range(len(widths))
+        ]
         self.levels = nn.ModuleList(
             _level(inputs.channels[source], width, scale)
             for source, width, scale in zip(self.sources, widths, SCALES, strict=False)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from functools import partial
 from reprlib import repr as short
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 import yaml
@@ -16,7 +16,7 @@ from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.descriptions import Changes, build_described, class_name, is_description
-from probseg.errors import UnknownNameError, UsageError
+from probseg.errors import UnknownNameError, UsageError, require
 from probseg.heads import DECODERS, FUSIONS, HEADS
 from probseg.kinds import TASKS, Offers, TaskName
 from probseg.models.network import Network
@@ -182,12 +182,8 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
     for key, value in changes.items():
         old = arguments.get(key)
         if is_description(old) and value is not None:
-            if not isinstance(value, Mapping):
-                msg = (
-                    f"`{key}` must be a dictionary of arguments to change, e.g. "
-                    f"{key}={{'channels': 64}}, got {short(value)}"
-                )
-                raise ValueError(msg)
+            example = f"a dictionary of arguments to change, e.g. {key}={{'channels': 64}}"
+            require(isinstance(value, Mapping), key, example, short(value))
             arguments[key] = dict(value) if is_description(value) else override(old, value)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
             arguments[key] = {**old, **value}
@@ -230,15 +226,10 @@ def build(description: Description, kind: type[Network] = Network) -> Network:
         ValueError: If an argument is wrong, or the network is of another class.
     """
     model = build_described(resolved(description), PARTS, "part of a network", _made)
-    if not isinstance(model, kind):
-        networks = [facts.network for facts in TASKS.values()]
-        expected = map(_last, networks) if kind is Network else [kind.__name__]
-        msg = (
-            f"`class_path` must be that of a {' or '.join(expected)}, got "
-            f"{description['class_path']!r}; describe such a network"
-        )
-        raise ValueError(msg)
-    return model
+    names = [_last(facts.network) for facts in TASKS.values()]
+    expected = f"that of a {' or '.join(names if kind is Network else [kind.__name__])}"
+    require(isinstance(model, kind), "class_path", expected, repr(description["class_path"]))
+    return cast("Network", model)
 
 
 def _last(path: str) -> str:
@@ -261,14 +252,10 @@ def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, 
             raise TypeError(str(UnknownNameError(f"argument of {name}", key, known)))
         if not issubclass(part, Network):
             continue
-        if value is None and parameters[key].default is not None:
-            msg = f"`{key}` must be a part of the network, got None; no network is without one"
-            raise ValueError(msg)
-        if isinstance(value, Mapping):  # a described part is built by now
-            msg = (
-                f"`{key}` must be a part of the network, got {dict(value)}; give it as "
-                "{'class_path': ..., 'init_args': {...}}"
-            )
-            raise ValueError(msg)
+        # A described part is built by now, and no network is without a decoder, say.
+        missing = value is None and parameters[key].default is not None
+        is_part = not missing and not isinstance(value, Mapping)
+        given = "give it as {'class_path': ..., 'init_args': {...}}"
+        require(is_part, key, "a part of the network", value, given)
     waits = len(known) < len(parameters)
     return partial(part, **arguments) if waits else part(**arguments)

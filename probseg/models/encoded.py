@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.errors import require
 from probseg.heads.base import DecoderMaps
 from probseg.models.network import Size, resized
 from probseg.types import Prompts
@@ -66,26 +67,26 @@ def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
 
 def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool) -> None:
     """Raise a ValueError unless prompts fit `batch` images `(H, W)` and what the network takes."""
-    points, labels, boxes = prompts.points.shape, prompts.labels.shape, prompts.boxes.shape
-    if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
-        msg = (
-            f"`prompts` must have `points` (B, S, 2), labels (B, S) and boxes (B, 4) of {batch} "
-            f"images, got {tuple(points)}, {tuple(labels)} and {tuple(boxes)}"
-        )
-        raise ValueError(msg)
+    points, labels, boxes = (tuple(part.shape) for part in prompts[:3])
+    require(
+        points == (*labels, 2) and labels[:1] == (batch,) and boxes == (batch, 4),
+        "prompts",
+        f"`points` (B, S, 2), `labels` (B, S) and `boxes` (B, 4) of {batch} images",
+        f"{points}, {labels} and {boxes}",
+    )
     if prompts.previous is None:
         return
-    if not previous_mask:
-        msg = (
-            "`prompts.previous` must be None for a network without previous mask, got a mask; "
-            "choose a protocol without `previous_mask`, or a network that is built with "
-            "previous_mask=True"
-        )
-        raise ValueError(msg)
+    require(
+        previous_mask,
+        "prompts.previous",
+        "None for a network without previous mask",
+        "a mask",
+        "choose a protocol without `previous_mask`, or a network with previous_mask=True",
+    )
     shape, expected = tuple(prompts.previous.shape), (batch, 1, *size)
-    if shape != expected or not prompts.previous.is_floating_point():
-        msg = (
-            f"`prompts.previous` must be probabilities, float of shape {expected}, got "
-            f"{prompts.previous.dtype} of shape {shape}"
-        )
-        raise ValueError(msg)
+    require(
+        shape == expected and prompts.previous.is_floating_point(),
+        "prompts.previous",
+        f"probabilities, float of shape {expected}",
+        f"{prompts.previous.dtype} of shape {shape}",
+    )

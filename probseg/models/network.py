@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import require
 from probseg.kinds import TaskName
 
 Size = tuple[int, int]
@@ -27,23 +28,21 @@ class Network(nn.Module):
 def check_head(head: Callable[..., nn.Module], expected: type[nn.Module], network: str) -> None:
     """Raise a ValueError if the head to be built, a class or a partial, is one of another task."""
     kind: Any = head.func if isinstance(head, partial) else head
-    if isinstance(kind, type) and not issubclass(kind, expected):
-        msg = (
-            f"`head` must be a {expected.__name__}, which a {network} is built with, got "
-            f"{kind.__name__}; a Segmenter takes the heads of interactive segmentation, a "
-            "SemanticSegmenter those of semantic segmentation"
-        )
-        raise ValueError(msg)
+    require(
+        not isinstance(kind, type) or issubclass(kind, expected),
+        "head",
+        f"a {expected.__name__}, which a {network} is built with",
+        getattr(kind, "__name__", kind),
+        "a Segmenter takes the heads of interactive segmentation, a SemanticSegmenter those of "
+        "semantic segmentation",
+    )
 
 
 def check_image(image: Tensor) -> None:
     """Raise a ValueError unless images are RGB, float, of shape `(B, 3, H, W)`."""
-    if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
-        msg = (
-            "`image` must be float in [0, 1] of shape (B, 3, H, W), got "
-            f"{image.dtype} of shape {tuple(image.shape)}"
-        )
-        raise ValueError(msg)
+    fits = image.ndim == 4 and image.shape[1] == 3 and image.is_floating_point()
+    seen = f"{image.dtype} of shape {tuple(image.shape)}"
+    require(fits, "image", "float in [0, 1] of shape (B, 3, H, W)", seen)
 
 
 def normalised(image: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from probseg.attention import Adaptation, adapt, adaptation_of
 from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prompt_stem
 from probseg.clicks.maps import ClickMaps, click_pixels
 from probseg.clicks.propagated import PropagatedClicks
+from probseg.errors import require
 from probseg.heads import (
     Decoder,
     DecoderMaps,
@@ -101,11 +102,7 @@ class Segmenter(Network):
             no answer; None for none.
 
     Raises:
-        ValueError: If `working_size` or `temperature` is not positive, `prompts`, `prompt_stem`
-            or `sizing` is unknown, `sizing` has no working size to lead to, there is a fusion
-            where prompts enter at the stem, the head is one for semantic segmentation, the
-            backbone has no place for the stem, or `cell` is no multiple of what backbone, finest
-            map and head need.
+        ValueError: If a number is out of range, a choice is unknown, or parts do not go together.
     """
 
     task: ClassVar[TaskName] = "interactive"
@@ -131,29 +128,21 @@ class Segmenter(Network):
         quality: Callable[[int], MaskQuality] | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < temperature < math.inf:
-            msg = f"`temperature` must be finite and above 0, got {temperature}"
-            raise ValueError(msg)
-        if working_size is not None and working_size < 1:
-            msg = f"`working_size` must be a positive number of pixels or None, got {working_size}"
-            raise ValueError(msg)
+        require(0 < temperature < math.inf, "temperature", "finite and above 0", temperature)
+        positive = working_size is None or working_size >= 1
+        require(positive, "working_size", "a positive number of pixels or None", working_size)
         for name, value, choices in (
             ("prompts", prompts, get_args(Place)),
             ("prompt_stem", prompt_stem, get_args(PromptStems)),
             ("sizing", sizing, get_args(Sizing)),
         ):
-            if value not in choices:
-                msg = f"`{name}` must be {' or '.join(map(repr, choices))}, got {value!r}"
-                raise ValueError(msg)
-        if sizing != "reduce" and working_size is None:
-            msg = f"`working_size` must be a number of pixels with sizing={sizing!r}, got None"
-            raise ValueError(msg)
-        if fusion is not None and prompts == "stem":
-            msg = "`fusion` must be None with prompts='stem', whose first convolution fuses"
-            raise ValueError(msg)
-        if prompts == "head" and has_prompt_stem(backbone):
-            msg = "`backbone` must have no stem for prompts with prompts='head'; build a fresh one"
-            raise ValueError(msg)
+            require(value in choices, name, " or ".join(map(repr, choices)), repr(value))
+        has_size = sizing == "reduce" or working_size is not None
+        require(has_size, "working_size", f"a number of pixels with sizing={sizing!r}", None)
+        fits = fusion is None or prompts == "head"
+        require(fits, "fusion", "None with prompts='stem', whose first convolution fuses", fusion)
+        fresh = prompts == "stem" or not has_prompt_stem(backbone)
+        require(fresh, "backbone", "without a stem for prompts with prompts='head'", "one with it")
         check_head(head, Head, "Segmenter")
         self.working_size = working_size
         self.sizing: Sizing = sizing
@@ -173,21 +162,20 @@ class Segmenter(Network):
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
-        self.quality: MaskQuality | None = None
-        if quality is not None:
-            channels = self.decoder.features.channels[0]
-            self.quality = quality(channels if self.fusion is None else self.fusion.channels)
+        channels = self.fusion.channels if self.fusion else self.decoder.features.channels[0]
+        self.quality = None if quality is None else quality(channels)
         self.aligned = self.decoder.features.aligned
         strides = () if self.aligned else self.decoder.features.strides
         all_strides = () if self.aligned else backbone.features.strides
         needed = math.lcm(*strides, self.head.stride, backbone.multiple)
         self.cell = math.lcm(needed, *all_strides) if cell is None else cell
-        if self.cell < 1 or self.cell % needed:
-            msg = (
-                f"`cell` must be a multiple of {needed}, the pixels of a whole cell of the finest "
-                f"maps, got {cell}; leave it at None for whole cells of all maps"
-            )
-            raise ValueError(msg)
+        require(
+            self.cell >= 1 and self.cell % needed == 0,
+            "cell",
+            f"a multiple of {needed}, the pixels of a whole cell of the finest maps",
+            cell,
+            "leave it at None for whole cells of all maps",
+        )
         self.refinement = refinement
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
@@ -216,27 +204,17 @@ class Segmenter(Network):
         return self.decode(self.encode(image), prompts)
 
     def encode(self, image: Tensor) -> Encoded:
-        """Compute what does not depend on prompts.
-
-        Args:
-            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
-
-        Raises:
-            ValueError: If it is something else.
-        """
+        """Compute what does not depend on prompts for RGB images in [0, 1], `(B, 3, H, W)`."""
         check_image(image)
         prepared = self.prepared(image)
         return prepared._replace(decoder_maps=self.features(prepared.image))
 
     def sizes(self, size: Size) -> tuple[Size, Size]:
         """Return the working size `(h, w)` for images `(H, W)`, and the padded one."""
-        side = self.working_size
-        if side is None:
-            height, width = size
-        elif self.sizing == "stretch":
-            height, width = side, side
-        else:
-            height, width = (scaled if self.sizing == "fit" else reduced)(size, side)
+        height, width = size
+        if (side := self.working_size) is not None:
+            resize = {"reduce": reduced, "fit": scaled, "stretch": lambda *_: (side, side)}
+            height, width = resize[self.sizing](size, side)
         # On part of a cell, resized maps would lie elsewhere than the image.
         return (height, width), (height + -height % self.cell, width + -width % self.cell)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -21,7 +22,7 @@ from probseg.clicks.looks import halve, look_again
 from probseg.clicks.rounds import AskNetwork, drawn_rounds, with_clicks
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
-from probseg.errors import UsageError
+from probseg.errors import UsageError, require
 from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross_entropy
 from probseg.models.encoded import Encoded, moved_prompts
 from probseg.models.network import resized
@@ -89,11 +90,8 @@ class InteractiveSegmentation(NetworkTask):
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
-        ValueError: If `corner_noise`, `auxiliary_weight`, `backbone_rate`, `layer_decay`,
-            `annotators`, `trained_answers` or `clicked_weight` is out of range, `trained_answers`
-            or `second_looks` is given without `every_round`, `second_looks` for a network without
-            a previous mask, a pattern of `frozen` matches no weight, or the backbone
-            has no layers to decay over or to compute again.
+        ValueError: If a number is out of range, arguments do not go together or with the network,
+            or a pattern of `frozen` matches no weight.
     """
 
     def __init__(
@@ -124,38 +122,27 @@ class InteractiveSegmentation(NetworkTask):
                 'probseg.list_models(task="interactive")'
             )
             raise UsageError(msg)
-        if not 0 <= corner_noise < 0.5:
-            msg = f"`corner_noise` must be a fraction in [0, 0.5), got {corner_noise}"
-            raise ValueError(msg)
-        if not 0 <= auxiliary_weight < float("inf"):
-            msg = f"`auxiliary_weight` must be finite and at least 0, got {auxiliary_weight}"
-            raise ValueError(msg)
-        if not 0 < backbone_rate < float("inf"):
-            msg = f"`backbone_rate` must be finite and above 0, got {backbone_rate}"
-            raise ValueError(msg)
-        if not 0 < layer_decay <= 1:
-            msg = f"`layer_decay` must be above 0 and at most 1, got {layer_decay}"
-            raise ValueError(msg)
-        if annotators < 1:
-            msg = f"`annotators` must be at least 1, got {annotators}"
-            raise ValueError(msg)
-        if trained_answers is not None and (
-            not every_round or trained_answers[0] < 1 or trained_answers[1] < 1
+        require(0 <= corner_noise < 0.5, "corner_noise", "a fraction in [0, 0.5)", corner_noise)
+        for name, weight in (
+            ("auxiliary_weight", auxiliary_weight),
+            ("clicked_weight", clicked_weight),
         ):
-            msg = (
-                "`trained_answers` must be two numbers of at least 1, with `every_round: true`, "
-                f"got {trained_answers} with `every_round: {str(every_round).lower()}`"
-            )
-            raise ValueError(msg)
-        if not 0 <= clicked_weight < float("inf"):
-            msg = f"`clicked_weight` must be finite and at least 0, got {clicked_weight}"
-            raise ValueError(msg)
-        if second_looks and not (every_round and model.previous_mask):
-            msg = (
-                "`second_looks` must be false without `every_round: true` and a network with "
-                "previous_mask=True, got true"
-            )
-            raise ValueError(msg)
+            require(0 <= weight < math.inf, name, "finite and at least 0", weight)
+        require(0 < backbone_rate < math.inf, "backbone_rate", "finite, above 0", backbone_rate)
+        require(0 < layer_decay <= 1, "layer_decay", "above 0 and at most 1", layer_decay)
+        require(annotators >= 1, "annotators", "at least 1", annotators)
+        require(
+            trained_answers is None or (every_round and min(trained_answers) >= 1),
+            "trained_answers",
+            "two numbers of at least 1, with `every_round: true`",
+            trained_answers,
+        )
+        require(
+            not second_looks or (every_round and model.previous_mask),
+            "second_looks",
+            "false without `every_round: true` and a network with previous_mask=True",
+            "true",
+        )
         super().__init__(model, optimizer, lr_scheduler)
         lr_scheduler(trial_optimizer(optimizer))
         self.model: Segmenter
@@ -173,7 +160,12 @@ class InteractiveSegmentation(NetworkTask):
         self.annotators = annotators
         self.second_looks = second_looks
         self.fixed_statistics = fixed_statistics
-        _freeze(model, frozen)
+        parameters = dict(model.named_parameters())
+        for pattern in frozen:
+            names = fnmatch.filter(parameters, pattern)
+            require(names, "frozen", "patterns of the network's named_parameters", repr(pattern))
+            for name in names:
+                parameters[name].requires_grad_(False)
         if layer_decay < 1:
             layer_numbers(model.backbone)  # refuses others before a run writes anything
         if gradient_checkpointing:
@@ -405,17 +397,3 @@ class InteractiveSegmentation(NetworkTask):
         """Store the curriculum's task."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["curriculum_stage"] = self.stage
-
-
-def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Leave the weights that match shell patterns out of the training, in place."""
-    parameters = dict(model.named_parameters())
-    for pattern in patterns:
-        names = fnmatch.filter(parameters, pattern)
-        if not names:
-            msg = (
-                f"`frozen`: {pattern!r} matches no weight of the network; see its named_parameters"
-            )
-            raise ValueError(msg)
-        for name in names:
-            parameters[name].requires_grad_(False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from probseg.errors import require
+
 
 class PolynomialThenConstant(LambdaLR):
     """Polynomial decay to a floor that is then kept (Gabbur et al. 2021, C.2).
@@ -28,12 +30,8 @@ class PolynomialThenConstant(LambdaLR):
         power: float = 0.9,
         final_factor: float = 0.1,
     ) -> None:
-        if decay_epochs < 1:
-            msg = f"`decay_epochs` must be at least 1, got {decay_epochs}"
-            raise ValueError(msg)
-        if not 0 <= final_factor <= 1:
-            msg = f"`final_factor` must be in [0, 1], got {final_factor}"
-            raise ValueError(msg)
+        require(decay_epochs >= 1, "decay_epochs", "at least 1", decay_epochs)
+        require(0 <= final_factor <= 1, "final_factor", "in [0, 1]", final_factor)
 
         def factor(epoch: int) -> float:
             left = _polynomial(epoch, decay_epochs, power)
@@ -62,12 +60,8 @@ class PolynomialDecay(LambdaLR):
         self, optimizer: Optimizer, total_steps: int, power: float = 0.9, every: int = 1
     ) -> None:
         for name, number in (("total_steps", total_steps), ("every", every)):
-            if number < 1:
-                msg = f"`{name}` must be at least 1, got {number}"
-                raise ValueError(msg)
-        if power <= 0:
-            msg = f"`power` must be above 0, got {power}"
-            raise ValueError(msg)
+            require(number >= 1, name, "at least 1", number)
+        require(power > 0, "power", "above 0", power)
         super().__init__(
             optimizer, lambda step: _polynomial(step - step % every, total_steps, power)
         )

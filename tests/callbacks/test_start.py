@@ -17,7 +17,6 @@ from probseg.cli.checkpoints import next_commands
 from probseg.data import InteractiveDataModule
 from probseg.tasks import InteractiveSegmentation
 from support.fakes import FakeObjects, micro_model
-from support.runs import assert_identical
 from support.trainings import quiet_trainer, train
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -63,12 +62,6 @@ def test_the_first_score_is_of_the_untrained_network(whole, place):
     header, first, *_ = (run / "metrics.csv").read_text().splitlines()
     logged = dict(zip(header.split(","), first.split(","), strict=True))
     assert (logged["step"], float(logged[SCORE])) == ("0", pytest.approx(figures[SCORE], abs=1e-6))
-
-
-def test_it_changes_no_weight(whole, tmp_path):
-    other = trained(tmp_path, num_sanity_val_steps=0)
-    assert_identical(whole.lightning_module.state_dict(), other.lightning_module.state_dict())
-    assert not (tmp_path / START).exists()
 
 
 def test_each_validation_is_compared_also_after_an_interruption(tmp_path, caplog):

@@ -95,11 +95,6 @@ def uploaded(run):
     return [(a.metadata["file"], names, a.metadata["score"]) for a, names in run.logged]
 
 
-def test_the_fake_has_the_properties_of_a_run():
-    for name in ("offline", "disabled", "entity", "project", "id", "config"):
-        assert isinstance(getattr(Run, name), property), name
-
-
 def test_a_finished_training_uploads_its_best_and_its_last_checkpoint(tmp_path):
     run = FakeRun()
     kept(tmp_path, run, True)
@@ -124,29 +119,36 @@ def test_a_finished_training_uploads_its_best_and_its_last_checkpoint(tmp_path):
     }
 
 
-def test_all_checkpoints_are_uploaded_as_they_come(tmp_path):
-    run = FakeRun()
-    kept(tmp_path, run, "all")
-    assert [file for file, names, _ in uploaded(run) if "best" in names] == [
-        "epoch0.ckpt",
-        "epoch1.ckpt",
-    ]
-    of_last = [names for file, names, _ in uploaded(run) if file == "last.ckpt"]
-    assert of_last[0] == ["latest", "epoch0-step2"]
-    assert of_last[-1] == ["latest", "epoch2-step6"]
-
-
 @pytest.mark.parametrize(
-    ("log_model", "state"), [(False, None), ("all", "offline"), ("all", "disabled")]
+    ("log_model", "state"), [(False, None), ("all", "offline"), ("all", "disabled"), ("all", None)]
 )
-def test_unasked_or_away_from_the_network_nothing_is_uploaded(log_model, state, tmp_path, caplog):
+def test_checkpoints_are_uploaded_as_they_come_or_not_at_all(log_model, state, tmp_path, caplog):
     run = FakeRun()
     if state is not None:
         setattr(run, state, True)
     kept(tmp_path, run, log_model)
-    assert not run.logged
-    assert not (tmp_path / RECORD).exists()
+    assert (tmp_path / RECORD).exists() == (log_model == "all" and state is None)
+    best = [file for file, names, _ in uploaded(run) if "best" in names]
+    last = [names for file, names, _ in uploaded(run) if file == "last.ckpt"]
+    if not (tmp_path / RECORD).exists():
+        assert not run.logged
+    else:
+        assert best == ["epoch0.ckpt", "epoch1.ckpt"]
+        assert [last[0], last[-1]] == [["latest", "epoch0-step2"], ["latest", "epoch2-step6"]]
     assert caplog.text.count("no checkpoint is uploaded") == (state == "offline")
+
+
+def test_arguments_of_weights_and_biases(monkeypatch):
+    """Lightning would replace a run where the configuration has no `resume`."""
+    asked = {}
+    monkeypatch.setattr(wandb, "run", None)
+    monkeypatch.setattr(wandb, "init", lambda **named: asked.update(named) or FakeRun())
+    for given, resume in ((None, "allow"), ("must", "must")):
+        assert ArtifactLogger(version="abc", resume=given).experiment.id == "abc"
+        assert (asked["id"], asked["resume"]) == ("abc", resume)
+    for flag in ({"offline": True}, {"mode": "offline"}):
+        with pytest.raises(UsageError, match="log_model"):
+            ArtifactLogger(log_model="all", **flag)
 
 
 def test_what_was_uploaded_before_an_interruption_is_not_uploaded_again(tmp_path):
@@ -187,22 +189,6 @@ def test_a_run_names_the_artifact_that_it_loads(tmp_path, caplog):
     assert "artifact not found" in caplog.text
     best.write_bytes(best.read_bytes() + b"0")
     assert uses(FakeRun("other"), best) == [], "another content is another checkpoint"
-
-
-def test_a_run_goes_on_where_the_configuration_has_no_resume(monkeypatch):
-    asked = {}
-    monkeypatch.setattr(wandb, "run", None)
-    monkeypatch.setattr(wandb, "init", lambda **named: asked.update(named) or FakeRun())
-    assert ArtifactLogger(version="abc", resume=None).experiment.id == "abc"
-    assert (asked["id"], asked["resume"]) == ("abc", "allow")
-    assert ArtifactLogger(resume="must").experiment.id == "abc"
-    assert asked["resume"] == "must"
-
-
-@pytest.mark.parametrize("flag", [{"offline": True}, {"mode": "offline"}])
-def test_uploads_need_a_network(flag):
-    with pytest.raises(UsageError, match="log_model"):
-        ArtifactLogger(log_model="all", **flag)
 
 
 def rows_of(path):

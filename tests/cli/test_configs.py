@@ -23,17 +23,11 @@ from probseg.attention import (
     Attention2d,
     ProbabilisticAttention2d,
     StandardAttention2d,
-    probabilistic_layers,
 )
-from probseg.attention.base import FactoredPositionEmbedding, FullPositionEmbedding
-from probseg.backbones import BoTNet, HRNetV2
-from probseg.clicks import IteratedClicks
-from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut
+from probseg.data import DATASETS, Berkeley, GrabCut
 from probseg.data.selection import is_held_out
-from probseg.lab.baselines import BASELINES, OpenCVGrabCut
-from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
+from probseg.lab.baselines import OpenCVGrabCut
 from probseg.models import Segmenter, list_presets
-from probseg.ops.settings import KeyAdaptation
 from probseg.paths import configs_dir
 from probseg.semantic import SemanticEvaluation
 from probseg.tasks import InteractiveSegmentation
@@ -41,7 +35,6 @@ from probseg.zoo import create_model
 from support.drawn_sets import SETS, write_coco
 from support.experiments import commands, options_of, part_of, rows
 from support.fakes import write_folder
-from support.micro import described
 from support.runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic, only_made
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -70,11 +63,6 @@ TRAINING = [path for path in shipped("experiment") if path not in (*TESTING, BAS
 TRAINING += of_ours("*.yaml")
 # One of each data module: the other recipes differ in networks, data and numbers only.
 TRAINED = ("experiment/folder.yaml", "experiment/resnet16_csa_cpu.yaml")
-# With iterated clicks: the recipe, epochs, and where the rate falls.
-ITERATED = [
-    ("ritm_hrnet18s_cocolvis", 230, [200, 220]),
-    ("overnight_single_gpu", 30, [24, 28]),
-]
 AVERAGED = [
     str(OURS / f"{name}.yaml") for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks")
 ]
@@ -90,7 +78,6 @@ FITS = {
     for column in row.cells
     if column.startswith("row, ")
 }
-KEY_ADAPTATION = {row.cells["row"]: row for row in PAPER if "row" in row.cells}
 
 SMALL_CSA_BP5 = {
     "class_path": "probseg.heads.CorrectiveSelfAttention",
@@ -102,16 +89,8 @@ SMALL_CSA_BP5 = {
         "propagation_iterations": 5,
     },
 }
-SMALL_BOTNET = described("micro_prob_botnet")["init_args"]["backbone"]
-SMALL_NETWORK = (
-    "--model.model.of=micro_conv",
-    f"--model.model.changes={json.dumps({'backbone': SMALL_BOTNET, 'head': SMALL_CSA_BP5})}",
-)
 NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained", "false")
-OWN_NETWORK = [
-    f"experiment/{name}.yaml"
-    for name in ("gabbur2021", "gabbur2021_sbd", *(name for name, *_ in ITERATED))
-]
+OWN_NETWORK = {"gabbur2021", "gabbur2021_sbd", "ritm_hrnet18s_cocolvis", "overnight_single_gpu"}
 """Experiments that are made with their network; a small one takes the place of the others'."""
 ONE_STEP = ("--trainer.fast_dev_run=1", "--evaluation.pictures=0")
 SHORT_TEST = (
@@ -144,31 +123,29 @@ def kept_and_held_out(prefix):
     return [next(n for n in names if is_held_out(n, 10) == held) for held in (False, True)]
 
 
+def copies(root, names, images=1):
+    """A drawn folder with more photographs of these names."""
+    write_folder(root, images=images, size=(24, 32))
+    for name in names:
+        shutil.copy(root / "images" / "photo0.jpg", root / "images" / f"{name}.jpg")
+        shutil.copy(root / "masks" / "photo0.png", root / "masks" / f"{name}.png")
+    return root
+
+
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """Drawn data of all kinds, which nobody changes."""
     place = tmp_path_factory.mktemp("drawn")
-    root = write_folder(place / "objects", images=4, size=(24, 32))
     named = ["bsds_0", "ccp_8", "ecssd_5", "pascals_11"]  # which hold_out: 10 leaves out
     named += [f"{origin}_1" for origin in ("bsds", "ccp", "ecssd", "pascals", "voc")]
-    for name in named:
-        shutil.copy(root / "images" / "photo0.jpg", root / "images" / f"{name}.jpg")
-        shutil.copy(root / "masks" / "photo0.png", root / "masks" / f"{name}.png")
+    root = copies(place / "objects", named, images=4)
     (root / "train.txt").write_text("\n".join(["photo0", "photo1", "photo2", *named]))
     (root / "val.txt").write_text("photo3\n")
     for folder in ("objects_more", "objects_large"):
-        more = write_folder(place / folder, images=1, size=(24, 32))
         named = [name for prefix in prefixes(folder) for name in kept_and_held_out(prefix)]
-        for name in named:
-            shutil.copy(more / "images" / "photo0.jpg", more / "images" / f"{name}.jpg")
-            shutil.copy(more / "masks" / "photo0.png", more / "masks" / f"{name}.png")
-        (more / "train.txt").write_text("\n".join(named))
+        (copies(place / folder, named) / "train.txt").write_text("\n".join(named))
     names = [f"{origin}_{number}" for origin in ("pets", "voc") for number in range(2)]
-    photographs = write_folder(place / "photographs", images=1, size=(24, 32))
-    for name in names:
-        shutil.copy(photographs / "images" / "photo0.jpg", photographs / "images" / f"{name}.jpg")
-        shutil.copy(photographs / "masks" / "photo0.png", photographs / "masks" / f"{name}.png")
-    write_weights(photographs)
+    write_weights(copies(place / "photographs", names))
     write_coco(place / "annotations.json", place / "images")
     for one in SETS.values():
         if one.places:
@@ -198,24 +175,6 @@ def first_weights(monkeypatch):
     return kept
 
 
-@pytest.fixture
-def layers_in_tests(monkeypatch):
-    """How the keys of backbone and head adapt whenever an object is clicked through."""
-    seen = []
-
-    def spied(model, *arguments, **options):
-        seen.append([settings(part) for part in (model.backbone, model.head)])
-        return run_objects(model, *arguments, **options)
-
-    run_objects = evaluation.run_objects
-    monkeypatch.setattr(evaluation, "run_objects", spied)
-    return seen
-
-
-def settings(module):
-    return [layer.settings.key_adaptation for layer in probabilistic_layers(module)]
-
-
 def recipe(name):
     """File and options of a row of the paper's figures, without weights to be downloaded."""
     file, row = FITS[name]
@@ -227,21 +186,13 @@ def recipe(name):
 def run_of(path):
     """All that an experiment makes, once for all tests."""
     verb = "fit" if path in TRAINING else "test"
-    network = NO_DOWNLOADS if path in OWN_NETWORK else MICRO
+    network = NO_DOWNLOADS if Path(path).stem in OWN_NETWORK else MICRO
     if path in AVERAGED:
         network = (
             "--model.model",
             f"configs/model/{Path(path).name.replace('looks', 'unet_prop')}",
         )
     return only_made(verb, "--config", configs_dir() / path, *network, *QUIET)
-
-
-def evaluation_of(cli):
-    """The only evaluation that takes part."""
-    kinds = (evaluation.InteractiveEvaluation, SemanticEvaluation)
-    (callback,) = (c for c in cli.trainer.callbacks if isinstance(c, kinds))
-    assert type(callback) is evaluation.InteractiveEvaluation
-    return callback
 
 
 def checked_step(cli, first_weights):
@@ -272,7 +223,9 @@ def test_experiments_are_made(path):
     verb = "fit" if path in TRAINING else "test"
     cli = run_of(path)
     assert type(cli.model) is InteractiveSegmentation
-    assert evaluation_of(cli).test_protocols
+    kinds = (evaluation.InteractiveEvaluation, SemanticEvaluation)
+    (callback,) = (c for c in cli.trainer.callbacks if isinstance(c, kinds))
+    assert callback.test_protocols
     assert cli.trainer.logger.save_dir == "runs"
     assert type(cli.config[verb].seed_everything) is int
     assert all(map(len, cli.datamodule.train if verb == "fit" else cli.datamodule.test))
@@ -283,16 +236,6 @@ def test_experiments_are_made(path):
         names = {type(callback).__name__ for callback in callbacks}
         assert {"LastCheckpoint", "LearningRateMonitor", "VisualLog"} <= names
         assert ("EMAWeightAveraging" in names) == (path in AVERAGED)
-
-
-def test_experiments_that_train_a_step_have_trainers_of_others():
-    """Which are made with the checkpoints, curves and pictures that a single step leaves out."""
-    trainers = {
-        path: Path(yaml.safe_load((configs_dir() / path).read_text())["trainer"]).name
-        for path in TRAINING
-    }
-    made = {trainers[path] for path in TRAINING if path in MADE}
-    assert {trainers[path] for path in TRAINED} <= made
 
 
 def test_printed_settings_make_the_same_run(capsys, tmp_path):
@@ -315,8 +258,6 @@ def test_each_data_module_trains_a_step(path, first_weights):
     experiment = ("fit", "--config", f"configs/{path}", *more)
     cli = finished(*experiment, *MICRO, *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)
-    assert type(cli.config.fit.seed_everything) is int
-    assert evaluation_of(cli).test_protocols
     assert "val/miou@5" in cli.trainer.callback_metrics
 
 
@@ -329,12 +270,6 @@ def test_a_baseline_tests_an_object():
         (result,) = Path().glob(f"runs/baseline/version_*/test/{protocol}/results.json")
         described = json.loads(result.read_text())["metadata"]["model"]
         assert described["class_path"] == "probseg.lab.baselines.OpenCVGrabCut"
-
-
-@pytest.mark.parametrize("kind", [kind for kind in BASELINES.values() if kind is not OpenCVGrabCut])
-def test_one_flag_swaps_the_baseline(kind):
-    cli = only_made("test", "--config", f"configs/{BASELINE}", "--model.model", kind.__name__)
-    assert type(cli.model.model) is kind
 
 
 @pytest.mark.parametrize("path", TRAINING_DATA, ids=lambda path: Path(path).stem)
@@ -350,145 +285,76 @@ def test_data_is_found_and_makes_a_batch(path):
     assert len(module.val[0]) > 0
 
 
-def listed(value):
-    """What one may give alone or in a list."""
-    return value if isinstance(value, list) else [value]
-
-
-def test_no_photograph_of_grabcut_is_trained_on():
-    found = []
-    for path in TRAINING_DATA:
-        sets = {role: listed(entries) for role, entries in in_files(path).items()}
-        if not any(entry["class_path"] == "probseg.data.GrabCut" for entry in sets.get("test", [])):
-            continue
-        for entry in sets["train"]:
-            if entry["class_path"] == "probseg.data.HQSeg44K":
-                found.append(path)
-                assert "ecssd" not in entry["init_args"].get("parts", ["ecssd"])
-    assert found == ["data/hqseg.yaml", "data/mixed.yaml"]
-
-
-def checked_test_data(module):
-    """Check that test data are found and have objects; return the names of their classes."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--data", configs_dir() / path] for path in TEST_DATA),
+        *(row.options for row in rows("evaluation.md")),
+    ],
+    ids=str,
+)
+def test_data_is_found_and_tested_on(options):
+    whole = [str(configs_dir().parent / w) if f"{w}".startswith("configs/") else w for w in options]
+    module = part_of("grabcut", "data", *whole)
     assert module.train == module.val == []
     for part in module.test:
         assert len(part) > 1
         assert all((sample.mask == 1).any() for sample in map(part.__getitem__, range(len(part))))
-    return [type(part).__name__ for part in module.test]
-
-
-@pytest.mark.parametrize("path", TEST_DATA)
-def test_data_is_found_and_tested_on(path):
-    module = part_of("grabcut", "data", "--data", configs_dir() / path)
-    kinds = [entry["class_path"] for entry in listed(in_files(path)["test"])]
-    assert kinds == [f"probseg.data.{name}" for name in checked_test_data(module)]
-
-
-@pytest.mark.parametrize("row", rows("evaluation.md"), ids=lambda row: row.cells["test data"])
-def test_documented_data_are_found_and_tested_on(row):
-    whole = [str(configs_dir().parent / w) if w.startswith("configs/") else w for w in row.options]
-    module = part_of("grabcut", "data", *whole)
-    named = [word for word in re.findall(r"\w+", str(row.options)) if word in DATASETS]
-    assert checked_test_data(module) == (named or ["GrabCut"])
     first = module.test[0][0]
-    assert (first.initial is not None) == ("--data.test.initial" in row.options)
-    assert (first.scribbles is not None) == ("--data.test.scribbles" in row.options)
+    assert (first.initial is not None) == ("--data.test.initial" in options)
+    assert (first.scribbles is not None) == ("--data.test.scribbles" in options)
+    named = [word for word in re.findall(r"\w+", str(options)) if word in DATASETS]
+    assert not named or [type(part).__name__ for part in module.test] == named
 
 
-def test_own_annotations_are_named_on_the_command_line(tmp_path):
-    write_coco(tmp_path / "my.json", tmp_path / "photos", 12)
-    named = [
-        (f"--data.{part}.annotations=my.json", f"--data.{part}.images=photos")
-        for part in ("train", "val")
-    ]
-    module = part_of("coco_json", "data", *named[0], *named[1])
-    assert (len(module.train[0]), len(module.val[0])) == (2 * 11, 2 * 1)
-
-
-def test_all_rows_of_the_figures_are_documented():
-    names = "ResNet50", *(f"BoTNet50-{pe}PE" for pe in ("Factored", "Full", "Axial-Full"))
-    heads = ("", "-BP1", "-BP5")
-    figure1 = {*names, *(f"Prob{name}" for name in names[1:])}
-    figures4_8 = {f"CSA{layout}{head}" for layout in ("", "-Full") for head in heads}
-    assert set(FITS) == figure1 | figures4_8 | {"ProbBoTNet50-CSA", "ProbBoTNet50-CSA-BP5"}
-    figures2_7 = {
-        f"ProbBoTNet50-{pe}PE-KA1-Prec{prior}"
-        for pe in ("Factored", "Full")
-        for prior in (0.0, 0.001)
-    }
-    assert set(KEY_ADAPTATION) == figures2_7 | {"ProbBoTNet50-CSA-KA1", "ProbBoTNet50-CSA-KA1-BP5"}
-    for name, row in KEY_ADAPTATION.items():
-        assert row.cells["weights"] == re.sub("-KA1(-Prec.*)?", "", name)
-        assert row.options == [
-            "--evaluation.adaptation.key_prior",
-            name.partition("Prec")[2] or "0.0",
-        ]
+def test_no_photograph_of_grabcut_is_trained_on():
+    for path in ("data/hqseg.yaml", "data/mixed.yaml"):  # ECSSD has some
+        trained = in_files(path)["train"]
+        entries = trained if isinstance(trained, list) else [trained]
+        (parts,) = (e["init_args"]["parts"] for e in entries if "HQSeg" in e["class_path"])
+        assert "ecssd" not in parts
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_rows_make_what_their_names_promise(name):
-    file, row = FITS[name]
-    options = dict(zip(row.options[::2], row.options[1::2], strict=True))
-    backbone = options.get("--model.model.changes.backbone", "pretrained: true")
-    assert "pretrained: true" in backbone, "an option replaces what the recipe says"
-    _, local = recipe(name)
+def test_rows_make_a_network_and_data(name):
+    file, local = recipe(name)
     of_model, of_data = (options_of(part, local) for part in ("model", "data"))
     assert len(of_model) + len(of_data) == len(local) / 2, "and nothing else"
     network = part_of(file, "model", *of_model).model
-    module = part_of(file, "data", *of_data)
-    of_heads, full = name.startswith("CSA"), name.startswith("CSA-Full")
-    assert (file == "gabbur2021_sbd") == of_heads
-    assert network.prompts_enter == "stem"
-    assert network.working_size == (64 if full else None)
-    assert isinstance(network.backbone, HRNetV2) == of_heads
-    assert isinstance(network.backbone, BoTNet) == ("BoTNet" in name)
     layers = [part for part in network.backbone.modules() if isinstance(part, Attention2d)]
     kind = ProbabilisticAttention2d if "Prob" in name else StandardAttention2d
     assert {type(layer) for layer in layers} <= {kind}
-    axial = "Axial" in name or "CSA" in name
-    axes = ["height", "width"] * 3 if axial else ["full"] * 3
-    assert [layer.axis for layer in layers] == (axes if layers else [])
-    embedding = FactoredPositionEmbedding if "Factored" in name else FullPositionEmbedding
-    assert {type(layer.position) for layer in layers} <= {embedding}
-    assert set(settings(network)) <= {KeyAdaptation(0)}  # keys adapt in tests only
     if "CSA" in name:
-        head = network.head
-        assert head.stride == 1
-        assert head.last.span == (None if full else 64)
-        assert head.last.axis == ("full" if full else "width")
-        assert (head.height is None) == full
         steps = int(name.partition("BP")[2] or 0)
-        assert head.last.settings.value_propagation.iterations == steps
-    assert (module.batch_size, module.crop.size) == (16, 64 if full else 256)
-    kind = SBD if of_heads else LVIS
-    assert {type(part) for part in (*module.train, *module.val)} == {kind}
-    assert [type(part) for part in module.test] == [GrabCut, Berkeley]
+        assert network.head.last.settings.value_propagation.iterations == steps
+    assert all(map(len, part_of(file, "data", *of_data).train))
 
 
-@pytest.mark.parametrize("name", sorted({file for file, _ in FITS.values()}))
-def test_recipes_train_as_published(name):
-    cli = run_of(f"experiment/{name}.yaml")
-    assert [protocol.name for protocol in evaluation_of(cli).test_protocols] == ["gabbur2021"]
+def test_the_recipe_of_the_paper_falls_to_a_tenth():
+    cli = run_of("experiment/gabbur2021.yaml")
     curriculum = cli.model.curriculum
-    assert (curriculum.box_epochs, curriculum.random_epochs) == (20, 20)
-    assert (curriculum.positive_clicks, curriculum.negative_clicks) == ((1, 3), (0, 3))
-    assert (curriculum.rounds, curriculum.box_dropout, curriculum.margin) == ((1, 1), 0, 0)
-    assert cli.trainer.max_epochs == 150
-    made = cli.model.configure_optimizers()
-    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
-    assert type(optimizer) is torch.optim.RAdam
-    assert len(optimizer.param_groups) == 1
-    rate = schedule.lr_lambdas[0]
-    rates = [1e-4 * rate(epoch) for epoch in (0, 35, 70, 149)]
-    assert optimizer.param_groups[0]["initial_lr"] == rates[0] == 1e-4
-    assert rates[1] == pytest.approx(1e-5 + 9e-5 * 0.5**0.9)
-    assert rates[2:] == pytest.approx([1e-5, 1e-5])
+    assert (curriculum.box_epochs, curriculum.random_epochs, cli.trainer.max_epochs) == (
+        20,
+        20,
+        150,
+    )
+    rate = cli.model.configure_optimizers()["lr_scheduler"]["scheduler"].lr_lambdas[0]
+    rates = [rate(epoch) for epoch in (0, 35, 149)]
+    assert rates == pytest.approx([1, 0.1 + 0.9 * 0.5**0.9, 0.1])
+
+
+def test_the_recipe_of_ritm_is_that_network_and_slows_its_backbone_down():
+    task = run_of("experiment/ritm_hrnet18s_cocolvis.yaml").model
+    with torch.device("meta"):
+        same(task.model, create_model("ritm_hrnet18s_ocr"))
+    made = task.configure_optimizers()
+    rates = [group["lr"] for group in made["optimizer"].param_groups]
+    assert rates == pytest.approx([5e-4, 5e-5])
+    assert dict(made["lr_scheduler"]["scheduler"].milestones) == {200: 1, 220: 1}
 
 
 def test_documented_tests_take_the_test_sets_only(tmp_path, monkeypatch, capsys, drawn):
-    words, adapting = commands("paper.md", "test")
-    assert adapting[: len(words)] == words
-    assert all(word.startswith("--evaluation.") for word in adapting[len(words) :: 2])
+    words, _ = commands("paper.md", "test")
     fit = ("fit", "--config", "configs/experiment/gabbur2021.yaml", *MICRO)
     with pytest.raises(SystemExit, match=r"^0$"):
         command(*fit, "--print_config")
@@ -502,63 +368,6 @@ def test_documented_tests_take_the_test_sets_only(tmp_path, monkeypatch, capsys,
     module = only_made(*(known.get(word, word) for word in words), *QUIET).datamodule
     assert [type(part) for part in module.test] == [GrabCut, Berkeley]
     assert module.train == module.val == []
-
-
-def test_keys_of_a_row_adapt_in_tests(layers_in_tests):
-    """Keys of the backbone, and not those of the head."""
-    (command,) = (words for words in commands("paper.md", "test") if "--evaluation" in str(words))
-    options = [
-        *command[command.index("null") :],
-        *KEY_ADAPTATION["ProbBoTNet50-CSA-KA1-BP5"].options,
-    ]
-    recipe = ("test", "--config", "configs/experiment/gabbur2021.yaml", *SMALL_NETWORK)
-    cli = finished(*recipe, "--data.train", *options, *QUIET, *SHORT_TEST)
-    assert len(layers_in_tests) == 2  # an object of each data set
-    for backbone, head in layers_in_tests:
-        assert set(backbone) == {KeyAdaptation(1, 0.0)}
-        assert set(head) == {KeyAdaptation(0)}
-    assert set(settings(cli.model.model)) == {KeyAdaptation(0)}
-    (path,) = Path().glob("runs/gabbur2021/version_*/test/gabbur2021/results.json")
-    report = json.loads(path.read_text())
-    assert report["metadata"]["adaptation"] == {
-        "key_iterations": 1,
-        "key_prior": 0.0,
-        "value_iterations": None,
-        "value_prior": None,
-        "click_iterations": None,
-        "click_prior": None,
-    }
-    assert len(report["datasets"]) == 2
-
-
-@pytest.mark.parametrize(("name", "epochs", "milestones"), ITERATED)
-def test_recipes_with_iterated_clicks_train_as_promised(name, epochs, milestones):
-    cli = run_of(f"experiment/{name}.yaml")
-    task, module = cli.model, cli.datamodule
-    with torch.device("meta"):
-        same(task.model, create_model("ritm_hrnet18s_ocr"))
-    assert task.model.previous_mask
-    assert task.curriculum == IteratedClicks()
-    assert cli.trainer.max_epochs == epochs
-    assert (module.batch_size, len(module.order)) == (28, 30000)
-    assert isinstance(task.loss, NormalizedFocalLoss)
-    assert (task.loss.alpha, task.loss.gamma, task.auxiliary_weight) == (0.5, 2, 0.4)
-    assert isinstance(task.auxiliary_loss, BinaryCrossEntropy)
-    made = task.configure_optimizers()
-    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
-    assert type(optimizer) is torch.optim.Adam
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([5e-4, 5e-5])
-    assert dict(schedule.milestones) == dict.fromkeys(milestones, 1)
-    assert schedule.gamma == 0.1
-    protocols = evaluation_of(cli).test_protocols
-    assert [protocol.name for protocol in protocols] == ["ritm", "ritm_zoom"]
-
-
-def test_iterated_clicks_with_another_network():
-    other = ("--model.model.of", "ritm_resnet50_deeplab", *NO_DOWNLOADS)
-    network = part_of("ritm_hrnet18s_cocolvis", "model", *other).model
-    with torch.device("meta"):
-        same(network, create_model("ritm_resnet50_deeplab"))
 
 
 def test_iterated_clicks_train_a_step_with_the_previous_mask(first_weights):
@@ -582,32 +391,14 @@ def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path
     flags = ("--model.model", tmp_path / "network.yaml", "--trainer", tmp_path / "trainer.yaml")
     recipe = ("fit", "--config", AVERAGED[0])
     cli = finished(*recipe, *flags, *QUIET, *SMALL, *ONE_STEP)
-    network = checked_step(cli, first_weights)
-    task, module = cli.model, cli.datamodule
-    assert task.curriculum.rounds == (3, 3)
-    assert (task.every_round, task.annotators, task.fixed_statistics) == (True, 3, True)
-    assert network.fusion.propagation is not None
+    network, module = checked_step(cli, first_weights), cli.datamodule
     frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
-    assert frozen
-    stem, rest = "backbone.network.", ("conv_stem.", "bn1.", "blocks.0.", "blocks.1.")
-    assert all(name.startswith(tuple(stem + part for part in rest)) for name in frozen)
+    assert any(name.startswith("backbone.network.conv_stem.") for name in frozen)
     assert all(torch.equal(first_weights[f"model.{name}"], network.get_parameter(name))
                for name in frozen)  # fmt: skip
-    assert len(module.train) == 8
-    *large, held_out = [*module.train[4:], module.val[1]]
-    for part, held in ((large, False), ([held_out], True)):
-        photos = {one.object_name(n).split("#")[0] for one in part for n in range(len(one))}
-        assert photos
-        assert all(is_held_out(photo, 10) == held for photo in photos)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FITS)
-def test_rows_train_a_step(name, first_weights):
-    flags = ("--data.num_workers=0", "--data.batch_size=2", *QUIET, *ONE_STEP)
-    file, options = recipe(name)
-    cli = finished("fit", "--config", f"configs/experiment/{file}.yaml", *options, *flags)
-    checked_step(cli, first_weights)
+    for part, held in ((module.train[-1], False), (module.val[1], True)):
+        photos = {part.object_name(n).split("#")[0] for n in range(len(part))}
+        assert {is_held_out(photo, 10) for photo in photos} == {held}
 
 
 def same(network, other):
@@ -643,32 +434,49 @@ def test_models_are_the_same_from_a_file_and_from_python():
             same(parser.instantiate(parsed).model, create_model(name))
 
 
-def test_flags_reach_a_preset_that_is_varied():
-    small = ("--model.model.of=prob_botnet26_small", '--model.model.changes={"working_size": 20}')
-    flag = "--model.model.changes.backbone.num_heads=1"
-    network = part_of("gabbur2021", "model", *small, flag).model
-    assert network.working_size == 20
-    assert {layer.num_heads for layer in probabilistic_layers(network)} == {1}
+CHANGED = json.dumps({"head": SMALL_CSA_BP5, "decoder": {"class_path": "probseg.heads.OCRDecoder"}})
 
 
-def test_a_preset_that_is_varied_gets_another_part():
-    changes = {"head": SMALL_CSA_BP5, "decoder": {"class_path": "probseg.heads.OCRDecoder"}}
-    flags = ("--model.model.of=micro_conv", f"--model.model.changes={json.dumps(changes)}")
-    network = part_of("gabbur2021", "model", *flags).model
+@pytest.mark.parametrize(
+    ("flags", "name", "changes"),
+    [
+        (
+            (
+                "of=prob_botnet26_small",
+                'changes={"working_size": 20}',
+                "changes.backbone.num_heads=1",
+            ),
+            "prob_botnet26_small",
+            {"working_size": 20, "backbone": {"num_heads": 1}},
+        ),
+        (("of=micro_conv", f"changes={CHANGED}"), "micro_conv", json.loads(CHANGED)),
+        (
+            ("of=ritm_resnet50_deeplab", "changes.backbone.pretrained=false"),
+            "ritm_resnet50_deeplab",
+            {},
+        ),
+    ],
+)
+def test_flags_vary_a_preset(flags, name, changes):
+    network = part_of("gabbur2021", "model", *(f"--model.model.{flag}" for flag in flags)).model
     with torch.device("meta"):
-        same(network, create_model("micro_conv", **changes))
+        same(network, create_model(name, **changes))
 
 
-def test_flags_swap_attention_and_layout():
-    flags = ("--model.model.head.attention=standard", "--model.model.head.layout=full")
-    head = only_made(*folder_fit("objects", *flags)).model.model.head
-    assert type(head.last) is StandardAttention2d
-    assert head.height is None
+FOLDER = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root=objects", *QUIET)
 
 
-def test_flags_reach_a_model_that_is_given_by_name():
-    fit = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root=objects")
-    name = ("--model.model.name=micro_csa", "--model.model.pretrained=false")
-    changes = ("--model.model.dict_kwargs.head", '{"attention": "standard"}')
-    cli = only_made(*fit, *name, *changes, *QUIET)
-    assert type(cli.model.model.head.last) is StandardAttention2d
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        folder_fit("objects", "--model.model.head.attention=standard"),
+        (
+            *FOLDER,
+            *("--model.model.name=micro_csa", "--model.model.pretrained=false"),
+            *("--model.model.dict_kwargs.head", '{"attention": "standard"}'),
+        ),
+    ],
+    ids=["described", "by name"],
+)
+def test_flags_swap_the_attention(arguments):
+    assert type(only_made(*arguments).model.model.head.last) is StandardAttention2d

@@ -65,24 +65,6 @@ def test_fetch_and_check(here, capsys):
     assert "--force" in words(capsys)
 
 
-def test_errors_of_fetch(here, capsys):
-    def refused(*arguments):
-        return usage_error(capsys, "data", "fetch", *arguments)
-
-    assert "'GrabCut'" in refused("grabcutt")
-    assert "ClickSEG" in refused("DAVIS585")
-    assert "--sha256" in refused("GrabCut", "--sha256", "abc")
-    with serving() as site:
-        missing = f"{site.url}/GrabCut.zip"
-        assert f"{missing}: HTTP 404" in refused("GrabCut", "--source", missing)
-    (here / "file").write_text("in the way")
-    archive = shutil.make_archive("a", "zip", write_grabcut(here / "packed" / "GrabCut").parent)
-    from_file = ("GrabCut", "--source", archive)
-    assert str(here / "file") in refused(*from_file, "--root", here / "file" / "x")
-    assert f"{archive}: sha256 is" in refused(*from_file, "--sha256", "0" * 64)
-    assert (here / "a.zip").is_file()
-
-
 def test_check_of_a_folder(here, capsys):
     (here / "data").mkdir()
     write_folder(here / "mine", images=3)
@@ -173,8 +155,16 @@ def test_photographs_in_both(here, capsys):
         (["check", "mine", "--json", "no/x.json"], "--json"),
         (["check"], "probseg data check --help"),
         (["chekc"], "probseg data --help"),
+        (["fetch", "grabcutt"], "'GrabCut'"),
+        (["fetch", "DAVIS585"], "ClickSEG"),
+        (["fetch", "GrabCut", "--sha256", "abc"], "--sha256"),
+        (["fetch", "GrabCut", "--source", "a.zip", "--sha256", "0" * 64], "a.zip: sha256 is"),
+        (["fetch", "GrabCut", "--source", "a.zip", "--root", "file/x"], "file"),
     ],
 )
 def test_wrong_usage(arguments, part, here, capsys):
-    write_folder(here / "mine")
+    if not (here / "file").exists():
+        write_folder(here / "mine")
+        (here / "file").write_text("in the way")
+        shutil.make_archive("a", "zip", write_grabcut(here / "packed" / "GrabCut").parent)
     assert part in usage_error(capsys, "data", *arguments)

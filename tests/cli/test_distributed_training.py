@@ -77,14 +77,7 @@ AGENT = "os.kill(os.getppid(), signal.SIGTERM)"
 
 
 class Run:
-    """A training that was started.
-
-    Args:
-        place: Folder in which it runs, inside that of the data.
-        fault: What process `rank` does before step `step`, as code: `"<step> <rank> <code>"`.
-        processes: Number of them.
-        torchrun: Whether torchrun starts them, instead of the command line itself.
-    """
+    """A training that was started; `fault` is what a process does: `"<step> <rank> <code>"`."""
 
     def __init__(self, place, *more, fault="-1 -1 pass", processes=2, torchrun=False):
         place.mkdir(exist_ok=True)
@@ -183,7 +176,7 @@ def trained(place):
     return runs
 
 
-def test_the_crops_and_clicks_are_those_of_one_process(trained):
+def test_crops_clicks_curves_and_weights_are_those_of_one_process(trained):
     """Clicks on errors are the same unless rounding moves a logit over zero."""
     alone, shared = trained
     steps, shares = alone.seen()[0], (shared.seen(0)[0], shared.seen(1)[0])
@@ -195,14 +188,7 @@ def test_the_crops_and_clicks_are_those_of_one_process(trained):
         for kind in ("images", "masks", "seeds", "points", "labels", "boxes"):
             joined = torch.cat([part[kind] for part in parts])
             assert torch.equal(joined.nan_to_num(-1), step[kind].nan_to_num(-1)), kind
-
-
-def test_the_curves_and_weights_are_those_of_one_process(trained):
-    alone, shared = trained
-    expected, *parts = (
-        torch.tensor([step["loss"] for step in run.seen(rank)[0]])
-        for run, rank in ((alone, 0), (shared, 0), (shared, 1))
-    )
+    expected, *parts = (torch.tensor([step["loss"] for step in own]) for own in (steps, *shares))
     assert len(expected) == STEPS
     assert (parts[0] - parts[1]).abs().max() > 1e3 * ROUNDING, "each has crops of its own"
     torch.testing.assert_close((parts[0] + parts[1]) / 2, expected, rtol=0, atol=ROUNDING)
@@ -230,29 +216,6 @@ def test_all_processes_evaluate_the_network_that_is_saved(trained, monkeypatch):
     assert figures(again / "runs" / "probseg" / "version_0" / "val") == during
 
 
-@pytest.fixture(scope="module")
-def stopped(place):
-    """A training of which one process gets SIGTERM in the middle of the third epoch."""
-    fault = f"4 0 {TERM}"
-    status, text = (run := Run(place / "part", "--data.num_workers=1", fault=fault)).end()
-    assert status == 143, text
-    return run, text
-
-
-def test_sigterm_stops_all_after_the_same_batch(stopped):
-    run, text = stopped
-    assert "probseg: stopped by SIGTERM; the same command with `--ckpt_path last`" in text
-    assert run.stored()["global_step"] == 5, "in the middle of the third epoch"
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_exactly(stopped, trained, place):
-    status, text = (run := Run(place / "part", "--ckpt_path=last")).end()
-    assert status == 0, text
-    assert [path.name for path in (place / "part" / "runs" / "probseg").iterdir()] == ["version_0"]
-    assert_as_uninterrupted(run, trained)
-
-
 def assert_as_uninterrupted(run, trained):
     one, other = run.stored(), trained[1].stored()
     assert one["global_step"] == STEPS
@@ -276,25 +239,37 @@ def test_a_killed_run_goes_on_exactly(trained, place):
     assert_as_uninterrupted(run, trained)
 
 
+def stopped(part, fault, torchrun=False, status=143):
+    """Start a training whose processes stop after the same batch, in the third epoch."""
+    got, text = (run := Run(part, fault=fault, torchrun=torchrun)).end()
+    assert got == status, text
+    assert "probseg: stopped by SIGTERM; the same command with `--ckpt_path last`" in text
+    assert run.stored()["global_step"] == 5
+    return run
+
+
+def test_sigterm_stops_all_after_the_same_batch(place):
+    stopped(place / "first", f"4 0 {TERM}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "torchrun", "expected"),
     [
+        (f"4 0 {TERM}", False, 143),
         ("4 0 os.killpg(0, signal.SIGTERM)", False, 143),
         (f"4 1 {TERM}", False, 143),
         (f"4 0 {AGENT}; time.sleep(3)", True, 1),
         (f"4 0 {AGENT}; {TERM}; time.sleep(3)", True, 1),
     ],
-    ids=["group", "second_process", "torchrun", "torchrun_and_its_processes"],
+    ids=["first", "group", "second_process", "torchrun", "torchrun_and_its_processes"],
 )
-def test_however_sigterm_arrives(fault, torchrun, expected, trained, place, request):
+def test_a_stopped_run_goes_on_exactly(fault, torchrun, expected, trained, place, request):
     part = place / request.node.callspec.id
-    status, text = (run := Run(part, fault=fault, torchrun=torchrun)).end()
-    assert status == expected, text
-    assert "probseg: stopped by SIGTERM; the same command with `--ckpt_path last`" in text
-    assert run.stored()["global_step"] == 5
+    run = stopped(part, fault, torchrun, expected)
     status, text = Run(part, "--ckpt_path=last", torchrun=torchrun).end()
     assert status == 0, text
+    assert [path.name for path in (part / "runs" / "probseg").iterdir()] == ["version_0"]
     assert_as_uninterrupted(run, trained)
 
 

@@ -12,7 +12,6 @@ import probseg.cli.invocation as invocation
 from probseg.cli.invocation import OF_WINGS, Invocation, with_shipped_configs
 from probseg.data import FolderDataModule
 from probseg.errors import DatasetNotFoundError
-from probseg.kinds import find
 from probseg.paths import configs_dir
 from probseg.semantic import SemanticEvaluation
 from support.drawn_semantic import write_camvid
@@ -45,20 +44,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
     write_folder(tmp_path / "mine", images=3, objects=2)
     return tmp_path
-
-
-def printed_by(program, *arguments):
-    """Output of a program that runs alone."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_short_names_are_those_of_the_classes():
-    for name, path in OF_WINGS.items():
-        assert find(path).__name__ == name
 
 
 @each(
@@ -110,36 +95,15 @@ print(json.dumps([name for name in sys.modules if name.startswith("probseg.")]))
 """
 
 
-def test_a_training_on_a_folder_loads_no_wing():
-    loaded = json.loads(printed_by(LOADED, *folder_fit("mine")).splitlines()[-1])
+def test_a_training_on_a_folder_loads_no_wing_and_no_reader():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    line = [sys.executable, "-c", LOADED, *folder_fit("mine")]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout.splitlines()[-1])
     wings = {path.split(".")[1] for path in OF_WINGS.values()}
     assert {name for name in loaded if name.split(".")[1] in wings} == set()
-
-
-READERS = """
-import sys
-from probseg.cli.invocation import Invocation
-from probseg.cli.trainer import run
-
-try:
-    run(Invocation("test", sys.argv[1:]))
-finally:
-    print("imported:", *sorted(n for n in sys.modules if n.startswith("probseg.data.sets.")))
-"""
-
-
-def test_only_the_readers_that_a_run_names_are_imported(here):
-    (here / "data.yaml").write_text(
-        "class_path: InteractiveDataModule\n"
-        "init_args:\n  test: [{class_path: GrabCut}, {class_path: probseg.data.Berkeley}]\n"
-    )
-    (here / "test.yaml").write_text("data: data.yaml\n# mine: test.yaml\n")
-    recipe = ("--config", "configs/quickstart.yaml", "--config", "test.yaml")
-    printed = printed_by(READERS, *recipe, "--data.val", "DAVIS", "--print_config")
-    settings, _, readers = printed.rpartition("imported:")
-    for name in ("InteractiveDataModule", "GrabCut", "Berkeley", "DAVIS"):
-        assert f"class_path: probseg.data.{name}\n" in settings
-    assert readers.split() == ["probseg.data.sets.ritm"]  # which has all three
+    assert not any(name.startswith("probseg.data.sets.") for name in loaded)
 
 
 USERS = """
@@ -209,15 +173,18 @@ def test_the_shipped_model_needs_no_configuration():
 
 
 def test_a_recipe_for_a_folder_says_that_it_tests_the_held_out_part(monkeypatch):
-    data = FolderDataModule("mine")
     said = []
     monkeypatch.setattr("probseg.data.datamodule.rank_zero_info", said.append)
-    for stage in ("fit", "validate"):
-        data.setup(stage)
-        assert not said
-    data.setup("test")
-    assert "the test has the 1 of 3 photographs of mine" in said[0]
-    assert "--folder mine" in said[0]
+    for stage in ("fit", "test"):
+        FolderDataModule("mine").setup(stage)
+    (notice,) = said
+    assert "the test has the 1 of 3 photographs of mine" in notice
+
+
+def test_a_model_of_classes_is_refused(capsys):
+    config = ("--config", "configs/experiment/emanet_camvid_cpu.yaml", *MICRO_EMANET, *QUIET)
+    message = usage_error(capsys, "test", *config, "--folder", "mine")
+    assert "needs photographs with a class for each pixel" in message
 
 
 @each(
@@ -238,13 +205,6 @@ def test_what_cannot_be_meant_is_refused(arguments, words, capsys):
     config = ("--config", "configs/experiment/folder.yaml", *MICRO, *QUIET)
     message = usage_error(capsys, arguments[0], *config, *arguments[1:])
     assert all(word in message for word in words), message
-
-
-def test_a_model_of_classes_is_refused(capsys):
-    config = ("--config", "configs/experiment/emanet_camvid_cpu.yaml", *MICRO_EMANET, *QUIET)
-    message = usage_error(capsys, "test", *config, "--folder", "mine")
-    assert "needs photographs with a class for each pixel" in message
-    assert "--folder" in message
 
 
 def test_a_data_set_in_a_file_that_the_configuration_names(nested):

@@ -5,7 +5,6 @@ from jsonargparse import Namespace
 
 from probseg.cli import machine
 from probseg.cli.machine import (
-    bfloat16_gain,
     check_accelerator,
     check_processes,
     without_slow_bfloat16,
@@ -22,10 +21,6 @@ def cpu(monkeypatch):
     for kind in machine.ACCELERATORS.values():
         monkeypatch.setattr(kind, "is_available", lambda: False)
     return lambda gain: monkeypatch.setattr(machine, "bfloat16_gain", lambda: gain)
-
-
-def test_the_gain_is_measured():
-    assert 0.001 < bfloat16_gain() < 1000
 
 
 @each(
@@ -48,14 +43,6 @@ def test_bfloat16_gives_way_where_it_is_slow(asked, accelerator, gain, chosen, c
     assert trainer.precision == chosen
     measured = asked in machine.BFLOAT16 and accelerator != "gpu"
     assert (f"{gain:.2g} times as fast" in capsys.readouterr().err) == measured
-
-
-def test_an_accelerator_that_is_found_keeps_it(cpu, monkeypatch):
-    cpu(0.1)
-    monkeypatch.setattr(machine.CUDAAccelerator, "is_available", lambda: True)
-    trainer = Namespace(precision="bf16-mixed", accelerator="auto")
-    without_slow_bfloat16(trainer)
-    assert trainer.precision == "bf16-mixed"
 
 
 @pytest.mark.parametrize(("gain", "ran"), [(0.2, "32-true"), (2.0, "bf16-mixed")])

@@ -11,11 +11,10 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.paths import configs_dir
 from support.fakes import write_folder
-from support.runs import MICRO, QUIET, SMALL, finished, folder_fit, separately, started, usage_error
+from support.runs import MICRO, QUIET, SMALL, finished, folder_fit, separately, started
 
 wandb = pytest.importorskip("wandb")
 
@@ -155,22 +154,6 @@ def test_the_other_loggers_of_a_run_go_on_too(resumed):
     assert sorted(set(validated)) == list(range(resumed.epoch + 3))
     kept = [{key: row[key] for key in resumed.rows[0]} for row in rows[: len(resumed.rows)]]
     assert kept == resumed.rows, "rows of before the kill"
-    events = EventAccumulator(str(resumed.logs / "events/version_0"), {"scalars": 0}).Reload()
-    for key in ("val/miou@5", "train/stage"):
-        points = sorted((int(row["step"]), float(row[key])) for row in rows if row[key])
-        found = [(event.step, event.value) for event in events.Scalars(key)]
-        assert [step for step, _ in found] == [step for step, _ in points]
-        assert [value for _, value in found] == pytest.approx([value for _, value in points])
-
-
-def test_each_start_of_a_run_is_written_down(resumed):
-    starts = [json.loads(line) for line in (resumed.run / "starts.jsonl").read_text().splitlines()]
-    assert [start["verb"] for start in starts] == ["fit", "fit"]
-    last = str(resumed.run / "checkpoints" / "last.ckpt")
-    assert [start["checkpoint"] for start in starts] == [None, last]
-    for start in starts:
-        assert start["versions"] == [resumed.run.name, "version_0", "version_0"]
-        assert start["environment"]["versions"]["probseg"]
     config = yaml.safe_load((resumed.run / "config.yaml").read_text())
     versions = [logger["init_args"].get("version") for logger in config["trainer"]["logger"]]
     assert versions == [None] * 3, "the configuration begins a run of its own"
@@ -192,9 +175,7 @@ def test_weights_and_biases_gets_code_settings_numbers_and_pictures(resumed):
         assert len(files) in (2, 3), f"{panel}: each epoch, and a validation that was killed"
         assert all(np.asarray(Image.open(file)).std() > 0 for file in files)
     curve, *_ = (media / "table").glob("val/folder/clicks_*.table.json")
-    content = json.loads(curve.read_text())
-    assert content["columns"] == ["clicks", "mIoU"]
-    assert len(content["data"]) == 6
+    assert len(json.loads(curve.read_text())["data"]) == 6
 
 
 @pytest.fixture
@@ -205,12 +186,6 @@ def here(tmp_path, monkeypatch):
     write_folder(tmp_path / "my_folder", images=4, size=(24, 32))
     yield tmp_path
     wandb.teardown()
-
-
-def test_uploads_and_offline_exclude_each_other(here, capsys):
-    options = ("=WandbLogger", ".log_model=true", ".offline=true")
-    logger = [f"--trainer.logger{option}" for option in options]
-    assert "log_model" in usage_error(capsys, *folder_fit("my_folder", *logger))
 
 
 SWEEPS = sorted(path.name for path in (configs_dir() / "sweep").glob("*.yaml"))

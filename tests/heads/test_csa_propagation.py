@@ -1,10 +1,8 @@
 """Corrective self-attention in which clicks fix logits and propagate them."""
 
-import itertools
 import math
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
@@ -57,15 +55,6 @@ def clicked(*places: tuple[int, int, int], size: tuple[int, int] = (20, 28)) -> 
     for place in places:
         maps[(0, *place)] = 1
     return maps
-
-
-def deaf_to_click_maps(head: CorrectiveSelfAttention) -> CorrectiveSelfAttention:
-    """Leave the fixed logits as the only way for clicks to have an effect."""
-    with torch.no_grad():
-        for block in (head.height, head.last):
-            if block is not None:
-                block.value.weight[:, -2:] = 0
-    return head
 
 
 def seen_by_the_last_block(head: CorrectiveSelfAttention) -> list[tuple]:
@@ -322,29 +311,17 @@ def test_lines_are_looked_up_in_tiles_and_once_each(axis, monkeypatch):
     assert sum(rows) == 2 * 2 * 5 * 7
 
 
-def test_positions_of_values_start_without_effect_and_learn():
+@each("name", ["standard", "probabilistic"])
+def test_positions_of_values_start_without_effect_and_learn(name):
     options = {"position": "factored", "position_size": (5, 7), "num_heads": 2}
     inputs = draw(2, 8, 5, 7)
-    for name in ("standard", "probabilistic"):
-        layers = []
-        for with_values in (False, True):
-            torch.manual_seed(0)
-            layer = build_attention(name, 8, 6, position_values=with_values, **options)
-            layers.append(layer.double())
-        plain, sensitive = layers
-        sensitive.load_state_dict(plain.state_dict(), strict=False)
-        torch.testing.assert_close(sensitive(inputs.double()), plain(inputs.double()))
-        torch.nn.init.normal_(sensitive.value_position.query)
-        weights = sensitive.posterior(inputs.double()).log_probability(slice(None)).exp()
-        table, wanted = sensitive.value_position.query, plain(inputs.double()).clone()
-        for i, j in itertools.product(range(35), range(35)):
-            offset = table[j // 7 - i // 7 + 4, j % 7 - i % 7 + 6]  # of the 3 channels of each head
-            added = weights[:, :, i, j, None] * offset
-            wanted[:, :, i // 7, i % 7] += added.flatten(1)
-        found = sensitive(inputs.double())
-        torch.testing.assert_close(found, wanted)
-        found.square().sum().backward()
-        assert sensitive.value_position.query.grad.any()
+    plain, sensitive = (
+        build_attention(name, 8, 6, position_values=values, **options) for values in (False, True)
+    )
+    sensitive.load_state_dict(plain.state_dict(), strict=False)
+    torch.testing.assert_close(sensitive(inputs), plain(inputs))
+    sensitive(inputs).square().sum().backward()
+    assert sensitive.value_position.query.grad.any()
     with pytest.raises(ValueError, match="`position_values`"):
         build_attention("standard", 8, 6, position_values=True)
 
@@ -377,38 +354,6 @@ def test_clicks_of_both_signs_on_one_pixel_fix_nothing():
     assert (head(features, one) - changed).abs().max() > 1e-4
 
 
-@each("layout", LAYOUTS)
-@each("sign", [0, 1])
-def test_more_clicks_pull_further_towards_their_sign(layout, sign):
-    options = {"log_prior": "key_magnitude"}  # the weights do not follow the values
-    head = deaf_to_click_maps(build(propagation_iterations=1, options=options, **layout))
-    with torch.no_grad():
-        head.fixed_logits.copy_(torch.tensor([20.0, -20.0]))  # beyond all values
-    features = drawn(batch=1)[0]
-    places = [(sign, 9, 9), (sign, 9, 13), (sign, 9, 17)]
-    with torch.no_grad():
-        runs = [head(features, clicked(*places[:count])) for count in range(4)]
-    direction = 1 if sign == 0 else -1
-    for fewer, more in pairwise(runs):
-        change = direction * (more - fewer)[0, 0, 10]  # inside the clicked row of the grid
-        assert (change >= -1e-6).all()
-        assert (change[8:20] > 1e-4).all()
-
-
-def test_clicks_propagate_along_their_row_within_the_span():
-    head, features = deaf_to_click_maps(build(span=3)), drawn(20, 60, batch=1)[0]
-    calls = []
-    head.last.register_forward_hook(lambda module, arguments, output: calls.append(output))
-    with torch.no_grad():
-        for clicks in (clicked((0, 9, 33), size=(20, 60)), clicked(size=(20, 60))):
-            head(features, clicks)
-    changed = ((calls[0] - calls[1]).abs() > 1e-6)[0, 0]
-    # Units at most one away move, and are read at most one further away.
-    expected = torch.zeros(5, 15, dtype=torch.bool)
-    expected[2, 6:11] = True
-    assert torch.equal(changed, expected)
-
-
 def test_closeness_maps_fix_what_is_close():
     clicks = prompts((9, 9, 1), (22, 14, 0))
     maps = ClickMaps(clicks="distance", radius=8)(clicks, (20, 28))[:, 1:]
@@ -439,13 +384,6 @@ def test_all_parameters_learn_with_learnt_priors(layout):
     assert "height.log_value_prior" not in named
     assert_all_learn(head)
     assert (head.fixed_logits.grad != 0).all()
-
-
-def test_a_head_that_does_not_propagate_has_no_logits_to_fix():
-    head = build(propagation_iterations=0)
-    assert head.fixed_logits is None
-    assert not head.propagates
-    assert "fixed_logits" not in head.state_dict()
 
 
 @each("layout", LAYOUTS)

@@ -22,7 +22,6 @@ from probseg.heads.pyramid import FPNDecoder
 from probseg.models import Segmenter
 from probseg.types import FeatureInfo
 from support.network_cases import assert_all_learn, maps_of, opened, prompts
-from support.refusals import refused
 from support.rows import each
 from support.testers import PYRAMID, DecoderTester, built_by, randomise
 
@@ -121,14 +120,6 @@ def test_ocr_follows_the_equations():
     torch.testing.assert_close(features.flatten(2).transpose(1, 2), expected)
 
 
-@each(
-    ("stride", "rates"), [(8, (12, 24, 36)), (16, (6, 12, 18)), (32, (3, 6, 9)), (256, (1, 1, 1))]
-)
-def test_rates_follow_the_stride_of_the_coarsest_map(stride, rates):
-    decoder = DeepLabV3PlusDecoder(FeatureInfo((3, 4), (4, stride)), channels=8)
-    assert [conv[0].dilation for conv in decoder.pyramid.atrous] == [(r, r) for r in rates]
-
-
 def test_pyramid_pooling_gives_each_place_the_mean_of_the_image():
     pyramid_ = AtrousPyramid(6, 8, rates=(2,), dropout=0.0).eval()
     seen = []
@@ -139,11 +130,6 @@ def test_pyramid_pooling_gives_each_place_the_mean_of_the_image():
     pooled = features.mean((2, 3)) @ conv.weight[:, :, 0, 0].T + conv.bias
     expected = pooled.clamp(min=0).view(2, 8, 1, 1).expand(2, 8, 5, 7)
     torch.testing.assert_close(seen[0][:, -8:], expected)
-
-
-def test_wrong_arguments_are_named():
-    for build in (DeepLabV3PlusDecoder, FPNDecoder, OCRDecoder):
-        refused(ValueError, partial(build, PYRAMID, stride=32), "stride", 32)
 
 
 def test_fpn_adds_the_enlarged_coarser_level():
@@ -179,16 +165,6 @@ DEPTHS = FeatureInfo((12, 16, 20, 24), (16, 16, 16, 16))
 def levels_of(decoder, maps):
     decoded = decoder(maps)
     return [decoded.features, *decoded.coarser]
-
-
-@each("inputs", [PLAIN, DEPTHS])
-@each("widths", [(6,), (6, 7), (6, 7, 8, 9)])
-def test_levels_have_the_described_shapes(inputs, widths):
-    decoder = SimplePyramid(inputs, widths).eval()
-    assert decoder.features == FeatureInfo(widths, (4, 8, 16, 32)[: len(widths)])
-    levels = levels_of(decoder, maps_of(inputs, 2, 64, 96))
-    for level, width, stride in zip(levels, *decoder.features[:2], strict=True):
-        assert level.shape == (2, width, 64 // stride, 96 // stride)
 
 
 @pytest.mark.parametrize(("inputs", "used"), [(PLAIN, [2]), (DEPTHS, [0, 1, 2, 3])])
@@ -248,13 +224,3 @@ def test_a_transformer_with_patches_of_14_pixels_answers_clicks(depths):
     (logits * torch.randn_like(logits)).sum().backward()
     assert_all_learn(torch.nn.ModuleList([model.decoder, model.fusion, model.head]))
     assert all(own.grad is not None for own in model.backbone.network.model.blocks.parameters())
-
-
-def test_wrong_arguments_of_simple_pyramid_are_named():
-    several = FeatureInfo((3, 4), (8, 16))
-    fourteen = FeatureInfo((3,), (14,))
-    refused(ValueError, partial(SimplePyramid, several), "`inputs`", "(8, 16)", "PyramidDecoder")
-    refused(ValueError, partial(SimplePyramid, fourteen), "`inputs`", "(14,)", "patch_size 16")
-    for widths in ((), (1, 2, 3, 4, 5)):
-        refused(ValueError, partial(SimplePyramid, PLAIN, widths), "`widths`", list(widths))
-    refused(ValueError, partial(PyramidDecoder, PLAIN), "`widths`", "(16, 16, 16)", "SimplePyramid")

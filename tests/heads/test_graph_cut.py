@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from skimage.data import astronaut
 from probseg.heads import GraphCut
 from probseg.heads.graph_cut import DECIDED, LARGEST_LOGIT, STEPS, minimum_cut
 from support.network_cases import prompts
-from support.refusals import refused
 from support.rows import each
 
 
@@ -48,13 +46,6 @@ def test_without_colours_it_still_follows_contours_and_with_nothing_else_the_net
     assert (found ^ mask).sum() < (rough().gt(0) ^ mask).sum() / 2
     alone = GraphCut(colour_weight=0.0, smoothness=0.0)(rough(), image, prompts())
     assert torch.equal(alone > 0, rough() > 0)
-
-
-def test_colours_say_what_the_network_left_open():
-    image, mask = square()
-    logits = torch.full((1, 1, 48, 64), -0.2)
-    logits[..., 20:28, 28:36] = 4.0  # a part of the object
-    assert torch.equal(GraphCut()(logits, image, prompts()) > 0, mask)
 
 
 def test_clicks_say_what_colours_are_object():
@@ -115,14 +106,6 @@ def test_half_precision_changes_next_to_nothing():
     assert (half ^ full).sum() <= 5
 
 
-def test_wrong_arguments_are_named():
-    for name in ("units", "key_iterations", "stride"):
-        refused(ValueError, partial(GraphCut, **{name: 0}), f"`{name}`", 0)
-    for name in ("colour_weight", "smoothness"):
-        for weight in (-0.1, 1001.0, math.nan):
-            refused(ValueError, partial(GraphCut, **{name: weight}), f"`{name}`", weight)
-
-
 def cost(labels, advantage, image, smoothness):
     """Cost of a division, pixel by pixel and pair by pair."""
     height, width = advantage.shape
@@ -160,22 +143,6 @@ def test_no_other_division_costs_less(seed, size, smoothness, plain):
     assert cost(found, advantage, image, smoothness) <= least + terms / STEPS
 
 
-def test_without_smoothness_each_pixel_is_what_it_gains_by():
-    advantage = np.random.default_rng(0).normal(size=(7, 5))
-    found = minimum_cut(advantage, np.zeros((7, 5, 3)), 0.0)
-    np.testing.assert_array_equal(found, advantage > 0.5 / STEPS)
-
-
-def test_a_contour_follows_the_contrast():
-    image = np.zeros((20, 30, 3))
-    image[:, 17:] = 1.0
-    advantage = np.zeros((20, 30))
-    advantage[8:12, 3:6], advantage[8:12, 25:28] = 5.0, -5.0
-    expected = np.zeros((20, 30), dtype=bool)
-    expected[:, :17] = True
-    np.testing.assert_array_equal(minimum_cut(advantage, image, 1.0), expected)
-
-
 def test_of_equal_divisions_the_object_is_the_smallest():
     assert not minimum_cut(np.zeros((4, 4)), np.zeros((4, 4, 3)), 1.0).any()
 
@@ -185,9 +152,3 @@ def test_costs_of_a_whole_photograph_do_not_overflow():
     advantage = np.full(image.shape[:2], 1e6)
     advantage[:, 128:] = -1e6
     np.testing.assert_array_equal(minimum_cut(advantage, image, 1e5), advantage > 0)
-
-
-@each(("advantage", "smoothness"), [(np.nan, 1.0), (np.inf, 1.0), (2e6, 1.0), (0.0, -1.0)])
-def test_costs_that_do_not_fit_are_refused(advantage, smoothness):
-    with pytest.raises(ValueError, match="`advantage` and `smoothness`"):
-        minimum_cut(np.full((2, 2), advantage), np.zeros((2, 2, 3)), smoothness)

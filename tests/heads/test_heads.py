@@ -1,26 +1,34 @@
 """Heads alone, the quality of an answer, and the tables of decoders and heads."""
 
-import pytest
+import math
+from functools import partial
+
 import torch
 
 from probseg.errors import UnknownNameError
 from probseg.heads import (
-    DECODERS,
     HEADS,
     ConvHead,
     CorrectiveSelfAttention,
-    Decoder,
-    Head,
+    DeepLabV3PlusDecoder,
+    FPNDecoder,
+    GraphCut,
     MaskQuality,
+    OCRDecoder,
+    PromptPropagation,
+    PromptStage,
+    PyramidDecoder,
     SeparableHead,
+    SimplePyramid,
 )
 from probseg.types import FeatureInfo
 from support.network_cases import prompts
 from support.refusals import refused
 from support.rows import each
-from support.testers import HeadTester, built_by
+from support.testers import PYRAMID, HeadTester, built_by
 
 INPUTS = FeatureInfo((6,), (4,))
+PLAIN = FeatureInfo((12, 12, 12), (16, 16, 16))
 
 
 class TestConvHead(HeadTester):
@@ -35,11 +43,6 @@ class TestSeparableHead(HeadTester):
 class TestAxial(HeadTester):
     build = CorrectiveSelfAttention
     arguments = {"channels": 8, "stride": 4}
-
-
-class TestSeveralHeads(HeadTester):
-    build = CorrectiveSelfAttention
-    arguments = {"channels": 8, "num_heads": 2, "stride": 4, "span": None}
 
 
 class TestFull(HeadTester):
@@ -61,11 +64,43 @@ class TestOptions(HeadTester):
     }
 
 
-def test_tables():
+@each(
+    ("make", "parts"),
+    [
+        (partial(CorrectiveSelfAttention, INPUTS, stride=0), ["stride", 0]),
+        (partial(CorrectiveSelfAttention, INPUTS, layout="diagonal"), ["layout", "diagonal"]),
+        (partial(CorrectiveSelfAttention, INPUTS, num_heads=2, channels=9), ["num_heads", 9]),
+        (
+            partial(
+                CorrectiveSelfAttention, INPUTS, propagation_iterations=1, attention="standard"
+            ),
+            ["propagation_iterations", 1],
+        ),
+        (partial(CorrectiveSelfAttention, INPUTS, attention="probabilistc"), ["'probabilistic'"]),
+        *(
+            (partial(kind, PYRAMID, stride=32), ["stride", 32])
+            for kind in (DeepLabV3PlusDecoder, FPNDecoder, OCRDecoder)
+        ),
+        (partial(SimplePyramid, FeatureInfo((3, 4), (8, 16))), ["`inputs`", "PyramidDecoder"]),
+        (partial(SimplePyramid, FeatureInfo((3,), (14,))), ["`inputs`", "patch_size 16"]),
+        *((partial(SimplePyramid, PLAIN, wide), ["`widths`", [*wide]]) for wide in ((), (1,) * 5)),
+        (partial(PyramidDecoder, PLAIN), ["`widths`", "(16, 16, 16)", "SimplePyramid"]),
+        (partial(PromptStage, PYRAMID, 2, level=4), ["level", 4]),
+        (partial(PromptStage, PYRAMID, 2, level=-1), ["level", -1]),
+        (partial(PromptStage, PYRAMID, 2, attention="nobody"), ["attention"]),
+        (partial(PromptStage, PYRAMID, 2, attention="standard", layout="nobody"), ["layout"]),
+        (partial(PromptPropagation, INPUTS, units=0), ["`units`"]),
+        (partial(GraphCut, units=0), ["`units`", 0]),
+        (partial(GraphCut, smoothness=-0.1), ["`smoothness`", -0.1]),
+        (partial(GraphCut, colour_weight=math.nan), ["`colour_weight`"]),
+    ],
+)
+def test_wrong_arguments_are_named(make, parts):
+    refused((ValueError, UnknownNameError), make, *parts)
+
+
+def test_all_heads_are_tested():
     assert built_by(HeadTester) == {*HEADS.values()}
-    assert all(issubclass(part, Head) for part in HEADS.values())
-    assert all(issubclass(part, Decoder) for part in DECODERS.values())
-    assert all(part.__name__ == name for name, part in {**HEADS, **DECODERS}.items())
 
 
 def test_conv_head_is_a_dot_product_enlarged():
@@ -106,34 +141,6 @@ def test_a_coarse_grid_keeps_clicks_at_full_strength():
     assert negative[2, 4] == 1
 
 
-def test_axial_blocks_are_densely_connected_along_height_then_width():
-    head = CorrectiveSelfAttention(INPUTS, channels=8)
-    assert (head.height.axis, head.last.axis) == ("height", "width")
-    assert head.last.query.in_channels == 16  # the bottleneck's 8 and the first block's 8
-    assert head.last.value.in_channels == 18  # and two click maps
-    assert CorrectiveSelfAttention(INPUTS, layout="full").height is None
-
-
-@each(
-    "arguments",
-    [
-        {"stride": 0},
-        {"layout": "diagonal"},
-        {"num_heads": 0},
-        {"num_heads": 2, "channels": 9},
-        {"propagation_iterations": 1, "attention": "standard"},
-    ],
-)
-def test_wrong_arguments_are_named(arguments):
-    name, value = next(iter(arguments.items()))
-    refused(ValueError, lambda: CorrectiveSelfAttention(INPUTS, **arguments), name, value)
-
-
-def test_an_unknown_attention_gives_the_nearest():
-    with pytest.raises(UnknownNameError, match=r"'probabilistc'.*'probabilistic'"):
-        CorrectiveSelfAttention(INPUTS, attention="probabilistc")
-
-
 SIZE, GRID = (24, 40), (6, 10)
 
 
@@ -162,24 +169,15 @@ def test_before_a_training_it_is_the_expected_iou_of_independent_pixels():
     torch.testing.assert_close(predicted.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("level", [-60.0, 60.0])
-def test_empty_and_full_answers_have_finite_logits(level):
-    features, logits, asked = case()
-    assert trained()(features, torch.full_like(logits, level), asked).isfinite().all()
-
-
-def test_it_learns_without_a_gradient_for_features_and_answer():
+def test_it_depends_on_features_clicks_and_its_own_image_only():
     features, logits, asked = case()
     part = trained()
+    for level in (-60.0, 60.0):
+        assert part(features, torch.full_like(logits, level), asked).isfinite().all()
     part(features.requires_grad_(), logits.requires_grad_(), asked).sum().backward()
     assert features.grad is None
     assert logits.grad is None
     assert all(parameter.grad.any() for parameter in part.parameters())
-
-
-def test_it_depends_on_features_clicks_and_its_own_image_only():
-    features, logits, asked = case()
-    part = trained()
     with torch.no_grad():
         together = part(features, logits, asked)
         alone = part(features[1:2], logits[1:2], asked.at(slice(1, 2)))
@@ -191,13 +189,3 @@ def test_it_depends_on_features_clicks_and_its_own_image_only():
     torch.testing.assert_close(half, together)
     for changed in (other, fewer):
         assert not torch.isclose(changed, together, rtol=1e-3).any()
-
-
-def test_features_outside_of_the_mask_count():
-    logits = torch.full((1, 1, 32, 32), -20.0)
-    logits[..., 8:16, 8:16] = 20.0
-    part, nobody = trained(), prompts((3, 4, 1), batch=1)
-    features = torch.randn(1, part.embed.in_channels - 1, 16, 16)
-    other = features.clone()
-    other[..., 12:, 12:] += 3  # far from the mask and its contour
-    assert not torch.isclose(part(other, logits, nobody), part(features, logits, nobody)).any()

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from probseg.heads import PromptPropagation
 from probseg.heads.propagation import FEW, FEW_CLICKS, REACH, UNKNOWN
@@ -173,23 +172,17 @@ def test_without_prompts_no_click_is_near_and_gradients_are_finite(module, paddi
     assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
 
 
-def test_padding_and_the_order_of_clicks_change_nothing(module):
+def test_padding_order_and_neighbours_of_clicks_change_nothing(module):
     features, image = scene()
     expected = propagated(module, asked(), features, image)
     points = [[(9.0, 9.0), *POINTS[0][::-1], (0.0, 0.0)], [(3.0, 3.0), *POINTS[1], (23.0, 19.0)]]
     labels = [[-1, *LABELS[0][::-1], -1], [-1, *LABELS[1], -1]]
     got = propagated(module, asked(points, labels), features, image)
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
-
-
-def test_an_image_without_clicks_is_not_disturbed_by_its_neighbour(module):
-    features, image = scene()
-    together = asked([POINTS[0], [(0.0, 0.0)] * 3], [LABELS[0], [-1] * 3])
-    maps = propagated(module, together, features, image)
+    maps = propagated(module, asked(labels=[LABELS[0], [-1] * 3]), features, image)
     alone = propagated(module, asked([[]], [[]]), features[1:], image[1:])
     torch.testing.assert_close(maps[1:], alone, atol=1e-6, rtol=1e-5)
-    assert (maps[1, 2:] == 0).all()
-    assert (maps[0, 2:] != 0).any()
+    torch.testing.assert_close(maps[0], expected[0], atol=1e-6, rtol=1e-5)
 
 
 def test_clicks_of_the_other_sign_say_the_opposite(module):
@@ -245,20 +238,6 @@ def test_all_parameters_and_the_features_learn(module):
     assert (module.log_scales.grad != 0).all()
 
 
-def test_gradients_are_those_of_finite_differences(module):
-    features, image = scene(1)
-    given = asked(POINTS[:1], LABELS[:1], [(4.0, 3.0, 17.0, 13.0)])
-    weights = torch.randn(1, 4, SPACES, *GRID)
-    direction = functional.normalize(torch.randn(features.numel()), dim=0).view_as(features)
-    x = features.clone().requires_grad_()
-    (propagated(module, given, x, image) * weights).sum().backward()
-    step = 3e-3  # all is float32
-    with torch.no_grad():
-        ends = [propagated(module, given, features + s * direction, image) for s in (step, -step)]
-    expected = ((ends[0] - ends[1]) * weights).double().sum().item() / (2 * step)
-    assert (x.grad * direction).sum().item() == pytest.approx(expected, rel=0.03, abs=3e-3)
-
-
 def test_autocast_changes_the_embedding_alone(module):
     features, image = scene()
     exact = propagated(module, asked(), features, image)
@@ -266,9 +245,3 @@ def test_autocast_changes_the_embedding_alone(module):
         rounded = propagated(module, asked(), features, image)
     assert not torch.equal(rounded, exact)
     assert (rounded - exact).abs().mean() < 0.02
-
-
-@each("name", ["spaces", "dims", "units", "key_iterations"])
-def test_numbers_below_one_are_named(name):
-    with pytest.raises(ValueError, match=f"`{name}`"):
-        PromptPropagation(FeatureInfo((3,), (4,)), **{name: 0})

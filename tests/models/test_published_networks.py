@@ -121,13 +121,3 @@ def test_gathering_by_the_object_alone_and_by_both_are_different_functions():
     one, two = model.decoder(maps), other.decoder(maps)
     assert torch.equal(one.auxiliary, two.auxiliary)
     assert not torch.allclose(one.features, two.features)
-
-
-def test_aligned_branches_have_the_weights_of_the_others():
-    plain = create_model("hrnet18_ocr_conv", backbone={"aligned": False})
-    aligned = create_model("hrnet18_ocr_conv")
-    aligned.load_state_dict(plain.state_dict())
-    image = torch.rand(1, 6, 64, 64)
-    first = [model.eval().backbone(image)[-1] for model in (plain, aligned)]
-    assert first[0].shape == first[1].shape
-    assert not torch.allclose(*first)

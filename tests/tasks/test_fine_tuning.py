@@ -9,9 +9,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from probseg.backbones import TimmBackbone, layer_numbers, recompute_activations
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import create_model
-from support.fakes import micro_model
-from support.refusals import refused
-from support.rows import each
 
 PLAIN = {"embed_dim": 48, "depth": 3, "num_heads": 3, "img_size": 64}
 NETWORKS = {
@@ -88,26 +85,3 @@ def test_rates_fall_towards_the_image():
             expected = 0.05 * 0.8 ** (3 - numbers[weight]) if weight in numbers else 0.1
             assert rates.pop(weight) == pytest.approx(expected), name
     assert not rates
-
-
-def test_a_step_with_both_trains_every_block():
-    model = create_model("vits_unet_prop", backbone={"options": PLAIN})
-    task = InteractiveSegmentation(model, layer_decay=0.5, gradient_checkpointing=True)
-    model.train()
-    task.model.backbone(torch.rand(1, 3, 64, 64))[0].sum().backward()
-    assert all(own.grad is not None for own in model.backbone.network.model.blocks.parameters())
-    assert model.backbone.network.model.grad_checkpointing
-
-
-@each(
-    ("options", "parts"),
-    [
-        ({"layer_decay": 0.9}, ["`layer_decay`", "TimmBackbone", "backbone_rate"]),
-        ({"layer_decay": 0.0}, ["`layer_decay`", 0.0]),
-        ({"layer_decay": 1.1}, ["`layer_decay`", 1.1]),
-    ],
-)
-def test_wrong_settings_are_refused_before_the_training(options, parts):
-    refused(ValueError, lambda: InteractiveSegmentation(micro_model(), **options), *parts)
-    bare = torch.nn.Conv2d(3, 3, 1)
-    refused(ValueError, partial(recompute_activations, bare), "`gradient_checkpointing`", "Conv2d")

@@ -1,6 +1,5 @@
 """Semantic segmentation: crops, batches, chance in worker processes, and shares of photographs."""
 
-import os
 from types import SimpleNamespace
 
 import cv2
@@ -15,7 +14,7 @@ from jsonargparse import ArgumentParser
 from probseg.errors import DataError
 from probseg.paths import configs_dir
 from probseg.seeds import mixed
-from probseg.semantic import SEMANTIC_DATASETS, SemanticBatch, SemanticDataModule
+from probseg.semantic import SemanticBatch, SemanticDataModule
 from probseg.semantic.datamodule import EachOnce, SemanticCrop
 from probseg.semantic.dataset import SemanticSample
 from support.drawn_semantic import (
@@ -23,10 +22,7 @@ from support.drawn_semantic import (
     colour_of,
     draw_labels,
     write_camvid,
-    write_coco_stuff10k,
-    write_coco_stuff164k,
-    write_pascal_context,
-    write_voc_segmentation,
+    write_semantic_sets,
 )
 from support.rows import each
 
@@ -117,16 +113,9 @@ def test_scales_cover_their_range_and_crops_are_mirrored():
     assert 70 < mirrored < 130
 
 
-def test_the_photograph_is_left_alone():
-    sample = photograph(draw_labels(60, 80, 11))
-    before = sample.image.copy(), sample.labels.copy()
-    crops(sample, 10)
-    np.testing.assert_array_equal(sample.image, before[0])
-    np.testing.assert_array_equal(sample.labels, before[1])
-
-
 def test_seeds_of_crops_repeat_and_differ():
     sample = photograph(draw_labels(60, 80, 11))
+    before = sample.image.copy(), sample.labels.copy()
 
     def cut(seed):
         np.random.seed(seed + 1)  # plays no part
@@ -135,6 +124,7 @@ def test_seeds_of_crops_repeat_and_differ():
     np.testing.assert_array_equal(cut(4), cut(5))
     assert (cut(4) != cut(6)).any()
     assert (cut(4)[0] != cut(4)[1]).any()
+    assert all(np.array_equal(*pair) for pair in zip(before, sample, strict=False))  # left alone
 
 
 @each(
@@ -216,53 +206,6 @@ def test_processes_share_the_photographs_without_repeating_any(length, processes
         assert list(share) == sorted(share)
 
 
-def test_each_process_gets_its_share_of_every_loader():
-    names = []
-    for rank in range(3):
-        data = module(val=FakeStreets(7), test=FakeStreets(7))
-        data.trainer = SimpleNamespace(world_size=3, global_rank=rank)
-        share, same = (
-            [sample.name for (sample,) in loader]
-            for loader in (*data.val_dataloader(), *data.test_dataloader())
-        )
-        assert share == same
-        names += share
-    assert sorted(names) == [f"photo{i}" for i in range(7)]
-
-
-class Listening(L.LightningModule):
-    """Writes down what each process is given in an evaluation."""
-
-    def __init__(self, place):
-        super().__init__()
-        self.place = place
-
-    def validation_step(self, batch, index):
-        (sample,) = batch
-        (self.place / f"{self.global_rank}-{sample.name}").touch()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are quick to start")
-def test_lightning_leaves_the_shares_of_two_processes_alone(tmp_path):
-    if torch.cuda.is_initialized():
-        pytest.skip("CUDA is in use, so this process cannot be forked")
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp_fork",
-        logger=False,
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.validate(Listening(tmp_path), module(val=FakeStreets(3)), verbose=False)
-    assert sorted(path.name for path in tmp_path.glob("?-*")) == [
-        "0-photo0",
-        "0-photo2",
-        "1-photo1",
-    ]
-
-
 def test_a_process_without_a_photograph_is_refused():
     data = module(val=FakeStreets(2, name="small"), test=FakeStreets(2, name="small"))
     data.trainer = SimpleNamespace(world_size=3, global_rank=0)
@@ -301,17 +244,6 @@ def test_missing_training_and_test_data_are_named():
         module(FakeStreets(4), batch_size=5).train_dataloader()
 
 
-@pytest.fixture
-def drawn(tmp_path, monkeypatch):
-    """Drawn sets of all kinds, where the shipped configurations look for them."""
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
-    write_camvid(tmp_path / "camvid")
-    write_voc_segmentation(tmp_path / "VOCdevkit" / "VOC2012")
-    write_pascal_context(tmp_path / "VOCdevkit" / "VOC2010")
-    write_coco_stuff10k(tmp_path / "coco_stuff10k")
-    write_coco_stuff164k(tmp_path / "coco_stuff164k")
-
-
 def instantiated(*arguments):
     parser = ArgumentParser()
     parser.add_subclass_arguments(L.LightningDataModule, "data")
@@ -319,7 +251,8 @@ def instantiated(*arguments):
 
 
 @each("path", CONFIGS)
-def test_shipped_configurations(drawn, path):
+def test_shipped_configurations(tmp_path, path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_DATA", str(write_semantic_sets(tmp_path)))
     data = instantiated("--data", path, "--data.batch_size=2", "--data.num_workers=0")
     batch = next(iter(data.train_dataloader()))
     side = {"camvid": 360, "camvid_small": 240}.get(path.stem, 513)
@@ -329,12 +262,8 @@ def test_shipped_configurations(drawn, path):
     assert [len(loader) for loader in (*data.val_dataloader(), *data.test_dataloader())] == [3, 3]
 
 
-def test_all_sets_have_a_configuration():
-    texts = "".join(path.read_text() for path in CONFIGS)
-    assert all(f"probseg.semantic.{name}\n" in texts for name in SEMANTIC_DATASETS)
-
-
-def test_lists_of_sets_and_sizes_on_the_command_line(drawn, tmp_path):
+def test_lists_of_sets_and_sizes_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_DATA", str(write_camvid(tmp_path / "camvid").parent))
     path = tmp_path / "data.yaml"
     sets = [
         {"class_path": "probseg.semantic.CamVid", "init_args": {"split": split}}

@@ -126,21 +126,6 @@ def test_without_a_positive_prompt_nothing_is_object(model):
         assert (answer(model, noise(20, 30), clicks) <= 0.5).all()
 
 
-def test_outside_of_the_box_is_background_unless_clicked(name, model):
-    sample = draw_sample(90, 120)
-    x0, y0, x1, y1 = mask_box(sample.mask)
-    half = (x0, y0, (x0 + x1) // 2, y1)
-    slack = (y1 - y0) // 10 + 3  # with the enlarged contour
-    outside = np.ones(sample.mask.shape, dtype=bool)
-    outside[y0 - slack : y1 + slack, x0 - slack : half[2] + slack] = False
-    assert (sample.mask[outside] == 1).any()
-    prediction = answer(model, sample.image, box=half) > 0.5
-    if name != "colour_mixture":  # there a box is where values begin, and like colours are joined
-        assert not (prediction & outside).any()
-    click = Click(half[2] + 15, (y0 + y1) // 2)
-    assert (answer(model, sample.image, [click], half) > 0.5)[click.y, click.x + 1]
-
-
 @pytest.mark.parametrize(("name", "least"), [("opencv_grabcut", 0.95), ("random_walker", 0.6)])
 def test_a_box_around_everything_leaves_room_for_the_background(name, least):
     sample = draw_sample(90, 120)
@@ -270,7 +255,7 @@ def slow_maps(clicks, previous):
 )
 def test_clicks_are_drawn_as_disks_that_do_not_overlap(height, width, places, begun):
     clicks = [Click(x % width, y % height, sign) for x, y, sign in places]
-    previous = np.eye(height, width, dtype=np.float32) * begun
+    previous = np.full((height, width), begun, dtype=np.float32)
     image, box = np.zeros((height, width, 3), np.uint8), (0, 0, width, 1)
     given = (box, previous) if begun else (None, None)  # a mask comes before the box
     scene = make_scene(image, clicks, *given)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
 from probseg.errors import DataError
-from probseg.paths import configs_dir
 from probseg.seeds import mixed
 from probseg.semantic import SemanticBatch, SemanticDataModule
 from probseg.semantic.datamodule import EachOnce, SemanticCrop
@@ -22,11 +21,8 @@ from support.drawn_semantic import (
     colour_of,
     draw_labels,
     write_camvid,
-    write_semantic_sets,
 )
 from support.rows import each
-
-CONFIGS = sorted((configs_dir() / "semantic_data").glob("*.yaml"))
 
 
 def photograph(labels):
@@ -180,21 +176,6 @@ def test_data_sets_are_joined_and_shuffled():
     assert seen[:12] != seen[12:]
 
 
-def test_evaluation_sees_whole_photographs_one_by_one():
-    val = [FakeStreets(2, name="first"), FakeStreets(3, size=(20, 70), name="second")]
-    data = module(val=val, test=FakeStreets(1))
-    for photographs, loader in zip(val, data.val_dataloader(), strict=True):
-        batches = list(loader)
-        assert len(loader) == len(batches) == len(photographs)
-        for (sample,), expected in zip(batches, photographs, strict=True):
-            assert isinstance(sample, SemanticSample)
-            assert sample.name == expected.name
-            np.testing.assert_array_equal(sample.image, expected.image)
-            np.testing.assert_array_equal(sample.labels, expected.labels)
-    assert [len(loader) for loader in data.test_dataloader()] == [1]
-    assert module(FakeStreets(2)).val_dataloader() == []
-
-
 @given(length=st.integers(0, 30), processes=st.integers(1, 5))
 def test_processes_share_the_photographs_without_repeating_any(length, processes):
     photographs = FakeStreets(length, size=(6, 6))
@@ -248,18 +229,6 @@ def instantiated(*arguments):
     parser = ArgumentParser()
     parser.add_subclass_arguments(L.LightningDataModule, "data")
     return parser.instantiate(parser.parse_args([str(a) for a in arguments])).data
-
-
-@each("path", CONFIGS)
-def test_shipped_configurations(tmp_path, path, monkeypatch):
-    monkeypatch.setenv("PROBSEG_DATA", str(write_semantic_sets(tmp_path)))
-    data = instantiated("--data", path, "--data.batch_size=2", "--data.num_workers=0")
-    batch = next(iter(data.train_dataloader()))
-    side = {"camvid": 360, "camvid_small": 240}.get(path.stem, 513)
-    assert batch.images.shape == (2, 3, side, side)
-    (kind,) = {type(of) for of in (*data.train, *data.val, *data.test)}
-    assert data.classes == kind.classes
-    assert [len(loader) for loader in (*data.val_dataloader(), *data.test_dataloader())] == [3, 3]
 
 
 def test_lists_of_sets_and_sizes_on_the_command_line(tmp_path, monkeypatch):

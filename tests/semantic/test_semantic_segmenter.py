@@ -250,8 +250,6 @@ def at_stride(model, number=16):
         (lambda: semantic_variant("micro_csa"), r"models\.variant\('micro_csa'\)"),
         (lambda: build(read_preset("micro_fcn", "semantic"), Segmenter), "`class_path` must be"),
         (lambda: build(WHOLE), "`head`"),
-        (lambda: predict_classes(Lopsided(), IMAGE, ()), "`scales`"),
-        (lambda: predict_classes(Lopsided(), IMAGE, (0.0, 1.0)), "`scales`"),
     ],
 )
 def test_what_cannot_be_is_named(action, message):

@@ -4,8 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from scipy.io import savemat
 
@@ -19,7 +17,6 @@ from probseg.semantic import (
     PascalContext,
     VOCSegmentation,
 )
-from probseg.semantic.dataset import class_numbers
 from support.drawn_semantic import (
     colour_of,
     write_camvid,
@@ -101,25 +98,6 @@ KINDS = [tester.kind for tester in SemanticSetTester.__subclasses__()]
 def test_the_table():
     assert set(KINDS) == set(SEMANTIC_DATASETS.values())
     assert all(SEMANTIC_DATASETS[kind.name] is kind for kind in KINDS)
-
-
-@given(st.data())
-def test_numbers_become_classes_one_by_one(data):
-    kind = data.draw(st.sampled_from(KINDS))
-    known = [*kind.numbers, *kind.ignored]
-    numbers = np.uint8(data.draw(st.lists(st.sampled_from(known), min_size=6, max_size=6)))
-    labels = class_numbers(numbers.reshape(2, 3), kind.numbers, kind.ignored, "file")
-    for number, label in zip(numbers.tolist(), labels.ravel().tolist(), strict=True):
-        if number in kind.ignored:
-            assert label == 255
-        else:
-            assert list(kind.numbers)[label] == number
-    strange = data.draw(st.sampled_from(sorted(set(range(256)) - set(known))))
-    refused(
-        DataError,
-        lambda: class_numbers(np.uint8([[strange]]), kind.numbers, kind.ignored, "file"),
-        "file", f"[{strange}]",
-    )  # fmt: skip
 
 
 def test_the_two_versions_of_coco_stuff_count_from_different_numbers(tmp_path):

@@ -1,7 +1,4 @@
-import dataclasses
-import json
 import re
-import sys
 
 import pytest
 import torch
@@ -18,7 +15,7 @@ from probseg.models import Segmenter, list_presets
 from probseg.semantic import SemanticSegmenter
 from probseg.types import Prompts
 from probseg.zoo import create_interactive, create_model, list_models
-from probseg.zoo.index import CONFIG, WEIGHTS, read_index, write_index
+from probseg.zoo.index import WEIGHTS
 from support.fakes import micro_model
 from support.rows import each
 from support.zoos import add_model, ship
@@ -131,18 +128,3 @@ def test_changes_reach_the_network():
     assert model.working_size == 64
     assert not isinstance(create_model("micro_csa").head.last, StandardAttention2d)
     assert create_model("micro_csa", head={"layout": "full"}).head.height is None
-
-
-def test_a_description_cannot_name_foreign_code(zoo, tmp_path, monkeypatch):
-    (tmp_path / "foreign_code.py").write_text("raise SystemExit('it was imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    folder = zoo / "micro_csa.fakes"
-    config = json.loads((folder / CONFIG).read_text())
-    config["init_args"]["head"]["class_path"] = "foreign_code.Head"
-    (folder / CONFIG).write_text(json.dumps(config))
-    listed = read_index(zoo)["micro_csa.fakes"]
-    files = {**listed.files, CONFIG: store.file_of(folder / CONFIG)}  # its author lists it, too
-    write_index({listed.name: dataclasses.replace(listed, files=files)}, zoo)
-    with pytest.raises(UnknownNameError, match=r"part of a network 'foreign_code\.Head'"):
-        create_model("micro_csa", pretrained=True)
-    assert "foreign_code" not in sys.modules

@@ -134,45 +134,25 @@ HEAD = {"head": {"num_classes": 5}}
 CSA, EMANET = read_preset("micro_csa"), read_preset("micro_emanet", "semantic")
 
 
+OF_CSA, OF_EMANET = {"of": "micro_csa"}, {"of": "micro_emanet", "changes": HEAD}
+NETWORKS = {"micro_csa": override(CSA, VARIED), "micro_emanet": override(EMANET, HEAD), None: CSA}
+
+
 @each(
-    ("path", "arguments", "more", "network", "preset"),
+    ("path", "arguments", "more", "preset"),
     [
-        ("variant", {"of": "micro_csa", "changes": VARIED}, {}, override(CSA, VARIED), "micro_csa"),
-        (
-            "create_model",
-            {"name": "micro_csa", "pretrained": False, **VARIED},
-            {},
-            override(CSA, VARIED),
-            "micro_csa",
-        ),
-        (
-            "create_model",
-            {"name": "micro_csa"},
-            {"dict_kwargs": VARIED},
-            override(CSA, VARIED),
-            "micro_csa",
-        ),
-        (
-            "warm_start",
-            {"of": "micro_emanet", "weights": "x", "fresh": ["head.*"], "changes": HEAD},
-            {},
-            override(EMANET, HEAD),
-            "micro_emanet",
-        ),
-        (
-            "semantic_variant",
-            {"of": "micro_emanet", "changes": HEAD},
-            {},
-            override(EMANET, HEAD),
-            "micro_emanet",
-        ),
-        (CSA["class_path"], CSA["init_args"], {}, CSA, None),
+        ("variant", OF_CSA | {"changes": VARIED}, {}, "micro_csa"),
+        ("create_model", {"name": "micro_csa", "pretrained": False, **VARIED}, {}, "micro_csa"),
+        ("create_model", {"name": "micro_csa"}, {"dict_kwargs": VARIED}, "micro_csa"),
+        ("warm_start", OF_EMANET | {"weights": "x", "fresh": ["head.*"]}, {}, "micro_emanet"),
+        ("semantic_variant", OF_EMANET, {}, "micro_emanet"),
+        (CSA["class_path"], CSA["init_args"], {}, None),
     ],
 )
-def test_the_network_itself_is_found(path, arguments, more, network, preset, tmp_path):
+def test_the_network_itself_is_found(path, arguments, more, preset, tmp_path):
     node = {"class_path": path, "init_args": arguments, **more}
     stored = {"hyper_parameters": {"model": node}}
-    assert network_of(stored, tmp_path) == (network, preset)
+    assert network_of(stored, tmp_path) == (NETWORKS[preset], preset)
     with pytest.raises(WeightsError, match=r"weights\.ckpt"):
         network_of({"state_dict": {}, "hyper_parameters": {}}, tmp_path / "weights.ckpt")
 

@@ -213,6 +213,12 @@ class Summary:
     first_seconds: Timing | None
     next_seconds: Timing | None
 
+    def interval(self, k: int) -> Interval | None:
+        """Return the interval of `miou` after k clicks."""
+        if self.ci_low is None or self.ci_high is None:
+            return None
+        return Interval(self.ci_low[k], self.ci_high[k])
+
     def as_json(self) -> dict[str, Any]:
         """Return all fields as JSON values."""
         return asdict(self)

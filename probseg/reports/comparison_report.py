@@ -77,7 +77,7 @@ def comparison_tables(comparison: Comparison) -> list[ScoreTable]:
         ScoreTable(
             f"{curves.dataset}: {other} against {reference}, {curves.extent}",
             LEGEND,
-            ["metric", reference, other, *numbers, "better"],
+            ["metric", reference, other, *numbers],
             [_cells(row, reference) for row in rows],
         )
         for curves, other, rows in _pairs(comparison)

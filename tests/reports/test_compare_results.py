@@ -213,7 +213,8 @@ def test_one_photograph_gives_no_interval(two):
     assert {(row.low, row.high, row.p) for row in comparison.rows} == {(None, None, 1.0)}
     assert "one photograph gives no interval" in verdicts(comparison)[0].text
     assert f"has too few photographs (1) for {len(METRICS)} tests" in comparison.notes[0]
-    assert comparison_tables(comparison)[0].rows[0][4] == "n/a"
+    table = comparison_tables(comparison)[0]
+    assert dict(zip(table.header, table.rows[0], strict=True))["95 % interval"] == "n/a"
     assert as_json(comparison)["curves"][0]["bands"][0][0] == [None] * 6
 
 

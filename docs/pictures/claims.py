@@ -24,7 +24,7 @@ def main() -> None:
         colour = GREY if row["verdict"] == "not shown" else BLUE
         low, high = float(row["low"]), float(row["high"])
         axes.plot([low, high], [place, place], color=colour, lw=1.6, solid_capstyle="butt")
-        axes.plot((low + high) / 2, place, "o", color=colour, ms=4)
+        axes.plot(float(row["difference"]), place, "o", color=colour, ms=4)
     axes.axvline(0, color=INK, lw=0.8)
     axes.set(
         yticks=places,

@@ -36,12 +36,9 @@ BEGINNINGS: dict[Beginning, _Begins] = {
 }
 """All beginnings of a run, and what follows from them."""
 
-OPTIONS_OF_BEGINNINGS = ("box", "scribbles", "initial_mask")
-"""Options of a protocol that say how a run begins."""
-
 
 def beginning(options: Mapping[str, Any]) -> Beginning:
-    """Return what runs begin with under options of a protocol, `OPTIONS_OF_BEGINNINGS` at least."""
+    """Return what runs begin with under a protocol with `box`, `scribbles` and `initial_mask`."""
     if options["box"]:
         return "box"
     if options["scribbles"]:
@@ -119,7 +116,11 @@ class Protocol:
                 self.max_clicks >= needed,
                 f"at least {needed}" + (" without box and scribbles" if needed else ""),
             ),
-            "trials": (self.trials >= 1, "at least 1"),
+            "trials": (
+                self.trials == 1 or (self.trials > 1 and self.is_random),
+                "at least 1, and 1 without noise of the box, random clicks or mistakes, where all "
+                "would be equal",
+            ),
             "threshold": (0 < self.threshold < 1, "a probability in (0, 1)"),
             "target_iou": (0 < target <= 1, "a fraction in (0, 1], or None"),
             "corner_noise": (0 <= self.corner_noise < 0.5, "a fraction in [0, 0.5)"),
@@ -130,23 +131,15 @@ class Protocol:
                 "so that the object stays inside the crop",
             ),
             "zoom": (self.zoom is None or not self.box, "None with a box, which has its own crop"),
+            "box": (
+                self.box or not (self.corner_noise or self.crop_padding or self.min_padding),
+                "True with `corner_noise`, `crop_padding` or `min_padding`",
+            ),
         }
         for field, (fine, expected) in checks.items():
             if not fine:
                 message = f"`{field}` must be {expected}, got {getattr(self, field)}"
                 raise ValueError(message)
-        if not self.box and (self.corner_noise or self.crop_padding or self.min_padding):
-            message = (
-                "`corner_noise`, `crop_padding` and `min_padding` must be 0 without a box; set "
-                "box=True"
-            )
-            raise ValueError(message)
-        if self.trials > 1 and not self.is_random:
-            message = (
-                "`trials` must be 1 without noise of the box, random clicks or mistakes "
-                f"(all would be equal), got {self.trials}"
-            )
-            raise ValueError(message)
 
     @property
     def begins_with(self) -> Beginning:

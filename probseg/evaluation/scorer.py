@@ -160,12 +160,6 @@ class ScoredPrediction:
         # In whole numbers, whose sums do not depend on the order, nor on where in memory they lie.
         background, there, _ = counts.reshape(3, _CODES).astype(np.int64)
         squares = background @ _P**2 + there @ (_ONE - _P) ** 2
-        gaps = _by_bin((background + there) * _P - there * _ONE)  # sums of p - y
-        return int(squares) / _ONE**2 / count, int(np.abs(gaps).sum()) / _ONE / count
-
-
-def _by_bin(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Add up the values of each bin's levels; the one of p = 1 belongs to the last bin."""
-    sums = values.reshape(BINS + 1, _LEVELS).sum(axis=1)
-    sums[-2] += sums[-1]
-    return np.asarray(sums[:-1])
+        gaps = ((background + there) * _P - there * _ONE).reshape(BINS + 1, _LEVELS).sum(axis=1)
+        gaps[-2] += gaps[-1]  # sums of p - y by bin; the level of p = 1 belongs to the last one
+        return int(squares) / _ONE**2 / count, int(np.abs(gaps[:-1]).sum()) / _ONE / count

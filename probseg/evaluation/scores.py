@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from probseg.evaluation.scorer import ScoredPrediction
 from probseg.metrics.masks import click_compliance, size_jump
@@ -49,25 +50,21 @@ class Score:
     needs_clicks: bool = False
 
 
+_percent = partial(Score, scale=100, digits=1, unit="points")
+
 _ROWS = (
-    Score(
+    _percent(
         "iou",
         "IoU",
         "IoU over the whole image, in [0, 1].",
         lambda answer: answer.iou,
-        scale=100,
-        digits=1,
-        unit="points",
         higher_is_better=True,
     ),
-    Score(
+    _percent(
         "boundary_iou",
         "boundary IoU",
         "Boundary IoU: IoU of the boundary regions, in percent (Cheng et al., 2021).",
         lambda answer: answer.boundary_iou,
-        scale=100,
-        digits=1,
-        unit="points",
         higher_is_better=True,
     ),
     Score(
@@ -82,26 +79,20 @@ _ROWS = (
         "ECE: expected calibration error of the probabilities, in [0, 1].",
         lambda answer: answer.ece,
     ),
-    Score(
+    _percent(
         "compliance",
         "kept",
         "Kept: percent of the clicks whose pixel the prediction labels as they say.",
         lambda answer: click_compliance(answer.prediction, answer.clicks),
-        scale=100,
-        digits=1,
-        unit="points",
         higher_is_better=True,
         compared=False,
         needs_clicks=True,
     ),
-    Score(
+    _percent(
         "jump",
         "jumps",
         "Jumps: percent of the clicks that change the size of the mask by more than half of it.",
         lambda answer: size_jump(answer.before, answer.prediction),
-        scale=100,
-        digits=1,
-        unit="points",
         compared=False,
         of_click=True,
         needs_clicks=True,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from probseg.clicks.annotators import CLICK_RULES, BoolMap, human_click
-from probseg.clicks.boxes import Box, scribble_clicks
+from probseg.clicks.boxes import scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation.protocols import Protocol, draw_crop, trial_generator
 from probseg.evaluation.records import (
@@ -28,6 +29,8 @@ from probseg.interact.states import InteractionState, begin
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click, Sample
+
+T = TypeVar("T")
 
 SCRIBBLE_SPACING = 8.0
 """Most pixels between a stroke and the next of its clicks: the radius of their disks."""
@@ -150,6 +153,13 @@ class _Run:
         pixels: str,
         pictured: bool,
     ) -> None:
+        strokes: tuple[Click, ...] = ()
+        initial: BoolMap | None = None
+        if protocol.scribbles:
+            known = _brought(sample, sample.scribbles, "scribbles", "GrabCut(scribbles='set1')")
+            strokes = scribble_clicks(known, SCRIBBLE_SPACING)
+        if protocol.initial_mask:
+            initial = _brought(sample, sample.initial, "an initial mask", "DAVIS585(initial='stm')")
         drawn = draw_crop(sample, protocol, trial=trial, seed=seed)
         self._sample, self._protocol, self._trial, self._seed = sample, protocol, trial, seed
         self._pixels = pixels
@@ -162,8 +172,8 @@ class _Run:
             image,
             crop=drawn.crop,
             box=drawn.box,
-            clicks=_strokes(sample) if protocol.scribbles else (),
-            initial=_initial(sample) if protocol.initial_mask else None,
+            clicks=strokes,
+            initial=None if initial is None else np.asarray(initial, dtype=np.bool_),
         )
 
     def note(self, state: InteractionState) -> None:
@@ -177,7 +187,8 @@ class _Run:
             scored = self._scorer(self._prediction, answer, state.clicks, before)
             scores = {name: score.measure(scored) for name, score in SCORES.items()}
         except ValueError as error:
-            message = f"{self._name()} after {k} clicks: {error}"
+            run = f"{self._sample.dataset}/{self._sample.name}, trial {self._trial}"
+            message = f"{run}, after {k} clicks: {error}"
             raise ValueError(message) from error
         step = ClickRecord(k, None, None, None, scores, state.seconds)
         if self.click is not None:
@@ -225,12 +236,12 @@ class _Run:
         return human_click(rule, rules.mistakes, prediction, before, sample.mask, clicks, generator)
 
     def _picture(self, kept: dict[int, BoolMap]) -> Picture:
-        x0, y0, x1, y1 = self.state.crop
+        (x0, y0, x1, y1), box = self.state.crop, self.state.box
         sample, rows, columns = self._sample, slice(y0, y1), slice(x0, x1)
         return Picture(
             image=sample.image[rows, columns].copy(),
             mask=sample.mask[rows, columns].copy(),
-            box=self.state.box and _moved(self.state.box, -x0, -y0),
+            box=box and (box[0] - x0, box[1] - y0, box[2] - x0, box[3] - y0),
             clicks=tuple(
                 click._replace(x=click.x - x0, y=click.y - y0) for click in self._corrections()
             ),
@@ -245,29 +256,13 @@ class _Run:
         count = sum(step.x is not None for step in self._steps)
         return self.state.clicks[len(self.state.clicks) - count :]
 
-    def _name(self) -> str:
-        return f"{self._sample.dataset}/{self._sample.name}, trial {self._trial},"
 
-
-def _strokes(sample: Sample) -> tuple[Click, ...]:
-    if sample.scribbles is None:
+def _brought(sample: Sample, part: T | None, words: str, some: str) -> T:
+    """Return what a sample brings for a protocol to begin with; `some` data sets have it."""
+    if part is None:
         message = (
-            f"{sample.dataset}/{sample.name}: expected scribbles, which the protocol begins with; "
-            "choose a data set that has some, for instance GrabCut(scribbles='set1')"
+            f"{sample.dataset}/{sample.name}: expected {words}, which the protocol begins with; "
+            f"choose a data set that has some, for instance {some}"
         )
         raise DataError(message)
-    return scribble_clicks(sample.scribbles, SCRIBBLE_SPACING)
-
-
-def _initial(sample: Sample) -> BoolMap:
-    if sample.initial is None:
-        message = (
-            f"{sample.dataset}/{sample.name}: expected an initial mask, which the protocol "
-            "corrects; choose a data set that has some, for instance DAVIS585(initial='stm')"
-        )
-        raise DataError(message)
-    return np.asarray(sample.initial, dtype=np.bool_)
-
-
-def _moved(box: Box, dx: int, dy: int) -> Box:
-    return box[0] + dx, box[1] + dy, box[2] + dx, box[3] + dy
+    return part

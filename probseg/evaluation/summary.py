@@ -59,30 +59,24 @@ class Scores:
 
     def __post_init__(self) -> None:
         checked_ious(self.ious)
+        last = self.ious.shape[2] - 1
+        checks = [
+            (len(self.photos) == len(self.ious), "photos", f"{len(self.ious)} photographs"),
+            (0 <= self.first <= last, "first", f"a number of clicks in 0 ... {last}"),
+        ]
         for name, values in {**self.values, "seconds": self.seconds}.items():
-            if values.shape != self.ious.shape:
-                message = (
-                    f"`{name}` must have the shape of iou, {self.ious.shape}, got {values.shape}"
-                )
-                raise ValueError(message)
             score = SCORES.get(name)  # seconds are no score
             lowest, highest = (score.lowest, score.highest) if score else (0, np.inf)
-            fits = (values >= lowest) & (values <= highest) | np.isnan(values)
-            if not fits.all():
-                message = (
-                    f"`{name}` must hold values in [{lowest}, {highest}], got {values[~fits][0]}"
-                )
-                raise ValueError(message)
-        if len(self.photos) != len(self.ious):
-            message = (
-                f"`photos` must hold one name per object, {len(self.ious)} in all, "
-                f"got {len(self.photos)}"
+            fits = values.shape == self.ious.shape and bool(
+                ((values >= lowest) & (values <= highest) | np.isnan(values)).all()
             )
-            raise ValueError(message)
-        last = self.ious.shape[2] - 1
-        if not 0 <= self.first <= last:
-            message = f"`first` must be a number of clicks in 0 ... {last}, got {self.first}"
-            raise ValueError(message)
+            words = f"values in [{lowest}, {highest}] of shape {self.ious.shape}, that of iou"
+            checks.append((fits, name, words))
+        for fine, name, expected in checks:
+            if not fine:
+                got = self.values.get(name, getattr(self, name, None))
+                message = f"`{name}` must be {expected}, got {got!r:.200}"
+                raise ValueError(message)
 
     @property
     def ious(self) -> Floats:
@@ -119,32 +113,29 @@ def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
     objects: dict[str, dict[str, list[ObjectRecord]]] = {}
     for record in unique(records):
         objects.setdefault(record.dataset, {}).setdefault(record.name, []).append(record)
-    return {dataset: _arrays(dataset, by_name, first) for dataset, by_name in objects.items()}
-
-
-def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]], first: int) -> Scores:
-    trials = sorted({run.trial for runs in objects.values() for run in runs})
-    for name, runs in objects.items():
-        ran = [run.trial for run in runs]
-        if ran != trials:
-            message = (
-                f"`records` must hold trials {trials} of every object of {dataset}, got {ran} of "
-                f"{name}"
-            )
-            raise ValueError(message)
-
-    steps = [[run.steps for run in runs] for runs in objects.values()]
-    seconds = [[[step.seconds for step in run] for run in runs] for runs in steps]
-    values = {
-        name: [[[step.scores[name] for step in run] for run in runs] for runs in steps]
-        for name in SCORES
-    }
-    return Scores(
-        values={name: np.array(numbers, dtype=np.float64) for name, numbers in values.items()},
-        seconds=np.array(seconds, dtype=np.float64),  # turns None into NaN
-        photos=tuple(runs[0].photo for runs in objects.values()),
-        first=first,
-    )
+    arrays = {}
+    for dataset, by_name in objects.items():
+        trials = sorted({run.trial for runs in by_name.values() for run in runs})
+        for name, runs in by_name.items():
+            if (ran := [run.trial for run in runs]) != trials:
+                message = (
+                    f"`records` must hold trials {trials} of every object of {dataset}, got {ran} "
+                    f"of {name}"
+                )
+                raise ValueError(message)
+        steps = [[run.steps for run in runs] for runs in by_name.values()]
+        seconds = [[[step.seconds for step in run] for run in runs] for runs in steps]
+        values = {
+            score: [[[step.scores[score] for step in run] for run in runs] for runs in steps]
+            for score in SCORES
+        }
+        arrays[dataset] = Scores(
+            values={score: np.array(of, dtype=np.float64) for score, of in values.items()},
+            seconds=np.array(seconds, dtype=np.float64),  # turns None into NaN
+            photos=tuple(runs[0].photo for runs in by_name.values()),
+            first=first,
+        )
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -221,6 +212,12 @@ class Summary:
     regression_size: float | None
     first_seconds: Timing | None
     next_seconds: Timing | None
+
+    def interval(self, k: int) -> Interval | None:
+        """Return the interval of `miou` after k clicks."""
+        if self.ci_low is None or self.ci_high is None:
+            return None
+        return Interval(self.ci_low[k], self.ci_high[k])
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields as JSON values."""

@@ -22,7 +22,7 @@ from probseg.paths import is_path, write_text
 from probseg.terminal import Grid, console, print_table
 from probseg.texts import tell
 from probseg.zoo import list_models
-from probseg.zoo.lookup import describe
+from probseg.zoo.trained import description_for
 
 EXAMPLES = """\
 examples:
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> None:
         epilog=f"{EXAMPLES}\n{NOTES}\n",
     )
     add = verb.add_argument
-    add("name", nargs="+", help="preset, architecture.tag of the zoo, folder/, or a pattern")
+    add("name", nargs="+", help="preset, architecture.tag of the zoo, run, folder/, or a pattern")
     for field in fields(Settings):
         flag = "no-train" if field.name == "train" else field.name.replace("_", "-")
         add(f"--{flag}", dest=field.name, **{"default": field.default, **field.metadata})
@@ -91,7 +91,7 @@ def _expand(names: Sequence[str]) -> list[str]:
                 raise UnknownNameError(kind="model", name=name, known=list_presets())
             every += matching
         else:
-            _, description = describe(name, pretrained="." in name or is_path(name))
+            description = description_for(name, pretrained="." in name or is_path(name))
             if task_of(description) != "interactive":
                 msg = (
                     f"`name` must be a model for clicks, got {name!r}, which is for semantic "

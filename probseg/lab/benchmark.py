@@ -35,8 +35,9 @@ from probseg.paths import is_path
 from probseg.types import Click, Prompts
 from probseg.weight_files import read_safetensors
 from probseg.zoo.index import WEIGHTS
-from probseg.zoo.lookup import describe
+from probseg.zoo.lookup import describe, is_run
 from probseg.zoo.store import build_to_fit
+from probseg.zoo.trained import read_trained
 
 CONVENTIONS = {
     "multiply_adds": MULTIPLY_ADDS,
@@ -209,25 +210,28 @@ def _fill(record: Record, settings: Settings) -> None:
 
 def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     """Return the network, created without any download, and whether it is trained."""
-    folder, description = describe(name, pretrained="." in name or is_path(name))
+    weights: dict[str, Tensor] | None = None
+    if is_run(Path(name)):
+        trained = read_trained(Path(name))
+        description, weights = trained.description, trained.weights
+    else:
+        folder, description = describe(name, pretrained="." in name or is_path(name))
+        weights = None if folder is None else read_safetensors(folder / WEIGHTS)
     arguments = dict(description["init_args"])
     if settings.prompts not in (None, arguments.get("prompts", "stem")):
         arguments["prompts"] = settings.prompts
         arguments.pop("fusion", None)
-        folder = None  # its weights would not fit
+        weights = None  # which would not fit
     network = without_downloads({**description, "init_args": arguments})
-    weights = None if folder is None else read_safetensors(folder / WEIGHTS)
     model = (
         build(network, Segmenter)
         if name in list_presets()
         else build_to_fit(network, weights, name, Segmenter).train()
     )
-    iterations = {"key_iterations": settings.key_iterations}
-    iterations["value_iterations"] = settings.value_iterations
-    model.adapt(Adaptation(**iterations))
+    model.adapt(Adaptation(settings.key_iterations, value_iterations=settings.value_iterations))
     if settings.working_size == "image":
         model.working_size = None
-    return model, folder is not None
+    return model, weights is not None
 
 
 class _Clicks:
@@ -294,9 +298,18 @@ def _time_clicks(record: Record, model: Segmenter, settings: Settings) -> None:
 
 
 def _train(model: Segmenter, settings: Settings) -> float:
-    """Return the training images per second."""
+    """Return the training images per second, of squares that each have two clicks and a box."""
     model.train()
-    images, masks, prompts = _training_batch(settings)
+    batch, side = settings.train_batch, settings.train_size
+    images = torch.rand(batch, 3, side, side)
+    masks = torch.zeros(batch, side, side, dtype=torch.uint8)
+    masks[:, : side // 2, : side // 2] = 1
+    points = torch.rand(batch, 2, 2) * (side - 1)
+    labels = torch.tensor([[1, 0]]).expand(batch, 2)
+    boxes = torch.tensor([[0.0, 0.0, side // 2, side // 2]]).expand(batch, 4)
+    tensors = (images, masks, points, labels, boxes)
+    images, masks, *parts = (tensor.to(settings.device) for tensor in tensors)
+    prompts = Prompts(*parts)
     optimizer = torch.optim.RAdam(model.parameters(), lr=1e-4)
     loss_of = BinaryCrossEntropy()
 
@@ -315,19 +328,6 @@ def _train(model: Segmenter, settings: Settings) -> float:
     steps = min(settings.repeats, _TRAINING_STEPS)
     seconds = float(np.median([timed(step, settings.device) for _ in range(steps)]))
     return settings.train_batch / seconds
-
-
-def _training_batch(settings: Settings) -> tuple[Tensor, Tensor, Prompts]:
-    """Draw images with square objects, each with two clicks and a box."""
-    batch, side = settings.train_batch, settings.train_size
-    images = torch.rand(batch, 3, side, side)
-    masks = torch.zeros(batch, side, side, dtype=torch.uint8)
-    masks[:, : side // 2, : side // 2] = 1
-    points = torch.rand(batch, 2, 2) * (side - 1)
-    labels = torch.tensor([[1, 0]]).expand(batch, 2)
-    boxes = torch.tensor([[0.0, 0.0, side // 2, side // 2]]).expand(batch, 4)
-    prompts = Prompts(*(tensor.to(settings.device) for tensor in (points, labels, boxes)))
-    return images.to(settings.device), masks.to(settings.device), prompts
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -28,37 +27,18 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 def count_multiply_adds(call: Call) -> float:
     """Return the multiply-adds of a call by the convention `MULTIPLY_ADDS`."""
-    formulas = {  # that PyTorch lacks; the first one in older versions
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-        torch.ops.aten.baddbmm_: _added_product_flops,
+    formulas = {  # of shapes, that PyTorch lacks; the first one in older versions
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: (
+            2 * math.prod(q[:3]) * k[-2] * (q[-1] + v[-1])
+        ),
+        torch.ops.aten.baddbmm_: lambda total, left, right, *_, **__: (
+            2 * math.prod(left) * right[-1]
+        ),
     }
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter:
         call()
     return counter.get_total_flops() / 2
-
-
-def _attention_flops(
-    queries: tuple[int, ...],
-    keys: tuple[int, ...],
-    values: tuple[int, ...],
-    *_: Any,  # noqa: ANN401
-    **__: Any,  # noqa: ANN401
-) -> int:
-    """Return the FLOPs of attention for shapes `(B, G, N, D)`, `(B, G, M, D)`, (B, G, M, V)."""
-    batch, heads, n, d = queries
-    return 2 * batch * heads * n * keys[-2] * (d + values[-1])
-
-
-def _added_product_flops(
-    total: tuple[int, ...],
-    left: tuple[int, ...],
-    right: tuple[int, ...],
-    *_: Any,  # noqa: ANN401
-    **__: Any,  # noqa: ANN401
-) -> int:
-    """Return the FLOPs of adding products of `(B, N, K)` and `(B, K, M)` to a total, in place."""
-    return 2 * math.prod(left) * right[-1]
 
 
 def timed(call: Call, device: str) -> float:

@@ -39,7 +39,7 @@ from probseg.paths import write_text
 from probseg.terminal import Terminal
 from probseg.types import Sample
 from probseg.zoo import create_interactive
-from probseg.zoo.lookup import describe
+from probseg.zoo.lookup import describe, is_run
 
 TARGET = 0.9
 """IoU of the number of clicks (NoC) that is minimised."""
@@ -206,8 +206,13 @@ def run(arguments: Sequence[str]) -> None:
             grid.of(kind)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    folder, _ = describe(options.model, pretrained=True)
     model = create_interactive(options.model, pretrained=True).to(options.device)
+    total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
+    folder: Path | None = Path(options.model)
+    if not is_run(Path(options.model)):
+        folder, _ = describe(options.model, pretrained=True)
+    elif options.model.endswith(".ckpt"):
+        folder = Path(options.model).parent
     assert folder is not None, "trained weights have a folder"
     output: Path = options.output or folder / FILE
     check_writable("--output", output)
@@ -229,7 +234,6 @@ def run(arguments: Sequence[str]) -> None:
         "for all settings together)"
     )
 
-    total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
     runs = len(samples) * protocol.trials
     console.print(
         f"{total} evaluations, each of {runs} runs of at most {protocol.max_clicks} clicks"
@@ -315,7 +319,7 @@ def _parser() -> Parser:
         epilog=EXAMPLES,
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="zoo model, or the path of a model folder (with a slash)")
+    add("model", metavar="MODEL", help="zoo model, run, or model folder (with a slash)")
     add("--data", required=True, help="folder with images/ and masks/, or a data set by name")
     add("--split", help="split of the data set; of a folder: file with a list of image stems")
     add(

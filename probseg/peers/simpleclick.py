@@ -158,12 +158,6 @@ class WindowedViT(Backbone):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Return one map `(B, width, h, w)`."""
-        if x.shape[-2:] != (self.multiple, self.multiple):
-            msg = (
-                f"`x` must be images of {self.multiple} x {self.multiple} pixels, got "
-                f"{tuple(x.shape[-2:])}; leave `working_size` of the Segmenter at {self.multiple}"
-            )
-            raise ValueError(msg)
         tokens = self.patches(x).permute(0, 2, 3, 1) + self.positions  # (B, h, w, width)
         for number, block in enumerate(self.blocks, start=1):
             whole = number % self.whole_every == 0
@@ -284,17 +278,16 @@ def describe_simpleclick(config: Mapping[str, Any], source: Path) -> Description
         "patch_size": patch == other and WINDOW % patch == 0,
         "depth": vit["depth"] >= 8 and vit["depth"] % 4 == 0,
         "qkv_bias": vit["qkv_bias"],
+        "upsample": head["upsample"] == "x1",
     }
     for name, fit in fits.items():
         if not fit:
             msg = (
-                f"{source}: backbone_params.{name} must be that of a published network (448 x 448 "
-                f"pixels, patches of 14 or 16, blocks in four groups), got {vit[name]!r}"
+                f"{source}: {name} must be that of a published network (448 x 448 pixels, patches "
+                "of 14 or 16, blocks in four groups, logits that are not enlarged), got "
+                f"{vit.get(name, head.get(name))!r}"
             )
             raise WeightsError(msg)
-    if head["upsample"] != "x1":
-        msg = f"{source}: head_params.upsample must be 'x1', got {head['upsample']!r}"
-        raise WeightsError(msg)
     depth = vit["depth"]
     return {
         "class_path": "probseg.models.Segmenter",

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
@@ -41,15 +41,6 @@ FACTS = {
 """What some facts have to be; all others are `TEXT`."""
 
 TEXT = "text, in quotes if it looks like a number"
-
-
-class _Wrong(NamedTuple):
-    """A figure that differs from the index; `recorded` is None if the index has none."""
-
-    figure: str
-    recorded: float | None
-    measured: float
-    allowed: float
 
 
 def add_publish(verbs: Verbs) -> None:
@@ -219,7 +210,7 @@ def _verify(options: argparse.Namespace) -> None:
     if options.data is not None:
         os.environ["PROBSEG_DATA"] = str(options.data)
     terminal = console(highlight=False, markup=False, soft_wrap=True)
-    wrong: list[_Wrong] = []
+    wrong: list[list[str]] = []  # rows of the table
     names = options.name or [model.entry.name for model in all_models(options.zoo)]
     asked, tested = {*(options.on or ())}, False
     for model in (verify(name, options.zoo) for name in names):
@@ -238,12 +229,7 @@ def _verify(options: argparse.Namespace) -> None:
         msg = f"--on {' '.join(sorted(asked))}: no model was tested on it; leave --on out"
         raise UsageError(msg)
     if wrong:
-        rows = []
-        for figure, recorded, measured, allowed in wrong:
-            before = "-" if recorded is None else f"{recorded:.4f}"
-            difference = "-" if recorded is None else f"{measured - recorded:+.4f}"
-            rows.append([figure, before, f"{measured:.4f}", difference, f"{allowed:g}"])
-        grid = Grid(["figure", "recorded", "found", "difference", "allowed"], rows)
+        grid = Grid(["figure", "recorded", "found", "difference", "allowed"], wrong)
         print_table(terminal, "Figures that differ from the index", grid, texts=["figure"])
         raise SystemExit(1)
 
@@ -253,14 +239,15 @@ def _measured(
     evaluations: Sequence[Evaluation],
     options: argparse.Namespace,
     terminal: Console,
-) -> list[_Wrong]:
-    """Test a model again; return the figures that differ from the index."""
+) -> list[list[str]]:
+    """Test a model again; return rows of the figures that differ from the index."""
     # Loads Lightning, which checksums need not wait for.
     from probseg.release.reevaluation import REPRODUCED, reevaluate
 
     entry = listed.entry
     model = create_model(str(listed.folder.resolve()), pretrained=True).to(options.device)
-    wrong, tested = [], 0
+    wrong: list[list[str]] = []
+    tested = 0
     for evaluation in evaluations:
         try:
             measured = reevaluate(model, evaluation, options.device)
@@ -270,19 +257,23 @@ def _measured(
             terminal.print(f"  {evaluation.key}: not tested. {error}")
             continue
         tested += 1
-        bad, worst = [], {"points": 0.0, "clicks": 0.0}
+        bad, worst = 0, {"points": 0.0, "clicks": 0.0}
         for name in evaluation.figures:
             figure = f"{evaluation.key}/{name}"
             recorded = entry.metrics[figure].value if figure in entry.metrics else None
             allowed = REPRODUCED.of(name)
             if recorded is None or abs(measured[name] - recorded) > allowed:
-                bad.append(_Wrong(f"{entry.name} {figure}", recorded, measured[name], allowed))
+                bad += 1
+                before = ["-", "-"]
+                if recorded is not None:
+                    before = [f"{recorded:.4f}", f"{measured[name] - recorded:+.4f}"]
+                row = [before[0], f"{measured[name]:.4f}", before[1], f"{allowed:g}"]
+                wrong.append([f"{entry.name} {figure}", *row])
                 continue
             unit, scale = ("clicks", 1) if is_clicks(name) else ("points", 100)
             worst[unit] = max(worst[unit], scale * abs(measured[name] - recorded))
-        wrong += bad
         differences = ", ".join(f"{value:.2f} {unit}" for unit, value in worst.items())
-        right = len(evaluation.figures) - len(bad)
+        right = len(evaluation.figures) - bad
         terminal.print(f"  {evaluation.key}: {right} figures are right (within {differences})")
     if not tested:
         msg = (
@@ -310,38 +301,23 @@ def _chosen(
 
 
 def _push(options: argparse.Namespace) -> None:
-    address = push(options.name, options.repository, private=options.private, root=options.zoo)
-    Terminal(highlight=False, markup=False, soft_wrap=True).print(
-        f"pushed {options.name}: {address}"
-    )
+    """Upload a model's folder in one commit; the card on the hub loads the model from there.
 
-
-def _table(options: argparse.Namespace) -> None:
-    table = render_table(read_index(options.zoo or zoo_dir()).values())
-    if options.into is None:
-        tell(table)
-    else:
-        write_table(options.into, table, check=options.check)
-
-
-def push(name: str, repository: str, *, private: bool, root: Path | None) -> str:
-    """Upload a model's folder in one commit.
-
-    The card on the hub loads the model from there. `HF_TOKEN`, or the token that
-    `hf auth login` keeps, says who uploads; `HF_ENDPOINT` is the hub.
-    A new repository may be private; an old one stays what it is. Returns the address of the commit.
+    `HF_TOKEN`, or the token that `hf auth login` keeps, says who uploads; `HF_ENDPOINT` is the hub.
+    A new repository may be private; an old one stays what it is.
     """
     # Half a second to import, which models of the zoo need not wait for.
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
+    repository = options.repository
     if offline():
         msg = (
-            f"push {name}: PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the hub must not be asked;"
-            " push without them"
+            f"push {options.name}: PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the hub must not "
+            "be asked; push without them"
         )
         raise UsageError(msg)
-    model = verify(name, root)
+    model = verify(options.name, options.zoo)
     entry, folder = model.entry, model.folder
     card = (folder / CARD).read_text(encoding="utf-8")
     card = card.replace(f'"{entry.name}"', f'"{PREFIX}{repository}"')
@@ -350,7 +326,7 @@ def push(name: str, repository: str, *, private: bool, root: Path | None) -> str
     files.append(CommitOperationAdd(CARD, card.encode()))
     try:
         hub = HfApi(library_name="probseg")
-        hub.create_repo(repository, private=private, exist_ok=True)
+        hub.create_repo(repository, private=options.private, exist_ok=True)
         commit = hub.create_commit(repository, files, commit_message=f"Publish {entry.name}")
     except (OSError, ValueError, HTTPError) as error:
         reason = str(error).strip().split("\n")[0]
@@ -359,4 +335,13 @@ def push(name: str, repository: str, *, private: bool, root: Path | None) -> str
             "is owner/name, the network, and that HF_TOKEN is one that may write there"
         )
         raise DownloadError(msg) from error
-    return commit.commit_url
+    address = f"pushed {entry.name}: {commit.commit_url}"
+    Terminal(highlight=False, markup=False, soft_wrap=True).print(address)
+
+
+def _table(options: argparse.Namespace) -> None:
+    table = render_table(read_index(options.zoo or zoo_dir()).values())
+    if options.into is None:
+        tell(table)
+    else:
+        write_table(options.into, table, check=options.check)

@@ -11,15 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ValidationError
 
 from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
-from probseg.evaluation.protocols import (
-    BEGINNINGS,
-    OPTIONS_OF_BEGINNINGS,
-    all_options,
-    beginning,
-)
+from probseg.evaluation.protocols import BEGINNINGS, all_options, beginning
 from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import Scores, arrange, percents_up_to
 from probseg.paths import no_folder
@@ -28,12 +24,34 @@ from probseg.texts import read_json
 MAY_DIFFER = ("description", "trials")
 """Fields in which protocols of comparable runs may differ: words and the number of runs."""
 
-NEEDED = ("name", "version", "max_clicks", *OPTIONS_OF_BEGINNINGS)
-"""Options that the protocol of a result must have."""
 
-PROTOCOL = {"name": str, "max_clicks": int, "target_iou": float | int | None}
-METADATA = {"checkpoint": str | None, "weights_sha256": str | None}
-"""Kinds of what a comparison computes with or prints."""
+class _Protocol(BaseModel, strict=True):
+    """Options of a protocol that a comparison computes with or prints."""
+
+    name: str
+    version: Any
+    max_clicks: int
+    box: Any
+    scribbles: Any
+    initial_mask: Any
+    target_iou: float | None = None
+
+
+class _DataSet(BaseModel, strict=True):
+    n_objects: int
+
+
+class _Metadata(BaseModel, strict=True):
+    checkpoint: str | None = None
+    weights_sha256: str | None = None
+
+
+class _Results(BaseModel, strict=True):
+    """What a comparison needs of a `results.json`."""
+
+    protocol: _Protocol
+    datasets: dict[str, _DataSet]
+    metadata: _Metadata
 
 
 @dataclass(frozen=True)
@@ -146,29 +164,23 @@ def read_result(folder: Path, name: str) -> Result:
     path = folder / RESULTS
     try:
         content = read_json(path)
+        counts = _Results.model_validate(content).datasets
+    except ValidationError as error:
+        first = error.errors()[0]
+        fault = f"no {first['loc'][-1]}"
+        if first["type"] != "missing":
+            fault = f"{first['loc'][-1]} {first['input']!r:.60}, of another kind than a test writes"
+        msg = f"{path}: has {fault}; test the model again"
+        raise DataError(msg) from error
     except DataError:  # which names the file
         raise
     except ValueError as error:
         msg = f"{path}: is not JSON: {error}"
         raise DataError(msg) from error
-    parts = [_part(path, content, key) for key in ("protocol", "datasets", "metadata")]
-    protocol, datasets, metadata = parts
-    missing = [key for key in NEEDED if key not in protocol]
-    if missing:
-        msg = f"{path}: expected {', '.join(missing)} in its protocol; test the model again"
-        raise DataError(msg)
-    wrong = [
-        f"{key} {part.get(key)!r:.60}"
-        for part, kinds in ((protocol, PROTOCOL), (metadata, METADATA))
-        for key, kind in kinds.items()
-        if not isinstance(part.get(key), kind)
-    ]
-    if wrong:
-        msg = f"{path}: has {', '.join(wrong)}, of another kind than `probseg test` writes"
-        raise DataError(msg)
+    protocol, metadata = content["protocol"], content["metadata"]
     objects, scores = _read_scores(folder / "objects.csv", protocol)
-    for dataset in sorted(objects.keys() | datasets.keys()):
-        expected = _part(path, datasets, dataset).get("n_objects") if dataset in datasets else 0
+    for dataset in sorted(objects.keys() | counts.keys()):
+        expected = counts[dataset].n_objects if dataset in counts else 0
         got = len(objects.get(dataset, ()))
         if expected != got:
             msg = (
@@ -292,15 +304,6 @@ def _model(metadata: Mapping[str, Any]) -> str | None:
     kind = str(model["class_path"]).rpartition(".")[2]
     name = arguments.get("name") or arguments.get("of") or kind
     return str(name).rstrip("/").rpartition("/")[2]
-
-
-def _part(path: Path, content: object, key: str) -> Mapping[str, Any]:
-    """Return an object inside a JSON object."""
-    part = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(part, dict):
-        msg = f"{path}: expected an object {key!r}, as `probseg test` writes it; got {part!r}"
-        raise DataError(msg)
-    return part
 
 
 def _read_scores(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,40 +55,33 @@ def verdicts(comparison: Comparison) -> list[Verdict]:
     A result is called better only where a test is significant after correction and agrees with the
     mean difference. Without one no difference was shown, which is not the same as none.
     """
-    reference = comparison.results[0].name
-    texts = []
-    for curves in comparison.curves:
-        for result in comparison.results[1:]:
-            rows = _of(comparison, curves.dataset, result.name)
-            if rows:
-                text = _sentences(reference, result.name, rows, curves, len(comparison.rows))
-                texts.append(Verdict(curves.dataset, result.name, text))
-    return texts
+    reference, tests = comparison.results[0].name, len(comparison.rows)
+    return [
+        Verdict(of.dataset, other, _sentences(reference, other, rows, of, tests))
+        for of, other, rows in _pairs(comparison)
+    ]
 
 
 def comparison_tables(comparison: Comparison) -> list[ScoreTable]:
     """Return one table per data set and other result, a row per metric."""
     reference = comparison.results[0].name
-    tables = []
-    for curves in comparison.curves:
-        for result in comparison.results[1:]:
-            rows = _of(comparison, curves.dataset, result.name)
-            title = f"{curves.dataset}: {result.name} against {reference}, {curves.extent}"
-            header = [
-                "metric",
-                reference,
-                result.name,
-                "difference",
-                "95 % interval",
-                "ahead / level / behind",
-                "p",
-                "corrected p",
-                "better",
-            ]
-            if rows:
-                cells = [_cells(row, reference) for row in rows]
-                tables.append(ScoreTable(title, LEGEND, header, cells))
-    return tables
+    numbers = [
+        "difference",
+        "95 % interval",
+        "ahead / level / behind",
+        "p",
+        "corrected p",
+        "better",
+    ]
+    return [
+        ScoreTable(
+            f"{curves.dataset}: {other} against {reference}, {curves.extent}",
+            LEGEND,
+            ["metric", reference, other, *numbers],
+            [_cells(row, reference) for row in rows],
+        )
+        for curves, other, rows in _pairs(comparison)
+    ]
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -176,8 +169,13 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _of(comparison: Comparison, dataset: str, other: str) -> list[Row]:
-    return [row for row in comparison.rows if (row.dataset, row.other) == (dataset, other)]
+def _pairs(comparison: Comparison) -> Iterator[tuple[Curves, str, list[Row]]]:
+    """Yield data set, other result and rows, where there are rows."""
+    for curves in comparison.curves:
+        for other in (result.name for result in comparison.results[1:]):
+            key = (curves.dataset, other)
+            if rows := [row for row in comparison.rows if (row.dataset, row.other) == key]:
+                yield curves, other, rows
 
 
 def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_tests: int) -> str:
@@ -268,23 +266,18 @@ def _signed(row: Row, value: float) -> str:
     )
 
 
-def _mean(row: Row, value: float) -> str:
-    style = style_of(row.metric)
-    return f"{style.scale * value:.{style.digits}f}"
-
-
 def _p(value: float, name: str) -> str:
     return f"{name} < 0.001" if value < 0.001 else f"{name} = {value:.3f}"
 
 
 def _cells(row: Row, reference: str) -> list[str]:
-    better = "-"
+    style, better = style_of(row.metric), "-"
     if row.significant:
         better = {1: row.other, -1: reference, 0: "unclear"}[row.direction]
     return [
         title_of(row.metric),
-        _mean(row, row.reference_mean),
-        _mean(row, row.other_mean),
+        f"{style.scale * row.reference_mean:.{style.digits}f}",
+        f"{style.scale * row.other_mean:.{style.digits}f}",
         _signed(row, row.difference),
         _interval(row),
         f"{row.ahead} / {row.level} / {row.behind}",

@@ -174,12 +174,12 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
 
 def _draw_run(row: Sequence[Axes], picture: Picture, title: str, stages: Sequence[int]) -> None:
     """Draw a row of a sheet: image, truth, the predictions after some clicks, and the last one."""
-    _draw(row[0], picture.image, title)
+    draw_picture(row[0], picture.image, title)
     if picture.box:
         x0, y0, x1, y1 = picture.box
         corner = (x0 - 0.5, y0 - 0.5)  # whole numbers are pixel centres
         row[0].add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, ec=BOX, lw=1.6))
-    _draw(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
+    draw_picture(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
     for axes, k in zip(row[2:], stages, strict=False):
         reached = [frame for frame in picture.frames if frame.k <= k]
         _draw_frame(axes, picture, reached[-1], count(k, "click"))
@@ -202,7 +202,7 @@ def _first_of_each(records: Sequence[ObjectRecord]) -> list[tuple[ObjectRecord, 
 
 def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
     """Draw a prediction with the clicks that led to it, numbered, and its IoU."""
-    _draw(axes, picture.image, title, frame.prediction, PREDICTION)
+    draw_picture(axes, picture.image, title, frame.prediction, PREDICTION)
     for number, click in enumerate(picture.clicks[: frame.k], start=1):
         colour, marker = CLICK_COLOURS[click.positive], CLICK_MARKERS[click.positive]
         (mark,) = axes.plot(click.x, click.y, marker, ms=8, mfc=colour, mec="white", mew=0.8)
@@ -229,7 +229,7 @@ def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
     )
 
 
-def _draw(
+def draw_picture(
     axes: Axes,
     image: npt.NDArray[np.uint8],
     title: str,

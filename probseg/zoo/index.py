@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from probseg.errors import ModelNotFoundError, ZooError
 from probseg.kinds import TaskName
@@ -26,76 +26,46 @@ FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
+Count = Annotated[int, Ge(0)]
+
 
 @dataclass(frozen=True)
 class File:
-    """Expected size and checksum of a model file.
+    """Expected size and checksum of a model file."""
 
-    Args:
-        sha256: Its checksum in hexadecimal.
-        bytes: Its size.
-    """
-
-    sha256: str
-    bytes: int
+    sha256: str  # in hexadecimal
+    bytes: Count
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A measured figure.
+    """A measured figure."""
 
-    Args:
-        value: The figure; IoUs in [0, 1].
-        error: Its standard error over objects; None where there is none.
-    """
-
-    value: float
-    error: float | None
+    value: float  # IoUs in [0, 1]
+    error: float | None  # standard error over objects
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One model of a zoo.
+    """One model of a zoo."""
 
-    Args:
-        name: `architecture.tag`.
-        task: Task of the model.
-        description: One sentence.
-        preset: The preset that it is a variant of.
-        arguments: Changes to the preset, as in `probseg.create_model`; with them it is what the
-            model's `config.json` says.
-        parameters: Number of parameters.
-        files: All files of its folder by name, except card and `CHECKSUMS`.
-        input: What it takes: `working_size`, `prompts_enter` and `previous_mask`, or
-            `num_classes`.
-        license: Licence of the weights.
-        data: Training data, one line per data set, with its licence.
-        recipe: Command that trains the model.
-        seed: Seed of the training.
-        commit: Commit of probseg that it was trained with.
-        hardware: Training hardware.
-        hours: For how long.
-        limits: Weaknesses of the model, one line each.
-        metrics: Measured figures by name, `data/protocol/figure`.
-    """
-
-    name: str
+    name: str  # architecture.tag
     task: TaskName
-    description: str
-    preset: str
-    arguments: Mapping[str, Any]
-    parameters: int
-    files: Mapping[str, File]
-    input: Mapping[str, Any]
-    license: str
-    data: list[str]
-    recipe: str
-    seed: int
-    commit: str
+    description: str  # one sentence
+    preset: str  # that it is a variant of
+    arguments: Mapping[str, Any]  # changes to the preset, which make it what config.json says
+    parameters: Count
+    files: Mapping[str, File]  # all of its folder by name, except card and `CHECKSUMS`
+    input: Mapping[str, Any]  # working_size, prompts_enter and previous_mask, or num_classes
+    license: str  # of the weights
+    data: list[str]  # with its licence, a line per data set
+    recipe: str  # command that trains the model
+    seed: Count  # of the training
+    commit: str  # of probseg
     hardware: str
     hours: float
-    limits: list[str]
-    metrics: Mapping[str, Metric]
+    limits: list[str]  # weaknesses, one line each
+    metrics: Mapping[str, Metric]  # measured figures by name, `data/protocol/figure`
 
     @property
     def nbytes(self) -> int:
@@ -104,27 +74,14 @@ class Entry:
 
 
 def description_of(entry: Entry) -> Description:
-    """Return the description of a model's network, made of its preset and arguments.
-
-    Raises:
-        UnknownNameError: If there is no such preset.
-        ZooError: If the arguments are more than settings of the network's parts.
-    """
+    """Return the description of a model's network, made of its preset and arguments."""
     from probseg.models.schema import checked  # with pydantic, which presets do not need
 
     return checked(read_preset(entry.preset, entry.task), entry.name, entry.arguments)
 
 
 def read_index(root: Path) -> dict[str, Entry]:
-    """Return the models of a zoo by name, those that are preferred first.
-
-    Args:
-        root: Folder with `index.json`.
-
-    Raises:
-        ModelNotFoundError: If there is no index.
-        ZooError: If the index has another schema or is damaged; the message names file and key.
-    """
+    """Return the models of a zoo, a folder, by name, those that are preferred first."""
     path = root / INDEX
     if not path.is_file():
         msg = f"{path}: no zoo index; reinstall probseg, or give the folder of a zoo"
@@ -133,36 +90,36 @@ def read_index(root: Path) -> dict[str, Entry]:
 
 
 def parse_index(content: bytes, source: str) -> dict[str, Entry]:
-    """Return the models that an index lists, by name.
+    """Return the models that an index lists, by name; errors name its `source`."""
+    from pydantic import TypeAdapter, ValidationError  # which presets do not need
 
-    Args:
-        content: Of the file.
-        source: Its path or address, for errors.
-
-    Raises:
-        ZooError: If the index has another schema or is damaged.
-    """
     try:
         index = json.loads(content)
     except (ValueError, RecursionError) as error:
         msg = f"{source}: is not JSON ({error}); the file is damaged, or no index of a zoo"
         raise ZooError(msg) from error
-    if not isinstance(index, dict) or "schema" not in index:
-        _refuse(f"{source}: schema", "a number", "nothing")
-    if index["schema"] != SCHEMA:
+    schema = index.get("schema") if isinstance(index, dict) else None
+    if schema != SCHEMA:
         msg = (
-            f"{source}: schema {index['schema']} is not {SCHEMA}, the one that this version of "
-            "probseg reads; update probseg, or take a zoo that fits its version"
+            f"{source}: schema {schema} is not {SCHEMA}, the one that this version of probseg "
+            "reads; update probseg, or take a zoo that fits its version"
         )
         raise ZooError(msg)
     entries: dict[str, Entry] = {}
-    models: list[Entry] = _read(list[Entry], index.get("models"), f"{source}: models")
-    for number, entry in enumerate(models):
-        where = f"{source}: models[{number}]"
-        _check_names(entry, where)
-        if entry.name in entries:
-            _refuse(f"{where}.name", "a name that no other has", entry.name)
-        entries[entry.name] = entry
+    try:
+        reader = TypeAdapter(
+            list[Entry], config={"extra": "forbid", "strict": True, "allow_inf_nan": False}
+        )
+        for number, entry in enumerate(reader.validate_json(json.dumps(index.get("models")))):
+            if fault := _fault(entry, entries):
+                told = f"{source}: models[{number}].{fault}"
+                raise _damaged(told)
+            entries[entry.name] = entry
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
+        told = f"{source}: models{where}: {first['msg']}, got {first['input']!r:.80}"
+        raise _damaged(told) from error
     return entries
 
 
@@ -172,60 +129,22 @@ def write_index(entries: Mapping[str, Entry], root: Path) -> None:
     write_text(root / INDEX, json.dumps(index, indent=2) + "\n")
 
 
-def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 (any type, any JSON)
-    """Convert a value of the index to a type, which may be a dataclass with types inside."""
-    origin, inside = get_origin(kind), get_args(kind)
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
-        row = _read(Mapping[str, Any], value, where)
-        for key in [*hints, *row]:
-            if key not in row:
-                _refuse(f"{where}.{key}", "a value", "nothing")
-            if key not in hints:
-                _refuse(f"{where}.{key}", f"one of the keys {', '.join(hints)}", key)
-        return kind(**{key: _read(hints[key], row[key], f"{where}.{key}") for key in hints})
-    if origin is Mapping:
-        if not isinstance(value, dict):
-            _refuse(where, "an object", value)
-        return {key: _read(inside[1], item, f"{where}.{key}") for key, item in value.items()}
-    if origin is list:
-        if not isinstance(value, list):
-            _refuse(where, "a list", value)
-        return [_read(inside[0], item, f"{where}[{n}]") for n, item in enumerate(value)]
-    if origin is UnionType:
-        return None if value is None else _read(inside[0], value, where)
-    expected, fits = _PLAIN[kind]
-    if not fits(value):
-        _refuse(where, expected, value)
-    return value
-
-
-_PLAIN: dict[object, tuple[str, Callable[[Any], bool]]] = {
-    Any: ("anything", lambda value: True),
-    TaskName: (" or ".join(get_args(TaskName)), lambda value: value in get_args(TaskName)),
-    str: ("text", lambda value: isinstance(value, str)),
-    int: ("a whole number of at least 0", lambda value: type(value) is int and value >= 0),
-    float: ("a finite number", lambda value: type(value) in (int, float) and isfinite(value)),
-}
-
-
-def _check_names(entry: Entry, where: str) -> None:
-    """Check the names and checksums, of which paths are made."""
+def _fault(entry: Entry, others: Mapping[str, Entry]) -> str | None:
+    """Return what is wrong with the names and checksums, of which paths are made; None if right."""
     if not MODEL_NAME.fullmatch(entry.name):
-        _refuse(f"{where}.name", "architecture.tag of letters, digits, _ and -", entry.name)
+        return f"name: expected architecture.tag of letters, digits, _ and -, got {entry.name!r}"
+    if entry.name in others:
+        return f"name: expected a name that no other has, got {entry.name!r}"
     for needed in (WEIGHTS, CONFIG):
         if needed not in entry.files:
-            _refuse(f"{where}.files.{needed}", "a file", "nothing")
+            return f"files.{needed}: expected a file"
     for name, file in entry.files.items():
         if not FILE_NAME.fullmatch(name):
-            _refuse(f"{where}.files", "names of files in the model's own folder", name)
+            return f"files: expected names of files in the model's own folder, got {name!r:.80}"
         if not SHA256.fullmatch(file.sha256):
-            _refuse(f"{where}.files.{name}.sha256", "64 hexadecimal digits", file.sha256)
+            return f"files.{name}.sha256: expected 64 hexadecimal digits, got {file.sha256!r:.80}"
+    return None
 
 
-def _refuse(where: str, expected: str, got: object) -> NoReturn:
-    msg = (
-        f"{where}: expected {expected}, got {got!r:.80}; the index is damaged: restore it, or "
-        "update probseg"
-    )
-    raise ZooError(msg)
+def _damaged(told: str) -> ZooError:
+    return ZooError(f"{told}; the index is damaged: restore it, or update probseg")

@@ -17,12 +17,7 @@ from probseg.zoo.store import check_files, check_folder, read_config
 
 
 class ZooModel(NamedTuple):
-    """A model and the zoo that lists it.
-
-    Args:
-        entry: Its line in the index.
-        root: Folder of the zoo.
-    """
+    """A model's line in the index, and the folder of the zoo."""
 
     entry: Entry
     root: Path
@@ -34,11 +29,7 @@ class ZooModel(NamedTuple):
 
 
 def zoo_folders() -> list[Path]:
-    """Return the folders of all zoos: the shipped one, then those in `PROBSEG_ZOO`.
-
-    Raises:
-        UsageError: If one in `PROBSEG_ZOO` is no zoo.
-    """
+    """Return the folders of all zoos: the shipped one, then those in `PROBSEG_ZOO`."""
     folders = [zoo_dir()]
     for part in filter(None, map(str.strip, os.environ.get("PROBSEG_ZOO", "").split(","))):
         if not (Path(part) / INDEX).is_file():
@@ -55,16 +46,7 @@ def zoo_folders() -> list[Path]:
 def find_model(name: str, root: Path | None = None) -> ZooModel:
     """Find a model by `architecture.tag`, or the first tag of an `architecture`.
 
-    Args:
-        name: Of the model.
-        root: Folder of the only zoo to search; by default all of `zoo_folders`, in their order.
-
-    Raises:
-        ModelNotFoundError: If there is no index.
-        ZooError: If an index is damaged or of another schema.
-        UnknownNameError: If no zoo has the model; the message lists the nearest names.
-        UsageError: If it is a preset without weights, a folder without a slash, or a backbone of
-            timm.
+    By default all of `zoo_folders` are searched, in their order.
     """
     known: set[str] = set()
     for folder in zoo_folders() if root is None else [root]:
@@ -89,15 +71,7 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
 
 
 def all_models(root: Path | None = None) -> list[ZooModel]:
-    """Return all models, each from the first zoo that has it.
-
-    Args:
-        root: As for `find_model`.
-
-    Raises:
-        ModelNotFoundError: If there is no index.
-        ZooError: If an index is damaged or of another schema.
-    """
+    """Return all models, each from the first zoo that has it."""
     models: dict[str, ZooModel] = {}
     for folder in zoo_folders() if root is None else [root]:
         for name, entry in read_index(folder).items():
@@ -106,17 +80,7 @@ def all_models(root: Path | None = None) -> list[ZooModel]:
 
 
 def verify(name: str, root: Path | None = None) -> ZooModel:
-    """Find a model and check all its files against the index.
-
-    Args:
-        name: As for `find_model`.
-        root: As for `find_model`.
-
-    Raises:
-        ModelNotFoundError: If a file is missing.
-        ChecksumError: If a file is not the recorded one.
-        UnknownNameError: If there is no such model; the message lists the nearest names.
-    """
+    """Find a model and check all its files against the index."""
     model = find_model(name, root)
     checksums = {file: recorded.sha256 for file, recorded in model.entry.files.items()}
     check_files(model.folder, checksums)
@@ -133,14 +97,7 @@ def is_run(path: Path) -> bool:
 def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
     """Find the description of a network, and the folder of its weights if it is to have them.
 
-    Args:
-        name: As for `create_model`.
-        pretrained: Whether weights will be loaded; the files are then fetched if they are on the
-            hub, and checked.
-
-    Raises:
-        UnknownNameError: If there is no such model; the message lists the nearest names.
-        ChecksumError: If a file is not the recorded one.
+    The files of pretrained ones are fetched if they are on the hub, and checked.
     """
     if name.startswith(PREFIX):
         folder = hub_folder(name, weights=pretrained)

@@ -46,16 +46,7 @@ def file_of(path: Path) -> File:
 
 
 def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Raise unless a folder has files with these checksums.
-
-    Args:
-        folder: The model's folder.
-        checksums: sha256 in hexadecimal by file name.
-
-    Raises:
-        ModelNotFoundError: If a file is missing.
-        ChecksumError: If the checksum of a file is another one.
-    """
+    """Raise unless a folder has files with these checksums."""
     way_out = "restore the file: reinstall probseg, or copy or download the model again"
     for name, expected in checksums.items():
         path = folder / name
@@ -77,12 +68,7 @@ def checksum_lines(files: Mapping[str, File]) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Check weights and description of a model folder against its own `SHA256SUMS`.
-
-    Raises:
-        ModelNotFoundError: If `SHA256SUMS` or one of the two files is missing.
-        ChecksumError: If one has another checksum, or `SHA256SUMS` does not list it.
-    """
+    """Check weights and description of a model folder against its own `SHA256SUMS`."""
     path = folder / CHECKSUMS
     if not path.is_file():
         msg = (
@@ -100,17 +86,7 @@ def check_folder(folder: Path) -> None:
 
 
 def load_into(model: nn.Module, path: Path) -> None:
-    """Load a weight file into a network, strictly.
-
-    Args:
-        model: The network; its weights are replaced.
-        path: A safetensors file.
-
-    Raises:
-        ModelNotFoundError: If there is no such file.
-        WeightsError: If the file cannot be read, or names or shapes of the weights are not those of
-            the network.
-    """
+    """Load a weight file into a network, strictly."""
     weights = read_safetensors(path)
     check_fit(model.state_dict(), weights, str(path))
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
@@ -124,18 +100,7 @@ def build_to_fit(
 ) -> _Network:
     """Build a network from others' description, of about the size of its weights.
 
-    Args:
-        description: The network, perhaps with changes.
-        weights: What it gets; None for a fresh network.
-        source: Where both are from, for messages.
-        kind: Class of the network.
-
-    Returns:
-        The network: with weights in evaluation mode, else in training mode.
-
-    Raises:
-        ZooError: If no network can be built from the description.
-        WeightsError: If the weights are of another one, or it is too large without any.
+    With weights it is in evaluation mode, else fresh and in training mode.
     """
     from probseg.models.schema import Budget  # with pydantic, which presets do not need
 
@@ -179,20 +144,7 @@ def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
 def save(
     model: nn.Module, description: Description, folder: Path, *, half: bool = True
 ) -> dict[str, File]:
-    """Write weights, the description of a network, and their checksums.
-
-    Args:
-        model: The network.
-        description: Description of the network.
-        folder: Where to; made if need be.
-        half: Whether weights are stored in half precision.
-
-    Returns:
-        Weights and description, as an index lists them.
-
-    Raises:
-        ValueError: If a weight does not fit into half precision.
-    """
+    """Write weights, the description of a network, and their checksums."""
     weights: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         stored = tensor.half() if half and tensor.is_floating_point() else tensor
@@ -211,12 +163,7 @@ def save(
 
 
 def read_config(folder: Path) -> Description:
-    """Return the description of the network in a model folder.
-
-    Raises:
-        ModelNotFoundError: If the folder has no `config.json`.
-        ZooError: If it is not the description of a network of probseg.
-    """
+    """Return the description of the network in a model folder."""
     path = folder / CONFIG
     if not path.is_file():
         msg = (

@@ -44,38 +44,20 @@ trained under this one."""
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained network.
+    """A trained network; what is not known of its training is None."""
 
-    Args:
-        source: Where it was read from.
-        description: The network itself, no variant of another one.
-        preset: The preset that the training named; None where it named none.
-        weights: By their names in the network.
-        digests: Checksums of the weights, as in `results.json`, in full and in half precision.
-        seed: Of the training; None where it is not known.
-        commit: Of the code that trained, each start of the training counting; None as above.
-        config: All settings of the run as YAML; None as above.
-    """
-
-    source: Path
-    description: Description
-    preset: str | None
-    weights: dict[str, Tensor]
-    digests: frozenset[str]
+    source: Path  # where it was read from
+    description: Description  # the network itself, no variant of another one
+    preset: str | None  # that the training named
+    weights: dict[str, Tensor]  # by their names in the network
+    digests: frozenset[str]  # of the weights, as in `results.json`, in full and in half precision
     seed: int | None = None
-    commit: str | None = None
-    config: str | None = None
+    commit: str | None = None  # of the code that trained, each start of the training counting
+    config: str | None = None  # all settings of the run as YAML
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """Return a checksum of weights, which no name or path can replace.
-
-    Args:
-        state: Weights by the names that they have in the task, `model.head...`.
-
-    Returns:
-        sha256 in hexadecimal, of names and float32 values.
-    """
+    """Return a checksum of weights, which no name or path can replace."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(name.encode())
@@ -86,17 +68,10 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 def read_trained(source: Path, which: Which | None = None) -> Trained:
     """Read what `probseg fit` has written, or a model folder.
 
-    Args:
-        source: Folder of a run, a checkpoint, or a model folder.
-        which: Of a run: `"best"` (the default), the checkpoint that its validation prefers, as it
-            was validated; `"last"`, the weights after the last step; `"ema"`, their average.
-            Of a checkpoint: `"last"` or `"ema"`; what `probseg test` loads by default, which
-            is the average where there is one.
-
-    Raises:
-        UsageError: If there is no such file, or it has no such weights.
-        WeightsError: If the checkpoint cannot be read, or does not say what network it holds.
-        ChecksumError: If a file of a model folder is not the recorded one.
+    Of a run, `which` is `"best"` (the default), the checkpoint that its validation prefers, as it
+    was validated; `"last"`, the weights after the last step; or `"ema"`, their average. Of a
+    checkpoint it is `"last"` or `"ema"`; by default what `probseg test` loads, which is the average
+    where there is one.
     """
     if (source / CONFIG).is_file() and (source / WEIGHTS).is_file():
         if which is not None:
@@ -109,13 +84,26 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         return Trained(source, read_config(source), None, weights, _digests(weights, None))
     path = source
     if source.is_dir():
-        path = best_checkpoint(source) if which in (None, "best") else _last(source)
+        path = source / "checkpoints" / LAST
+        if which in (None, "best"):
+            path = best_checkpoint(source)
+        elif not path.is_file():
+            msg = f"{path}: no such file; give the path of another checkpoint of this run"
+            raise UsageError(msg)
     elif which == "best":
         msg = f"`weights` 'best': give the folder of a run to choose from, got the file {source}"
         raise UsageError(msg)
     stored = read_checkpoint(path)
     description, preset = network_of(stored, path)
-    state = _state(stored, which, path)
+    state: Mapping[str, Tensor] = stored["state_dict"]
+    if which == "ema" and AVERAGED not in stored:
+        msg = (
+            f"`weights` 'ema': {path} has no average; train with the callback "
+            "lightning.pytorch.callbacks.EMAWeightAveraging, or choose 'best' or 'last'"
+        )
+        raise UsageError(msg)
+    if which == "last":
+        state = stored.get(AVERAGED, state)
     weights = {
         name.removeprefix("model."): tensor
         for name, tensor in state.items()
@@ -133,12 +121,7 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
 
 
 def description_for(name: str, pretrained: bool = True) -> Description:
-    """Return the description of a network, whose weights are not read.
-
-    Args:
-        name: As for `create_model`.
-        pretrained: As for `create_model`.
-    """
+    """Return the description of a network, whose weights are not read."""
     path = Path(name)
     if not is_run(path):
         return describe(name, pretrained)[1]
@@ -147,12 +130,7 @@ def description_for(name: str, pretrained: bool = True) -> Description:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without running code; the tensors stay on the disk.
-
-    Raises:
-        UsageError: If there is no such file.
-        WeightsError: If it is damaged, or something else.
-    """
+    """Read a checkpoint without running code; the tensors stay on the disk."""
     if not path.is_file():
         msg = f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
         raise UsageError(msg)
@@ -177,19 +155,9 @@ def _is_state(content: object) -> bool:
 
 
 def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, str | None]:
-    """Return the network of a checkpoint, and the preset of which it is a variant.
+    """Return the network of a checkpoint itself, whatever function of configurations made it.
 
-    Args:
-        stored: The checkpoint's content.
-        source: Named in the error.
-
-    Returns:
-        The description of the network itself, whatever function of configurations made it, and the
-        name of the preset; None where it was described part by part.
-
-    Raises:
-        WeightsError: If the training was not started from a configuration.
-        ZooError: If the network is described by anything but names and settings of its parts.
+    And the name of the preset; None where it was described part by part.
     """
     description = stored.get("hyper_parameters", {}).get("model")
     if not is_description(description):
@@ -222,9 +190,6 @@ def without_files(description: Description) -> Description:
     """Return a description that says what network it is, where it names a file or the hub.
 
     `network_of` reads it from a checkpoint, which may not name any.
-
-    Args:
-        description: A network, or a call of a function of configurations.
     """
     arguments = _arguments(description)
     name = str(arguments.pop("name", None))
@@ -252,50 +217,22 @@ def best_checkpoint(run: Path) -> Path:
     """Return the checkpoint of a run that its validation prefers.
 
     A run that was never validated has one checkpoint, `last.ckpt`, which is returned.
-
-    Raises:
-        UsageError: If there is none, or there are several and none is recorded as the best.
     """
     folder = run / "checkpoints"
     last = folder / LAST
     files = sorted(path for path in folder.glob("*.ckpt") if path != last)
     if len(files) > 1 and last.is_file():
-        best = _best_names(read_checkpoint(last))
-        files = [path for path in files if path.name in best] or files
+        states = read_checkpoint(last).get("callbacks", {}).values()
+        best = [state.get("best_model_path") for state in states if isinstance(state, dict)]
+        names = {Path(path).name for path in best if isinstance(path, str)}
+        files = [path for path in files if path.name in names] or files
     if not files and last.is_file():
         return last
     if len(files) != 1:
-        names = ", ".join(path.name for path in files) or "none"
-        msg = f"{folder}: expected one best checkpoint, found {names}; give the path of the file"
+        found = ", ".join(path.name for path in files) or "none"
+        msg = f"{folder}: expected one best checkpoint, found {found}; give the path of the file"
         raise UsageError(msg)
     return files[0]
-
-
-def _last(run: Path) -> Path:
-    path = run / "checkpoints" / LAST
-    if not path.is_file():
-        msg = f"{path}: no such file; give the path of another checkpoint of this run"
-        raise UsageError(msg)
-    return path
-
-
-def _best_names(stored: Mapping[str, Any]) -> set[str]:
-    """Return the names of the best checkpoints that a checkpoint knows of, mostly one."""
-    states = stored.get("callbacks", {}).values()
-    paths = [state.get("best_model_path") for state in states if isinstance(state, dict)]
-    return {Path(path).name for path in paths if isinstance(path, str)}
-
-
-def _state(stored: Mapping[str, Any], which: Which | None, path: Path) -> Mapping[str, Tensor]:
-    """Return the weights of a checkpoint by their names in the task."""
-    state: Mapping[str, Tensor] = stored["state_dict"]
-    if which == "ema" and AVERAGED not in stored:
-        msg = (
-            f"`weights` 'ema': {path} has no average; train with the callback "
-            "lightning.pytorch.callbacks.EMAWeightAveraging, or choose 'best' or 'last'"
-        )
-        raise UsageError(msg)
-    return stored.get(AVERAGED, state) if which == "last" else state
 
 
 def _settings(path: Path) -> tuple[int | None, str | None]:

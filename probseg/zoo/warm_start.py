@@ -42,7 +42,12 @@ def warm_start(
             matches none.
     """
     model = build(override(read_preset(of), changes or {}), Segmenter)
-    own, source = model.state_dict(), _read(weights)
+    own = model.state_dict()
+    source: Mapping[str, Tensor] = (
+        read_trained(Path(weights)).weights
+        if is_path(weights) or weights.endswith(".ckpt")
+        else create_interactive(weights, pretrained=True).state_dict()
+    )
     for pattern in fresh:
         if not fnmatch.filter([*own, *source], pattern):
             msg = (
@@ -54,12 +59,6 @@ def warm_start(
     own.update(copied)
     model.load_state_dict(own)
     return model
-
-
-def _read(weights: str) -> Mapping[str, Tensor]:
-    if is_path(weights) or weights.endswith(".ckpt"):
-        return read_trained(Path(weights)).weights
-    return create_interactive(weights, pretrained=True).state_dict()
 
 
 def _without(weights: Mapping[str, Tensor], patterns: Sequence[str]) -> dict[str, Tensor]:

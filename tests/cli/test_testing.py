@@ -7,9 +7,8 @@ import time
 import pytest
 
 import probseg.callbacks.evaluation as evaluation
-from support.runs import TEST, clicks, figures
 from support.fakes import write_folder
-from support.runs import command, separately, started
+from support.runs import TEST, clicks, command, figures, separately, started
 
 OBJECTS, BLOCK, CLICKS = 40, 2, 8
 COMMAND = (

@@ -13,26 +13,11 @@ SUBJECT = {"model": "m", "protocol": {"max_clicks": 2}, "seed": 0}
 
 
 def runs(*names, trial=0, dataset="Toy, set", clicks=2):
-    return [
-        ObjectRecord(
-            dataset,
-            name,
-            trial,
-            tuple(
-                step(
-                    k,
-                    (k or None, k or None, bool(k) or None),
-                    1e-9,
-                    iou=k / 3,
-                    brier=0.1,
-                    ece=1 / 3,
-                )
-                for k in range(clicks + 1)
-            ),
-            f"photo of {name}",
-        )
-        for name in names
-    ]
+    places = [(k or None, k or None, bool(k) or None) for k in range(clicks + 1)]
+    steps = tuple(
+        step(k, places[k], 1e-9, iou=k / 3, brier=0.1, ece=1 / 3) for k in range(clicks + 1)
+    )
+    return [ObjectRecord(dataset, name, trial, steps, f"photo of {name}") for name in names]
 
 
 def place(root, run="run1", test="test", protocol="ritm"):
@@ -85,17 +70,6 @@ def test_what_has_results_is_finished(tmp_path):
     assert find_unfinished(folder, SUBJECT)[1] == runs("a", "c")
 
 
-def test_closing_leaves_the_records_and_no_journal(tmp_path):
-    folder = place(tmp_path)
-    journal = Journal(folder, SUBJECT)
-    journal.add(runs("a", "b"))
-    journal.close()
-    journal.close()
-    assert [path.name for path in folder.iterdir()] == ["objects.csv"]
-    assert read_objects(folder / "objects.csv") == runs("a", "b")
-    assert find_unfinished(folder, SUBJECT) == (folder, [])
-
-
 def test_the_newest_journal_counts(tmp_path):
     for age, run in ((50, "run1"), (10, "run2"), (99, "run3")):
         Journal(place(tmp_path, run), SUBJECT).add(runs(run, "b"))
@@ -108,9 +82,6 @@ def test_the_newest_journal_counts(tmp_path):
     assert find_unfinished(place(tmp_path, "run1"), SUBJECT)[0] == place(tmp_path, "run1")
 
 
-# --- several processes --------------------------------------------------------------------------
-
-
 def test_files_of_all_processes_are_read_and_removed(tmp_path):
     folder = place(tmp_path)
     journals = [Journal(folder, SUBJECT, rank) for rank in range(3)]
@@ -118,7 +89,11 @@ def test_files_of_all_processes_are_read_and_removed(tmp_path):
         journal.add(runs(*names))
     assert len(list(folder.glob("objects*.csv"))) == 3
     assert find_unfinished(folder, SUBJECT) == (folder, runs(*"abcdefg"))  # g was sampled twice
-    journals[0].close()
+    journals[0].add([])
+    for _ in range(2):
+        journals[0].close()
+    assert find_unfinished(folder, SUBJECT) == (folder, [])
+    assert read_objects(folder / "objects.csv") == runs(*"adg")
     assert [path.name for path in folder.iterdir()] == ["objects.csv"]
 
 
@@ -138,9 +113,6 @@ def test_files_of_another_subject_are_not_mixed_in(tmp_path):
         Journal(place(tmp_path), other, rank).add(runs(*names))
     Journal(place(tmp_path), SUBJECT).add(runs("e", "f"))  # one process alone, in the same folder
     assert find_unfinished(place(tmp_path), SUBJECT)[1] == runs("e", "f")
-
-
-# --- killed -------------------------------------------------------------------------------------
 
 
 def _write_for_ever(folder, started):

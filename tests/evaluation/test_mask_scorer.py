@@ -16,6 +16,7 @@ from probseg.metrics import (
 )
 from probseg.types import IGNORE, Click
 from support.mask_cases import cases
+from support.rows import each
 
 
 def scored(answer):
@@ -74,15 +75,6 @@ def test_without_answer_or_pixels_there_is_no_calibration():
     assert scored(scores) == {"iou": 1, "boundary_iou": 1}
 
 
-def test_what_the_model_did_not_see_counts_for_the_overlap_only():
-    mask = np.array([[1, 1, 1, 0]], dtype=np.uint8)
-    probability = np.array([[0, 1, 1, 0]], dtype=np.float32)
-    scores = MaskScorer(mask, crop=(1, 0, 4, 1))(probability > 0.5, probability)
-    assert scores.iou == scores.boundary_iou == 2 / 3
-    assert scores.brier == pytest.approx(0, abs=1e-8)
-    assert scores.ece == pytest.approx(0, abs=3.4e-5)
-
-
 def test_scores_of_the_worst_prediction_are_within_their_range():
     mask = np.array([[0, 0, 0, IGNORE]], dtype=np.uint8)
     worst = np.ones(mask.shape, dtype=np.float32)
@@ -107,29 +99,20 @@ def test_nan_is_refused(place):
         MaskScorer(mask, crop=(0, 0, 50, 50))(mask == 1, probability)
 
 
-def test_wrong_arguments_are_refused():
+@each(
+    ("action", "message"),
+    [
+        (lambda mask, _: MaskScorer(mask.astype(np.int64)), "mask"),
+        *(
+            (lambda mask, _, crop=crop: MaskScorer(mask, crop), "crop")
+            for crop in ((0, 0, 0, 5), (0, 0, 161, 5), (-1, 0, 5, 5), (5, 0, 4, 5))
+        ),
+        (lambda mask, probability: MaskScorer(mask)(probability, probability), "prediction"),
+        (lambda mask, probability: MaskScorer(mask)(mask == 1, probability.T), "probability"),
+        (lambda mask, p: scored(MaskScorer(mask)(mask == 1, p, [Click(160, 0)])), "clicks"),
+    ],
+)
+def test_wrong_arguments_are_refused(action, message):
     probability, mask = draw_maps(4)
-    with pytest.raises(ValueError, match="mask"):
-        MaskScorer(mask.astype(np.int64))
-    for crop in ((0, 0, 0, 5), (0, 0, 161, 5), (-1, 0, 5, 5), (5, 0, 4, 5)):
-        with pytest.raises(ValueError, match="crop"):
-            MaskScorer(mask, crop)
-    scorer = MaskScorer(mask)
-    with pytest.raises(ValueError, match="prediction"):
-        scorer(probability, probability)
-    with pytest.raises(ValueError, match="probability"):
-        scorer(mask == 1, probability.T)
-    with pytest.raises(ValueError, match="clicks"):
-        scored(scorer(mask == 1, probability, [Click(160, 0)]))
-
-
-def test_compliance_by_hand():
-    prediction = np.array([[True, True, False]])
-    assert click_compliance(prediction, []) is None
-    assert click_compliance(prediction, [Click(0, 0, True)]) == 1
-    assert click_compliance(prediction, [Click(1.6, 0.2, True), Click(2, 0, False)]) == 0.5
-    clicks = [Click(0, 0, False), Click(1, 0, True), Click(2, 0, True), Click(2, 0, True)]
-    assert click_compliance(prediction, clicks) == 0.25
-    for click in (Click(3, 0), Click(0, 1), Click(-1, 0)):
-        with pytest.raises(ValueError, match="clicks"):
-            click_compliance(prediction, [click])
+    with pytest.raises(ValueError, match=message):
+        action(mask, probability)

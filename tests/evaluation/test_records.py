@@ -145,25 +145,12 @@ def test_a_file_may_end_at_every_byte(tmp_path_factory, records):
         assert read_objects(path, unfinished=True) == (records[:whole] if seen > 1 else [])
 
 
-def test_half_a_number_is_no_number(tmp_path):
-    steps = tuple(step(k, seconds=0.125, iou=0.5) for k in range(3))
-    records = [ObjectRecord("D", name, 0, steps, name) for name in "abc"]
-    path = write(tmp_path / "objects.csv", records)
-    text = path.read_text()
-    assert text.endswith("0.125\n")
-    path.write_text(text[:-3])  # 0.1 is a number too
-    assert read_objects(path, unfinished=True) == records[:2]
-
-
 def test_damage_in_the_middle_is_no_kill(tmp_path):
     path = tmp_path / "objects.csv"
     broken = LINE.format(k=1).replace("0.5", "half")
     path.write_text(HEADER + LINE.format(k=0) + broken + LINE.format(k=2))
     with pytest.raises(DataError, match="line 3 cannot be read"):
         read_objects(path, unfinished=True)
-
-
-# --- choosing -----------------------------------------------------------------------------------
 
 
 def of_iou(name, *ious, trial=0, dataset="D"):

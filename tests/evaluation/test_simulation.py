@@ -52,8 +52,6 @@ def one_at_a_time(model, samples, protocol, **options):
     ]
 
 
-# --- many at once are as one at a time ----------------------------------------------------------
-
 SIZES = [(40, 52), (52, 40), (33, 47), (38, 50), (40, 52)]
 
 
@@ -99,9 +97,6 @@ def test_networks_answer_in_batches_as_they_do_alone(name, working_size):
             "they do differ"
         )
         assert timeless(run_objects(model, samples, protocol, batch_size=3)) == alone
-
-
-# --- who is in the batch ------------------------------------------------------------------------
 
 
 @OneStep
@@ -165,18 +160,12 @@ def test_a_target_ends_runs_and_holds_their_scores():
             assert {**stopped.steps[at].scores, "jump": None} == step.scores
             assert step.seconds is None
     assert sum(map(len, model.decoded)) == sum(record.clicks for record in held)
-
-
-def test_a_target_that_the_box_reaches_needs_no_click():
-    record = run_object(sees_the_truth, toy_sample(), short("gabbur2021", target_iou=1.0))
-    assert record.clicks == 0
     exact = iou(toy_sample().initial, toy_sample().mask)
-    record = run_object(sees_nothing, toy_sample(), short("correction", target_iou=exact))
-    assert record.clicks == 0
-    assert record.steps[-1].iou == exact
-
-
-# --- any truth, any model -----------------------------------------------------------------------
+    for model, protocol in (
+        (sees_the_truth, short("gabbur2021", target_iou=1.0)),
+        (sees_nothing, short("correction", target_iou=exact)),
+    ):
+        assert run_object(model, toy_sample(), protocol).clicks == 0, "a target may need no click"
 
 
 def replay(model, sample, protocol, record, seed):
@@ -268,17 +257,6 @@ def test_runs_on_any_truth_are_what_the_model_says(name, mask, model, seed, clic
         replay(model, sample, protocol, record, seed)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_odd_truths_are_run_by_every_model(name):
-    ignored = np.full((6, 6), IGNORE)
-    ignored[2, 2] = 1
-    for mask in (np.ones((1, 1)), np.ones((7, 9)), ignored, np.eye(1, 9, 8)):
-        sample = plain_sample(mask.astype(np.uint8))
-        for model in FUNCTIONS:
-            for record in run_objects(model, [sample], short(name)):
-                replay(model, sample, short(name), record, 0)
-
-
 @each("name", NAMES)
 def test_when_the_masks_are_identical_nobody_clicks(name):
     record = run_object(sees_the_truth, toy_sample(), short(name))
@@ -311,9 +289,6 @@ def test_an_answer_that_is_no_number_is_named(name):
         run_objects(breaks, samples, short(name), trials=[0])
 
 
-# --- what the annotator brings ------------------------------------------------------------------
-
-
 def test_corrections_begin_with_the_given_mask():
     thing = toy_sample()
     model = Spy(shades)
@@ -327,20 +302,14 @@ def test_corrections_begin_with_the_given_mask():
     assert thing.initial[first.y, first.x] != first.positive == (thing.mask[first.y, first.x] == 1)
     assert len(model.decoded) == 3
     assert model.decoded[0][0].labels.shape == (1, 1)
+    for field, name in (("scribbles", "scribbles"), ("initial", "correction")):
+        lacking = toy_sample()._replace(**{field: None})
+        with pytest.raises(DataError, match=rf"Toy/object 0: expected .*{field}.*choose a data"):
+            run_object(sees_nothing, lacking, short(name))
     perfect = run_object(model, thing._replace(initial=thing.mask == 1), short("correction"))
     assert perfect.clicks == 0
     assert {step.iou for step in perfect.steps} == {1.0}
     assert len(model.decoded) == 3
-
-
-@pytest.mark.parametrize("field", ["scribbles", "initial"])
-def test_what_the_sample_lacks_is_named(field):
-    name = "scribbles" if field == "scribbles" else "correction"
-    with pytest.raises(DataError, match=rf"Toy/object 0: expected .*{field}.*choose a data set"):
-        run_object(sees_nothing, toy_sample()._replace(**{field: None}), short(name))
-
-
-# --- the hand that errs -------------------------------------------------------------------------
 
 
 def test_people_repeat_by_seed_and_differ_between_trials():
@@ -384,9 +353,6 @@ def test_who_is_late_clicks_on_the_errors_of_the_mask_before():
         disk = (x - click.x) ** 2 + (y - click.y) ** 2 <= 36
         masks.append(np.where(disk, click.positive, masks[-1]))
     assert record.clicks == 6
-
-
-# --- pictures -----------------------------------------------------------------------------------
 
 
 def test_pictures_keep_some_predictions_in_crop_pixels():

@@ -162,7 +162,6 @@ def test_summary_does_not_depend_on_the_order_of_objects_and_trials():
         ("iou", IOUS[0]),
         ("boundary_iou", IOUS[:, :, 1:]),
         ("brier", IOUS + 1),
-        ("ece", IOUS - 1),
         ("seconds", -SECONDS),
         ("photos", ("a", "b")),
         ("first", 4),
@@ -173,5 +172,3 @@ def test_what_are_no_scores_is_refused(name, value):
     change = {"values": {**good.values, name: value}} if name in good.values else {name: value}
     with pytest.raises(ValueError, match=name):
         dataclasses.replace(good, **change)
-    with pytest.raises(ValueError, match="threshold"):
-        summarise(good, percents=(101,))

@@ -20,21 +20,17 @@ def test_environment_is_json_and_names_the_versions():
         assert found["versions"][name] == metadata.version(name)
 
 
-@pytest.mark.parametrize("diff", [b"", b"- old\n+ \xff\n"])
+@pytest.mark.parametrize("diff", [None, b"", b"- old\n+ \xff\n"])
 def test_environment_tells_changes_apart(monkeypatch, diff):
     answers = {"rev-parse": b"ab" * 20 + b"\n", "status": diff and b" M x\n", "diff": diff}
     monkeypatch.setattr(
         "probseg.evaluation.versions._git",
         lambda *arguments: answers[arguments[0]],
     )
+    if diff is None:  # no git
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.setattr("probseg.evaluation.versions._git", _git.__wrapped__)  # no cache
     found = environment()
-    assert found["commit"] == "ab" * 20
-    assert found["dirty"] == bool(diff)
+    assert found["commit"] == (None if diff is None else "ab" * 20)
+    assert found["dirty"] == (None if diff is None else bool(diff))
     assert found["changes_sha256"] == (hashlib.sha256(diff).hexdigest() if diff else None)
-
-
-def test_environment_does_without_git(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("probseg.evaluation.versions._git", _git.__wrapped__)  # without its cache
-    found = environment()
-    assert (found["commit"], found["dirty"], found["changes_sha256"]) == (None, None, None)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from probseg.clicks.annotators import largest_error_click
 from probseg.clicks.boxes import mask_box
-from probseg.lab.baselines import BASELINES, BoxFilled, ClassicalModel, ColourMixture, OpenCVGrabCut
-from probseg.lab.scene import GUESS_RADIUS, SEED_RADIUS, border, make_scene
+from probseg.lab.baselines import BASELINES, ClassicalModel, ColourMixture, OpenCVGrabCut
+from probseg.lab.scene import GUESS_RADIUS, SEED_RADIUS, make_scene
 from probseg.metrics import iou
 from probseg.types import Click
 from support.fakes import draw_sample, draw_scene
@@ -126,25 +126,6 @@ def test_without_a_positive_prompt_nothing_is_object(model):
         assert (answer(model, noise(20, 30), clicks) <= 0.5).all()
 
 
-def test_outside_of_the_box_is_background_unless_clicked(name, model):
-    sample = draw_sample(90, 120)
-    x0, y0, x1, y1 = mask_box(sample.mask)
-    half = (x0, y0, (x0 + x1) // 2, y1)
-    slack = (y1 - y0) // 10 + 3  # with the enlarged contour
-    outside = np.ones(sample.mask.shape, dtype=bool)
-    outside[y0 - slack : y1 + slack, x0 - slack : half[2] + slack] = False
-    assert (sample.mask[outside] == 1).any()
-    prediction = answer(model, sample.image, box=half) > 0.5
-    if name != "colour_mixture":  # there a box is where values begin, and like colours are joined
-        assert not (prediction & outside).any()
-    click = Click(half[2] + 15, (y0 + y1) // 2)
-    assert (answer(model, sample.image, [click], half) > 0.5)[click.y, click.x + 1]
-
-
-def test_a_box_around_a_tiny_image_is_filled(model):
-    assert (answer(model, noise(2, 2), box=(0, 0, 2, 2)) > 0.5).all()
-
-
 @pytest.mark.parametrize(("name", "least"), [("opencv_grabcut", 0.95), ("random_walker", 0.6)])
 def test_a_box_around_everything_leaves_room_for_the_background(name, least):
     sample = draw_sample(90, 120)
@@ -166,13 +147,6 @@ def test_several_images_are_answered_as_one_by_one(model):
         (alone,), _ = model.decode_each([encoded[n]], [one])
         assert torch.equal(alone, together[n])
         assert torch.equal(alone, backwards[n])
-
-
-def test_images_come_through_as_they_were():
-    image = noise(13, 7)
-    (encoded,) = BoxFilled().encode_each([as_tensor(image)])
-    assert encoded.dtype == np.uint8
-    assert (encoded == image).all()
 
 
 class Recording(ClassicalModel):
@@ -203,13 +177,8 @@ def test_boxes_are_cut_to_the_image(given_box, expected):
 @each(
     ("x", "column"),
     [
-        (29.6, 29),  # the last column under a zoom that shrinks
-        (29.999, 29),
-        (30.0, None),
-        (2.5, 3),
-        (3.5, 4),
-        (-0.4, 0),
-        (-0.6, None),
+        *((29.6, 29), (29.999, 29), (30.0, None)),  # the last column under a zoom that shrinks
+        *((2.5, 3), (3.5, 4), (-0.4, 0), (-0.6, None)),
     ],
 )
 def test_clicks_are_rounded_inside_the_image(x, column):
@@ -258,20 +227,11 @@ def test_colour_mixture_spreads_a_click_to_its_colour_alone():
     np.testing.assert_allclose(after[5, 22:38], before[5, 22:38], atol=0.02)  # the red one
 
 
-def test_box_filled_is_what_was_drawn():
-    probability = answer(BoxFilled(), noise(100, 80), [Click(20, 30, False)], (10, 20, 50, 90))
-    prediction = probability > 0.5
-    expected = np.zeros((100, 80), dtype=bool)
-    expected[20:90, 10:50] = True
-    y, x = np.mgrid[:100, :80]
-    expected &= (x - 20) ** 2 + (y - 30) ** 2 > 2**2  # a fiftieth of 100 pixels
-    assert (prediction == expected).all()
-
-
-def slow_maps(clicks, height, width):
-    """Seeds and guess of clicks alone, pixel by pixel."""
+def slow_maps(clicks, previous):
+    """Seeds and guess, pixel by pixel: a mask, or else disks, and seeds before both."""
+    height, width = previous.shape
     seeds = np.zeros((height, width), dtype=int)
-    guess = np.zeros((height, width), dtype=bool)
+    guess = previous > 0.5
     longest = max(height, width)
     radius = max(SEED_RADIUS * longest, 0.5**0.5)
     for y in range(height):
@@ -282,21 +242,26 @@ def slow_maps(clicks, height, width):
             squared, negative = min(near)  # on a tie the object's
             if squared <= radius**2:
                 seeds[y, x] = -1 if negative else 1
-            guess[y, x] = not negative and squared <= (GUESS_RADIUS * longest) ** 2
-    return seeds, guess
+            if not previous.any():
+                guess[y, x] = not negative and squared <= (GUESS_RADIUS * longest) ** 2
+    return seeds, (guess | (seeds > 0)) & (seeds >= 0)
 
 
 @given(
     height=st.integers(1, 30),
     width=st.integers(1, 30),
     places=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.booleans()), max_size=4),
+    begun=st.booleans(),
 )
-def test_clicks_are_drawn_as_disks_that_do_not_overlap(height, width, places):
+def test_clicks_are_drawn_as_disks_that_do_not_overlap(height, width, places, begun):
     clicks = [Click(x % width, y % height, sign) for x, y, sign in places]
-    scene = make_scene(np.zeros((height, width, 3), np.uint8), clicks, None, None)
-    seeds, guess = slow_maps(clicks, height, width)
+    previous = np.full((height, width), begun, dtype=np.float32)
+    image, box = np.zeros((height, width, 3), np.uint8), (0, 0, width, 1)
+    given = (box, previous) if begun else (None, None)  # a mask comes before the box
+    scene = make_scene(image, clicks, *given)
+    seeds, guess = slow_maps(clicks, previous)
     assert (scene.seeds == seeds).all()
-    assert (scene.guess == (guess | (seeds > 0))).all()
+    assert (scene.guess == guess).all()
 
 
 def test_prompts_move_with_the_reduced_image():
@@ -319,21 +284,3 @@ def test_prompts_move_with_the_reduced_image():
     assert (scene.guess == (inside | (scene.seeds > 0))).all()
     assert scene.enlarged(scene.guess).shape == (120, 200)
     assert make_scene(image, [], None, None, 300).image.shape == image.shape, "never enlarged"
-
-
-def test_a_previous_mask_comes_before_the_box_and_seeds_before_both():
-    previous = np.zeros((40, 60), np.float32)
-    previous[10:20, 10:20] = 0.9
-    clicks = [Click(50, 30), Click(15, 15, False)]
-    scene = make_scene(np.zeros((40, 60, 3), np.uint8), clicks, (0, 0, 30, 30), previous)
-    expected = previous > 0.5
-    expected[scene.seeds > 0] = True
-    expected[scene.seeds < 0] = False
-    assert (scene.guess == expected).all()
-    assert scene.guess[30, 50]
-    assert not scene.guess[15, 15]
-
-
-@each(("size", "count"), [((1, 1), 1), ((1, 5), 5), ((2, 5), 10), ((4, 5), 14)])
-def test_border_is_the_outermost_pixels(size, count):
-    assert border(size).sum() == count

@@ -1,7 +1,5 @@
 import json
-import math
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from torch import nn
 import probseg.lab.bench_verb as bench
 import probseg.lab.benchmark as benchmark
 import probseg.zoo.store as store
-from probseg.attention import ProbabilisticAttention2d
 from probseg.lab.benchmark import Record, Settings, measure, measure_elsewhere
 from probseg.lab.gauges import count_multiply_adds, timed, timed_with_peak
 from probseg.models import build, override, read_preset
@@ -21,6 +18,7 @@ from support.fakes import micro_model
 from support.micro import described
 from support.rows import each
 from support.runs import command, usage_error
+from support.zoos import write_run
 
 TINY = Settings(size=(48, 64), repeats=2, warmup=1, train_size=32, train_batch=2)
 
@@ -61,29 +59,6 @@ def test_multiply_adds_of_both_primitives(backend):
         assert written == pairs * (d + d)
 
 
-def projections(layer, pixels):
-    convolutions = [part for part in layer.modules() if isinstance(part, nn.Conv2d)]
-    assert convolutions
-    assert all(part.kernel_size == (1, 1) for part in convolutions)
-    return pixels * sum(part.weight.numel() for part in convolutions)
-
-
-@torch.inference_mode()
-def test_multiply_adds_of_key_adaptation():
-    pixels = 12 * 10
-    features = torch.randn(1, 16, 12, 10)
-    counted = {}
-    for iterations in (0, 1, 2):
-        layer = ProbabilisticAttention2d(
-            16, 8, num_heads=1, head_channels=8, key_iterations=iterations
-        ).eval()
-        counted[iterations] = count_multiply_adds(lambda: layer(features))  # noqa: B023
-        analytical = projections(layer, pixels) + pixels**2 * (8 + 8) * (1 + iterations)
-        # The prior takes a channel more, and a kernel is as wide as its widest argument.
-        assert analytical <= counted[iterations] <= 1.5 * analytical
-    assert counted[0] < counted[1] < counted[2]
-
-
 def test_seconds_and_peak():
     def call():
         return torch.ones(16 * 2**20).sum()  # 64 MiB
@@ -97,35 +72,14 @@ def test_seconds_and_peak():
         assert peak is None or 60 < peak < 80
 
 
-@pytest.mark.parametrize("precision", ["32", "bf16"])
-def test_everything_is_measured(precision):
-    record = measure("micro_csa", Settings(**{**vars(TINY), "precision": precision}))
-    assert record.error is None
-    assert (record.prompts, record.working_size, record.trained) == ("stem", None, False)
-    model = build(read_preset("micro_csa"))
-    assert record.parameters_m == sum(p.numel() for p in model.parameters()) / 1e6
-    assert record.first_multiply_adds_g == record.next_multiply_adds_g > 0
-    assert 0 < record.first_ms <= record.first_ms_p95
-    assert 0 < record.next_ms <= record.next_ms_p95
-    assert 0 < record.undo_ms < record.next_ms
-    assert 0 < record.train_images_per_second < math.inf
-
-
-def test_prompts_can_enter_elsewhere(tmp_path):
-    head = measure("micro_csa", without_training(prompts="head"))
-    assert (head.error, head.prompts) == (None, "head")
-    assert head.next_multiply_adds_g < 0.3 * head.first_multiply_adds_g
+def test_prompts_can_enter_elsewhere_and_a_folder_or_a_run_works_at_its_own_size(tmp_path):
     store.save(micro_model("micro_fast"), described("micro_fast"), tmp_path / "fast")
     stem = measure(str(tmp_path / "fast"), without_training(prompts="stem"))
     assert (stem.error, stem.prompts) == (None, "stem")
-
-
-def test_model_folder_and_its_working_size(tmp_path):
     description = override(read_preset("micro_conv"), {"working_size": 32})
-    folder = tmp_path / "mine"
-    store.save(build(description), description, folder)
-    own = measure(str(folder), without_training(working_size="own"))
-    equal = measure(str(folder), without_training())
+    write_run(tmp_path / "run", build(description).state_dict(), description)
+    own = measure(str(tmp_path / "run"), without_training(working_size="own", precision="bf16"))
+    equal = measure(str(tmp_path / "run"), without_training())
     preset = measure("micro_conv", without_training())
     assert (own.error, own.trained, own.working_size) == (None, True, 32)
     assert (equal.error, equal.working_size) == (None, None)
@@ -162,45 +116,13 @@ def test_a_process_that_ends_early(script, told, tmp_path, monkeypatch):
 QUICK = ("--device=cpu", "--size=32x48", "--repeats=2", "--warmup=1")
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """Folder of a command that measures a model which cannot be measured, and one that can."""
-    folder = tmp_path_factory.mktemp("bench")
-    (folder / "torch.py").write_text("raise ImportError('a file of the working directory')")
+def test_a_model_that_cannot_be_measured_and_one_that_can(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torch.py").write_text("raise ImportError('a file of the working directory')")
     training = ("--train-size=32", "--train-batch=2", "--threads=1")
-    network = ("--prompts=head", "--key-iterations=1")
-    names = ("micro_conv", "micro_csa")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        with pytest.raises(SystemExit, match=r"^1$"):
-            command("bench", "model", *names, *QUICK, *training, *network, "--json=costs.json")
-    return folder
-
-
-def test_file(measured):
-    assert sorted(path.name for path in measured.iterdir()) == ["costs.json", "torch.py"]
-    written = json.loads((measured / "costs.json").read_text(encoding="utf-8"))
-    assert "1 multiply-add = 2 FLOPs" in written["conventions"]["multiply_adds"]
-    assert written["environment"]["threads"] == 1
-    assert written["environment"]["versions"]["torch"]
-    assert (written["options"]["size"], written["options"]["train_batch"]) == ([32, 48], 2)
-    failed, record = written["records"]
-    assert "no probabilistic attention" in failed["error"]
-    assert set(record) == {field.name for field in fields(Record)}
-    missing = {name for name, value in record.items() if value is None}
-    assert "error" in missing
-    assert missing <= {"error", "working_size", "zoomed_ms", "peak_mib"}
-    assert record["prompts"] == "head"
-    assert 0 < record["next_multiply_adds_g"] < 0.3 * record["first_multiply_adds_g"]
-
-
-def test_table(measured, monkeypatch, capsys):
-    """Of what was measured before."""
-    written = json.loads((measured / "costs.json").read_text(encoding="utf-8"))
-    records = {record["model"]: Record(**record) for record in written["records"]}
-    monkeypatch.setattr(bench, "measure_elsewhere", lambda name, settings: records[name])
+    network = ("--prompts=head", "--key-iterations=1", "--json=costs.json")
     with pytest.raises(SystemExit, match=r"^1$"):
-        command("bench", "model", "micro_conv", "micro_csa", *QUICK)
+        command("bench", "model", "micro_conv", "micro_csa", *QUICK, *training, *network)
     captured = capsys.readouterr()
     assert "measuring micro_csa (2 of 2)" in captured.err
     rows = [line.split() for line in captured.out.splitlines() if line.startswith(" micro_")]
@@ -209,6 +131,22 @@ def test_table(measured, monkeypatch, capsys):
     text = " ".join(captured.out.split())
     for part in ("32 x 48 pixels", "1 multiply-add = 2 FLOPs", "micro_conv failed: ValueError"):
         assert part in text
+    written = json.loads((tmp_path / "costs.json").read_text(encoding="utf-8"))
+    assert "1 multiply-add = 2 FLOPs" in written["conventions"]["multiply_adds"]
+    assert written["environment"]["threads"] == 1
+    assert (written["options"]["size"], written["options"]["train_batch"]) == ([32, 48], 2)
+    failed, values = written["records"]
+    assert "no probabilistic attention" in failed["error"]
+    record = Record(**values)
+    missing = {name for name, value in values.items() if value is None}
+    assert "error" in missing
+    assert missing <= {"error", "working_size", "zoomed_ms", "peak_mib"}
+    assert not record.trained
+    assert record.parameters_m > 0
+    assert 0 < record.next_multiply_adds_g < 0.3 * record.first_multiply_adds_g
+    assert 0 < record.first_ms <= record.first_ms_p95
+    assert 0 < record.undo_ms < record.next_ms <= record.next_ms_p95
+    assert record.train_images_per_second > 0
 
 
 @each(
@@ -235,7 +173,9 @@ def test_wrong_usage_is_refused_before_anything_is_measured(arguments, parts, mo
     assert all(part in message for part in parts)
 
 
-def test_patterns():
+def test_names_and_patterns(tmp_path):
+    run = write_run(tmp_path / "run", micro_model().state_dict(), read_preset("micro_conv"))
+    assert bench._expand([str(run)]) == [str(run)]
     assert bench._expand(["micro_conv", "micro_c*"]) == [
         "micro_conv",
         *(name for name in list_models("micro_c*") if name != "micro_conv"),

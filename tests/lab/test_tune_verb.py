@@ -26,6 +26,7 @@ from support.fakes import (
 from support.micro import described
 from support.rows import each
 from support.runs import QUIET, command, usage_error
+from support.zoos import write_run
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -35,6 +36,7 @@ FEW = (
 )
 TRAINED = "micro_csa_bp5"
 OBJECTS = ("tune", "mine/", "--data", "objects")
+WRITERS = {"SBD": write_sbd, "LVIS": write_lvis, "BSDS500": write_bsds500}
 
 
 @pytest.fixture
@@ -45,6 +47,12 @@ def here(tmp_path, monkeypatch):
     store.save(micro_model(TRAINED), described(TRAINED), tmp_path / "mine")
     write_folder(tmp_path / "objects", images=3, objects=2, size=(24, 32))
     return tmp_path
+
+
+def refused(capsys, search, *arguments):
+    message = usage_error(capsys, "tune", *arguments)
+    assert not search, "refused before the search"
+    return message
 
 
 def found(interval):
@@ -64,12 +72,6 @@ def search(monkeypatch):
 
     monkeypatch.setattr(verb, "tune", tune)
     return calls
-
-
-def refused(capsys, search, *arguments):
-    message = usage_error(capsys, "tune", *arguments)
-    assert not search, "refused before the search"
-    return message
 
 
 def test_a_search_and_its_file(here, capsys):
@@ -108,6 +110,13 @@ def test_a_test_takes_the_file_that_was_written(here, search):
     (results,) = here.glob("runs/grabcut/version_0/test/ritm/results.json")
     adaptation = json.loads(results.read_text())["metadata"]["adaptation"]
     assert (adaptation["key_iterations"], adaptation["key_prior"]) == (1, 0.5)
+
+
+def test_runs_and_checkpoints_are_models(here, search):
+    run = write_run(here / "run", micro_model(TRAINED).state_dict(), described(TRAINED))
+    for name in (run, run / "checkpoints" / "last.ckpt"):
+        assert command("tune", name, "--data", "objects") == 0
+    assert {path.parent.name for path in here.rglob("adaptation.yaml")} == {"run", "checkpoints"}
 
 
 def test_everything_that_was_asked_for_reaches_the_search(here, search):
@@ -183,54 +192,12 @@ def test_a_split_that_no_results_are_reported_on_is_asked_for(
         message = refused(capsys, search, "mine/", "--data", name, *given)
         assert "--split" in message
         assert f"{', '.join(splits)} of {name}" in message
-
-
-def test_training_splits_of_data_sets(here, search):
-    for write, name, split in (
-        (write_sbd, "SBD", "train"),
-        (write_sbd, "SBD", "train_noval"),
-        (write_lvis, "LVIS", "val"),
-    ):
-        root = here / "data" / name
-        if not root.exists():
-            root.mkdir(parents=True)
-            write(root)
-        assert command("tune", "mine/", "--data", name, "--split", split) == 0
-        expected = DATASETS[name](split=split, root=root)
-        assert [s.name for s in search[-1][1]] == [sample.name for sample in expected]
-    elsewhere = write_sbd(here / "elsewhere" / "dataset")
-    assert command("tune", "mine/", "--data", "sbd", "--split=train", "--root", elsewhere) == 0
-    assert len(search[-1][1]) == 6
-    write_bsds500(here / "data" / "bsds500")
-    assert command("tune", "mine/", "--data", "BSDS500", "--split", "train") == 0
-    photos = {sample.photo or sample.name for sample in search[-1][1]}
-    assert {photo[:3] for photo in photos} == {"101", "102"}, "photograph 100 is in GrabCut"
-
-
-def test_networks_that_cannot_adapt_are_refused(here, capsys):
-    standard = read_preset("micro_csa")
-    standard["init_args"]["head"]["init_args"]["attention"] = "standard"
-    store.save(build(standard), standard, here / "plain")
-    assert command("tune", "plain/", "--data", "objects") == 2
-    assert "nothing to tune" in capsys.readouterr().err
-    assert not (here / "plain" / "adaptation.yaml").exists()
-
-
-def test_an_earlier_file_stays_until_the_search_is_over(here, monkeypatch):
-    path = here / "mine" / "adaptation.yaml"
-    seen = []
-
-    def interrupted(*given, **options):
-        seen.append(path.read_text() if path.exists() else None)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verb, "tune", interrupted)
-    for before in (None, "earlier"):
-        if before is not None:
-            path.write_text(before)
-        assert command(*OBJECTS) == 130
-        assert (path.read_text() if path.exists() else None) == before
-    assert seen == [None, "earlier"]
+    if name in WRITERS and not search:
+        WRITERS[name](here / "data" / ("bsds500" if name == "BSDS500" else name))
+        for split in splits:
+            assert command("tune", "mine/", "--data", name, "--split", split) == 0
+            names = [sample.name for sample in DATASETS[name](split=split)]
+            assert [sample.name for sample in search.pop()[1]] == names
 
 
 @each(
@@ -239,6 +206,7 @@ def test_an_earlier_file_stays_until_the_search_is_over(here, monkeypatch):
         (("nowhere/", "--data=objects"), "nowhere/config.json"),
         (("empty/", "--data=objects"), store.WEIGHTS),
         (("micro_cas", "--data=objects"), "unknown zoo model 'micro_cas'"),
+        (("plain/", "--data=objects"), "nothing to tune"),
         (("mine/",), "--data"),
         (("mine/", "--data=nowhere"), "nowhere"),
         (("mine/", "--data=objects", "--protocol=rtim"), "'ritm'"),
@@ -253,4 +221,8 @@ def test_an_earlier_file_stays_until_the_search_is_over(here, monkeypatch):
 def test_wrong_arguments_are_named(here, arguments, part, search, capsys):
     store.save(micro_model(TRAINED), described(TRAINED), here / "empty")
     (here / "empty" / store.WEIGHTS).unlink()
+    standard = read_preset("micro_csa")
+    standard["init_args"]["head"]["init_args"]["attention"] = "standard"
+    if not (here / "plain").exists():
+        store.save(build(standard), standard, here / "plain")
     assert part in refused(capsys, search, *arguments)

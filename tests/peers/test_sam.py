@@ -199,46 +199,13 @@ def test_the_layout_of_meta_is_read_as_that_of_the_library(networks, write, gene
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_code_of_meta_gives_the_same_answers(library, tmp_path):
-    """With SAM's own package, where it is installed."""
-    package = pytest.importorskip("segment_anything", reason="SAM's own code is not installed")
-    modeling = package.modeling
-    torch.manual_seed(0)
-    norm = torch.nn.LayerNorm
-    encoder = modeling.ImageEncoderViT(
-        depth=2,
-        embed_dim=WIDTH,
-        img_size=SIZE,
-        norm_layer=lambda width: norm(width, eps=1e-6),
-        num_heads=2,
-        use_rel_pos=True,
-        global_attn_indexes=(1,),
-        window_size=14,
-    )
-    transformer = modeling.TwoWayTransformer(2, 256, 8, 2048)
-    cells = (SIZE // 16, SIZE // 16)
-    network = modeling.Sam(
-        encoder,
-        modeling.PromptEncoder(256, cells, (SIZE, SIZE), 16),
-        modeling.MaskDecoder(transformer_dim=256, transformer=transformer),
-    ).eval()
-    torch.save(network.state_dict(), tmp_path / "sam_vit_b.pth")
-    model = import_sam(tmp_path / "sam_vit_b.pth", tmp_path / "folder")
-    image = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
-    theirs = package.SamPredictor(network)
-    theirs.set_image(image)
-    given = prompts(CLICK, NEGATIVE)
-    wanted, *_ = theirs.predict_torch(
-        given.points, given.labels, multimask_output=False, return_logits=True
-    )
-    with torch.no_grad():
-        found = model(torch.from_numpy(image).permute(2, 0, 1)[None] / 255, given)
-    assert (found - wanted).abs().max() < 1e-4
-
-
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_it_clicks_and_a_batch_changes_no_answer(write, generation, tmp_path):
     model = prepared(import_sam(write(generation), tmp_path / "folder"), "cpu")
+    encoded = model.prepared(torch.rand(1, 3, 30, 60))  # fitted, or stretched
+    assert encoded.working_size == ((64, 128) if generation == 1 else (128, 128))
+    assert encoded.image.shape[-2:] == (128, 128)
+    assert not encoded.image[:, :, encoded.working_size[0] :].any()
     images = [(torch.rand(60, 90 + 20 * n, 3) * 255).byte().permute(2, 0, 1) for n in range(2)]
     loop = build_loop(model, zoom=None)
     states = [encode_image(model, probseg.interact.photograph.Photograph.of(i)) for i in images]
@@ -249,15 +216,6 @@ def test_it_clicks_and_a_batch_changes_no_answer(write, generation, tmp_path):
     (alone,) = loop.step([more], [probseg.Click(70, 50)])
     assert together[0].probability.shape == (60, 90)
     assert np.allclose(together[0].probability, alone.probability, atol=1e-5)
-
-
-def test_images_are_fitted_or_stretched_to_the_size(write, tmp_path):
-    for generation, shape in ((1, (64, 128)), (2, (128, 128))):
-        model = import_sam(write(generation), tmp_path / f"folder{generation}")
-        encoded = model.prepared(torch.rand(1, 3, 30, 60))
-        assert encoded.working_size == shape
-        assert encoded.image.shape[-2:] == (128, 128)
-        assert not encoded.image[:, :, shape[0] :].any()
 
 
 @each("generation", GENERATIONS)

@@ -115,12 +115,3 @@ def test_refusals_are_told_in_words(push, tmp_path):
     ):
         assert status == 2
         assert expected in err
-
-
-@pytest.mark.slow
-def test_a_hub_that_does_not_answer_is_explained(push):
-    with hub_on_this_machine() as hub:
-        pass
-    ((status, _, err),) = push(hub, (MINE, {}))
-    assert status == 2
-    assert "check the name, which is owner/name, the network, and that HF_TOKEN is one" in err

@@ -13,7 +13,7 @@ from probseg.zoo.trained import read_trained
 from support.fakes import write_folder
 from support.rows import each
 from support.runs import command, folder_fit, usage_error
-from support.tested import FACTS, network_for_classes, network_for_clicks
+from support.tested import FACTS, network_for_clicks
 
 KEYS = ["GrabCut/gabbur2021+max_clicks=3", "GrabCut/ritm+max_clicks=3"]
 
@@ -153,20 +153,6 @@ def test_wrong_facts_are_named(publish, facts, capsys, content, part):
     message = usage_error(capsys, *publish())
     assert "facts.yaml" in message
     assert part in message
-
-
-def test_a_semantic_network(tmp_path, monkeypatch, facts):
-    classes = network_for_classes(tmp_path / "classes")
-    monkeypatch.setenv("PROBSEG_DATA", str(classes.data))
-    zoo = tmp_path / "zoo"
-    publish = ("zoo", "publish", classes.checkpoint, "micro_emanet.streets", "--zoo", zoo)
-    assert command(*publish, "--facts", facts, "--results", *classes.results) == 0
-    metrics = read_index(zoo)["micro_emanet.streets"].metrics
-    expected = json.loads(classes.results[0].read_text())
-    assert set(metrics) == {f"CamVid/{x}" for x in ("miou", "pixel_accuracy", "mean_accuracy")}
-    assert metrics["CamVid/miou"].value == pytest.approx(expected["miou"], abs=1e-4)
-    assert metrics["CamVid/miou"].error is None
-    assert create_model(str(zoo / "micro_emanet.streets"), pretrained=True).num_classes == 11
 
 
 def test_a_real_run_with_averaged_weights(tmp_path, monkeypatch, facts):

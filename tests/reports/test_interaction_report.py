@@ -16,18 +16,18 @@ from probseg.evaluation import (
     ObjectRecord,
     read_objects,
     run_object,
-    scores_of,
     summarise_records,
 )
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.interact import OneStep
 from probseg.reports import markdown_table, print_summary, write_report
-from probseg.reports.figures import _first_of_each, draw_curve, draw_overlays
+from probseg.reports.figures import draw_curve, draw_overlays
 from probseg.types import Sample
 from support.result_folders import step
 
 GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=4, trials=3)
 RITM = replace(PROTOCOLS["ritm"], max_clicks=3)
+SETS = ("Berkeley", "GrabCut")
 
 
 @OneStep
@@ -56,7 +56,7 @@ def evaluate(protocol, pictures=False):
             trial=trial,
             keep_picture=pictures and trial == 0,
         )
-        for dataset in ("Berkeley", "GrabCut")
+        for dataset in SETS
         for number in range(3)
         for trial in range(protocol.trials)
     ]
@@ -78,9 +78,6 @@ def test_objects_rebuild_the_summary_exactly(report):
     protocol, records, paths = report
     results = json.loads(paths["results"].read_text(encoding="utf-8"))
     read = read_objects(paths["objects"])
-    assert {name: scores.ious.shape for name, scores in scores_of(read, protocol).items()} == {
-        name: (3, protocol.trials, protocol.max_clicks + 1) for name in ("Berkeley", "GrabCut")
-    }
     rebuilt = {
         name: as_json(summary) for name, summary in summarise_records(read, protocol).items()
     }
@@ -169,12 +166,7 @@ def test_tables_show_the_numbers():
     assert {title: shown[title] for title in expected} == expected
 
 
-def test_legends_name_the_caps_and_both_failure_counts():
-    table = markdown_table(summarise_records([by_hand(name) for name in IOUS], SHORT), SHORT)
-    assert "counts as 2" in table
-    assert "those under ≥ 2 needed all 2 clicks or never got there" in table
-    assert "over trials" not in table
-    assert "ended" not in table
+def test_columns_begin_with_the_first_answer():
     boxes = replace(PROTOCOLS["box"], trials=1)
     records = [by_hand(name, ious=IOUS[name][:1]) for name in IOUS]
     table = markdown_table(summarise_records(records, boxes), boxes)
@@ -253,14 +245,6 @@ def test_pictures_show_something(report):
         assert (np.abs(overlays.astype(int) - bgr).max(axis=2) < 12).sum() > 100
 
 
-def test_the_sheet_has_all_data_sets():
-    records = [by_hand(f"{n}", ious=IOUS["a"], dataset=name) for name in "AB" for n in range(9)]
-    some = [replace(record, picture=object()) for record in records if record.name != "0"]
-    names = ["1", "2", "3", "4"]
-    chosen = [(record.dataset, record.name) for record, _ in _first_of_each([*records, *some])]
-    assert chosen == [(dataset, name) for dataset in "AB" for name in names]
-
-
 def test_figures_have_their_titles(monkeypatch):
     drawn = []
     monkeypatch.setattr(
@@ -271,23 +255,11 @@ def test_figures_have_their_titles(monkeypatch):
     draw_curve(io.BytesIO(), summarise_records(records, RITM), RITM)
     draw_overlays(io.BytesIO(), records, RITM)
     draw_overlays(io.BytesIO(), [*hidden, *records[2:]], RITM)
+    many = [replace(records[0], dataset=of, name=str(n)) for of in SETS for n in range(12)]
+    draw_overlays(io.BytesIO(), many, RITM)
     curve, *sheets = drawn
     assert curve.axes[0].get_title(loc="left") == "ritm"
-    assert [sheet.get_suptitle() for sheet in sheets] == ["", "4 of 6 objects"]
-
-
-def test_scores_are_sorted_by_object_and_trial():
-    records = [by_hand("b", 1), by_hand("a", 1), by_hand("b", 0), by_hand("a", 0)]
-    records = [replace(one, photo={"a": "two", "b": "one"}[one.name]) for one in records]
-    scores = scores_of(records, SHORT)["Toy"]
-    assert scores.photos == ("two", "one")
-    assert scores.ious[:, :, 1].tolist() == [[0.6, 0.6], [0.8, 0.8]]
-    assert np.isnan(scores.values["compliance"][:, :, 0]).all()
-    assert (scores.values["compliance"][:, :, 2] == 0.5).all()
-    assert scores.seconds[0, 0].tolist() == pytest.approx([0.5, 0.4, 0.3])
-    for protocol, first in ((GABBUR, 0), (RITM, 1), (PROTOCOLS["correction"], 0)):
-        assert scores_of([by_hand("a")], protocol)["Toy"].first == first
-    with pytest.raises(ValueError, match=r"trials \[0, 1\].*Toy.*\[1\] of b"):
-        summarise_records([by_hand("a", 0), by_hand("a", 1), by_hand("b", 1)], SHORT)
-    with pytest.raises(ValueError, match="records"):
-        summarise_records([], SHORT)
+    assert [sheet.get_suptitle() for sheet in sheets] == ["", "4 of 6 objects", "8 of 24 objects"]
+    titles = [axes.get_title(loc="left") for axes in sheets[2].axes]
+    objects = [title.partition(",")[0] for title in titles if "/" in title]
+    assert objects == [f"{of} / {number}" for of in ("Berkeley", "GrabCut") for number in range(4)]

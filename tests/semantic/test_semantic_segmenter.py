@@ -16,7 +16,6 @@ from probseg.models import (
     Segmenter,
     build,
     list_presets,
-    override,
     read_preset,
     variant,
     without_downloads,
@@ -34,9 +33,9 @@ from probseg.types import FeatureInfo
 from support.rows import each, pairwise
 
 PRESETS = list_presets("semantic")
+CLASSES, STRIDE = {"num_classes": 5}, {"output_stride": 16}
+IMAGE = torch.rand(1, 3, 9, 9)
 MICRO = [name for name in PRESETS if name.startswith("micro_")]
-FULL_SIZE = [name for name in PRESETS if not name.startswith("micro_")]
-SIZES = [(37, 53), (33, 64), (57, 41), (8, 9)]
 
 
 def micro(name="micro_emanet", training=False, **changes) -> SemanticSegmenter:
@@ -76,9 +75,6 @@ class Identity(SemanticHead):
 
     def forward(self, maps):
         return maps[-1]
-
-
-# --- alignment ----------------------------------------------------------------------------------
 
 
 @each(("height", "width"), [(33, 49), (17, 9), (1, 1)])
@@ -122,10 +118,7 @@ def test_a_shift_by_the_stride_shifts_the_logits():
     assert (inner - here[..., 132:164, 132:164]).abs().max() > 1e-2
 
 
-# --- sizes and batches --------------------------------------------------------------------------
-
-
-@each("size", SIZES)
+@each("size", [(37, 53), (33, 64), (57, 41), (8, 9)])
 def test_any_size(model, size):
     with torch.no_grad():
         logits = model(torch.rand(2, 3, *size))
@@ -152,12 +145,19 @@ def test_half_precision_is_close(model):
     assert (half - exact).abs().max() < 0.05 * exact.abs().max() + 0.05
 
 
-@each("bases", ["moving_average", "learnt", "fixed", "pixels", None])
-def test_everything_learns(bases):
-    if bases is None:
-        model = micro("micro_fcn", training=True)
-    else:
-        model = micro("micro_emanet", training=True, head={"bases": bases})
+@each(
+    ("bases", "normalisation"),
+    [
+        ("moving_average", "l2"),
+        ("learnt", "layer"),
+        ("fixed", None),
+        ("pixels", "l2"),
+        (None, None),
+    ],
+)
+def test_everything_learns(bases, normalisation):
+    options = {"head": {"bases": bases, "normalisation": normalisation}} if bases else {}
+    model = micro("micro_emanet" if bases else "micro_fcn", training=True, **options)
     before = copy.deepcopy(model.state_dict())
     logits = model(torch.rand(2, 3, 57, 41))
     (logits * torch.randn_like(logits)).mean().backward()
@@ -167,38 +167,6 @@ def test_everything_learns(bases):
     if bases == "moving_average":
         key = "head.emau.bases.initial"
         assert not torch.equal(model.state_dict()[key], before[key])
-
-
-def test_weights_come_back(model):
-    fresh = semantic_variant("micro_emanet" if isinstance(model.head, EMAHead) else "micro_fcn")
-    fresh.load_state_dict(model.state_dict())
-    image = torch.rand(1, 3, 37, 53)
-    with torch.no_grad():
-        assert torch.equal(fresh.eval()(image), model(image))
-
-
-@each("image", [torch.rand(3, 9, 9), torch.rand(1, 4, 9, 9), torch.zeros(1, 3, 9, 9).byte()])
-def test_other_images_are_refused(image):
-    with pytest.raises(ValueError, match="`image`"):
-        SemanticSegmenter(Sampling(), Identity)(image)
-
-
-# --- responsibilities and contexts --------------------------------------------------------------
-
-
-def test_responsibilities_add_up_to_one():
-    found = micro().responsibilities(torch.rand(2, 3, 37, 53))
-    assert found.shape == (2, 4, 6, 8)
-    assert found.dtype == torch.float32
-    assert (found >= 0).all()
-    torch.testing.assert_close(found.sum(1), torch.ones(2, 6, 8))
-
-
-def test_without_bases_there_are_no_responsibilities():
-    with pytest.raises(ValueError, match=r"`head` .*got FCNHead"):
-        micro("micro_fcn").responsibilities(torch.rand(1, 3, 9, 9))
-    with pytest.raises(ValueError, match="`bases`"):
-        micro(head={"bases": "pixels"}).responsibilities(torch.rand(1, 3, 9, 9))
 
 
 def test_iterations_are_those_of_evaluation_and_come_back():
@@ -216,13 +184,6 @@ def test_iterations_are_those_of_evaluation_and_come_back():
     with pytest.raises(RuntimeError, match="stop"), model.iterations(2):
         raise RuntimeError("stop")  # noqa: EM101
     assert model.head.emau.bases.eval_iterations == 3
-
-
-def test_iterations_need_bases():
-    with pytest.raises(ValueError, match="got FCNHead without any"):
-        micro("micro_fcn").iterations(2).__enter__()
-    with pytest.raises(ValueError, match=r"`number` .*got 0"):
-        micro().iterations(0).__enter__()
 
 
 @pytest.mark.parametrize(("built", "to", "multi_grid"), pairwise([8, 16], [8, 16, 32], [None, [3]]))
@@ -245,39 +206,73 @@ def test_another_output_stride_is_that_of_a_network_built_with_it(built, to, mul
     assert (repr(model), model.backbone.features) == described
 
 
-def test_the_own_output_stride_needs_no_choice():
-    model = SemanticSegmenter(Sampling(), Identity)
-    with model.output_stride(model.backbone.features.strides[-1]):
-        pass
+EMA = {"class_path": "EMAHead", "init_args": {"num_bases": 4}}
+WHOLE = {"class_path": "SemanticSegmenter", "init_args": {"head": {"channels": 3}}}
+SMALL = {"options": {"layers": [1, 1, 1, 1], "channels": [4, 4, 4, 8]}, "output_stride": 8}
+BOTNET = {"class_path": "probseg.backbones.BoTNet", "init_args": {"name": "resnet26", **SMALL}}
+SAME = {"options": {"channels": [8, 8, 8, 8]}}  # timm leaves the projection of the shortcut out
 
 
-def test_output_strides_that_cannot_be():
-    model = micro()
-    with pytest.raises(ValueError, match=r"`output_stride` .*got 4"):
-        model.output_stride(4).__enter__()
-    with pytest.raises(ValueError, match=r"`backbone` .*got Sampling"):
-        SemanticSegmenter(Sampling(), Identity).output_stride(16).__enter__()
-    # At stride 8 without more channels, timm leaves the projection of the shortcut out.
-    same = micro(backbone={"options": {"channels": [8, 8, 8, 8]}})
-    with pytest.raises(ValueError, match=r"'layer3\.0\.downsample\.0'"):
-        same.output_stride(16).__enter__()
+def sampled():
+    return SemanticSegmenter(Sampling(), Identity)
 
 
-def test_attention_in_the_backbone_keeps_its_output_stride():
-    attention = {
-        "class_path": "probseg.backbones.BoTNet",
-        "init_args": {
-            "name": "resnet26",
-            "output_stride": 8,
-            "options": {"layers": [1, 1, 1, 1], "channels": [4, 4, 4, 8]},
-        },
-    }
-    model = semantic_variant("micro_fcn", {"backbone": attention})
-    with pytest.raises(ValueError, match="conv2"):
-        model.output_stride(16).__enter__()
+def fcn(**changes):
+    return semantic_variant("micro_fcn", changes)
 
 
-# --- presets ------------------------------------------------------------------------------------
+def at_stride(model, number=16):
+    model.output_stride(number).__enter__()
+
+
+@each(
+    ("action", "message"),
+    [
+        (lambda: sampled()(torch.rand(3, 9, 9)), "`image`"),
+        (lambda: sampled()(torch.rand(1, 4, 9, 9)), "`image`"),
+        (lambda: sampled()(IMAGE.byte()), "`image`"),
+        (lambda: micro("micro_fcn").responsibilities(IMAGE), "`head` .*got FCNHead"),
+        (lambda: micro(head={"bases": "pixels"}).responsibilities(IMAGE), "`bases`"),
+        (lambda: micro("micro_fcn").iterations(2).__enter__(), "got FCNHead without"),
+        (lambda: micro().iterations(0).__enter__(), "`number` .*got 0"),
+        (lambda: at_stride(micro(), 4), "`output_stride` .*got 4"),
+        (lambda: at_stride(sampled()), "`backbone` .*got Sampling"),
+        (lambda: at_stride(micro(backbone=SAME)), r"'layer3\.0\.downsample\.0'"),
+        (lambda: at_stride(fcn(backbone=BOTNET)), "conv2"),
+        (lambda: fcn(head={"num_clases": 5}), "'num_clases'"),
+        (lambda: fcn(head={"inputs": 5}), "'inputs'"),
+        (lambda: fcn(head=None), "`head` .*got None"),
+        (lambda: fcn(head={"class_path": "ConvHead"}), "`head` .*got ConvHead"),
+        (lambda: SemanticSegmenter(Sampling(), ConvHead), "`head` .*got ConvHead"),
+        (lambda: variant("micro_conv", {"head": EMA}), "`head` .*got EMAHead"),
+        (lambda: semantic_variant("micro_emane"), "'micro_emanet'"),
+        (lambda: variant("micro_emanet"), r"semantic_variant\('micro_emanet'\)"),
+        (lambda: semantic_variant("micro_csa"), r"models\.variant\('micro_csa'\)"),
+        (lambda: build(read_preset("micro_fcn", "semantic"), Segmenter), "`class_path` must be"),
+        (lambda: build(WHOLE), "`head`"),
+    ],
+)
+def test_what_cannot_be_is_named(action, message):
+    with pytest.raises((ValueError, TypeError, UnknownNameError, UsageError), match=message):
+        action()
+
+
+def test_presets_are_as_described():
+    with torch.device("meta"):
+        for name, blocks in (("emanet_resnet50", 6), ("emanet_resnet101", 23)):
+            model = semantic_variant(name)
+            assert len(model.backbone.network.layer3) == blocks
+            assert model.backbone.features.strides[-1] == 8
+            grid = [block.conv2.dilation for block in model.backbone.last_stage()]
+            assert grid == [(4, 4), (8, 8), (16, 16)]
+            assert model.head.emau.bases.initial.shape == (1, 64, 512)
+            assert model.head.reduce[0].kernel_size == (3, 3)
+        varied = semantic_variant("micro_emanet", {"head": CLASSES, "backbone": STRIDE})
+        described = {"of": "micro_emanet", "changes": {"head": CLASSES, "backbone": STRIDE}}
+        again = build({"class_path": "probseg.semantic.semantic_variant", "init_args": described})
+    assert (varied.num_classes, varied.backbone.features.strides[-1]) == (5, 16)
+    assert repr(again) == repr(varied)
+    assert set(PRESETS).isdisjoint(list_presets())
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -293,81 +288,6 @@ def test_every_preset_builds_without_downloads(name):
     (head,) = [head for part, head in heads.items() if part in name]
     assert isinstance(model.head, head)
     assert logits.shape == (1, 21, 37, 53)
-
-
-def test_presets_are_as_described():
-    with torch.device("meta"):
-        models = {name: semantic_variant(name) for name in FULL_SIZE}
-    for name in ("emanet_resnet50", "emanet_resnet101"):
-        model = models[name]
-        assert model.backbone.features.strides[-1] == 8
-        grid = [block.conv2.dilation for block in model.backbone.last_stage()]
-        assert grid == [(4, 4), (8, 8), (16, 16)]
-        assert model.head.emau.bases.initial.shape == (1, 64, 512)
-        assert model.head.reduce[0].kernel_size == (3, 3)
-    blocks = [len(models[f"emanet_resnet{d}"].backbone.network.layer3) for d in (50, 101)]
-    assert blocks == [6, 23]
-    small = models["emanet_lite0"]
-    assert small.head.emau.bases.initial.shape == (1, 32, 128)
-    assert repr(models["fcn_lite0"].backbone) == repr(small.backbone)
-
-
-@pytest.mark.parametrize("name", MICRO)
-def test_micro_presets_are_small(name):
-    assert sum(parameter.numel() for parameter in semantic_variant(name).parameters()) < 20_000
-
-
-def test_presets_are_varied():
-    model = semantic_variant(
-        "micro_emanet", {"head": {"num_classes": 5}, "backbone": {"output_stride": 16}}
-    )
-    assert model.num_classes == 5
-    assert model.backbone.features.strides[-1] == 16
-    with pytest.raises(TypeError, match="'num_clases'"):
-        semantic_variant("micro_emanet", {"head": {"num_clases": 5}})
-    with pytest.raises(TypeError, match="'inputs'"):
-        semantic_variant("micro_emanet", {"head": {"inputs": 5}})
-    with pytest.raises(ValueError, match=r"`head` .*got None"):
-        semantic_variant("micro_emanet", {"head": None})
-
-
-def test_the_two_tasks_have_their_own_presets():
-    assert set(PRESETS).isdisjoint(list_presets())
-    assert {"emanet_resnet101", "micro_emanet", "fcn_lite0"} <= set(PRESETS)
-    for action in (read_preset, variant):
-        with pytest.raises(UsageError, match=r"semantic\.semantic_variant\('micro_emanet'\)"):
-            action("micro_emanet")
-    for action in (semantic_variant, lambda name: read_preset(name, "semantic")):
-        with pytest.raises(UsageError, match=r"models\.variant\('micro_csa'\)"):
-            action("micro_csa")
-    with pytest.raises(UnknownNameError, match="'micro_emanet'"):
-        semantic_variant("micro_emane")
-
-
-def test_descriptions_build_the_network_that_they_name():
-    given = "`class_path` must be that of a"
-    with pytest.raises(ValueError, match=rf"{given} Segmenter, got .*SemanticSegmenter'"):
-        build(read_preset("micro_fcn", "semantic"), Segmenter)
-    with pytest.raises(ValueError, match=rf"{given} SemanticSegmenter, got .*Segmenter'"):
-        build(read_preset("micro_conv"), SemanticSegmenter)
-    whole = {"class_path": "SemanticSegmenter", "init_args": {"head": {"channels": 3}}}
-    with pytest.raises(ValueError, match="`head`"):
-        build(whole)
-    varied = {
-        "class_path": "probseg.semantic.semantic_variant",
-        "init_args": {"of": "micro_fcn", "changes": {"head": {"num_classes": 4}}},
-    }
-    assert build(varied).num_classes == 4
-    assert ConvHead.__name__ not in repr(build(override(varied, {})))
-
-
-def test_heads_of_the_other_task_are_refused():
-    with pytest.raises(ValueError, match=r"`head` .*got ConvHead"):
-        SemanticSegmenter(Sampling(), ConvHead)
-    with pytest.raises(ValueError, match=r"`head` .*got ConvHead"):
-        semantic_variant("micro_fcn", {"head": {"class_path": "ConvHead"}})
-    with pytest.raises(ValueError, match=r"`head` .*got EMAHead"):
-        variant("micro_conv", {"head": {"class_path": "EMAHead", "init_args": {"num_bases": 4}}})
 
 
 class Lopsided(nn.Module):
@@ -428,9 +348,3 @@ def test_nothing_is_resized_without_need(monkeypatch):
     monkeypatch.setattr(F, "interpolate", None)
     assert torch.equal(predict_classes(model, image), model(image).argmax(dim=1))
     assert predict_classes(model, image, (1.0,), flip=True).shape == (1, 8, 12)
-
-
-@each("scales", [(), (0.0, 1.0), (-1.0,)])
-def test_sizes_that_make_no_sense(scales):
-    with pytest.raises(ValueError, match="`scales`"):
-        predict_classes(Lopsided(), torch.rand(1, 3, 8, 8), scales)

@@ -1,6 +1,6 @@
 """Training of semantic segmentation: loss, schedule, and what is refused before it starts."""
 
-import math
+from functools import partial
 
 import lightning as L
 import numpy as np
@@ -9,17 +9,13 @@ import torch
 
 from probseg.data import InteractiveDataModule
 from probseg.errors import UsageError, WeightsError
-from probseg.semantic import SemanticDataModule, SemanticSegmentation, semantic_variant
+from probseg.semantic import SemanticDataModule, SemanticSegmentation
 from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks import PolynomialDecay
-from support.drawn_semantic import FakeStreets, semantic_batch
+from support.drawn_semantic import FakeStreets, micro, semantic_batch
 from support.fakes import FakeObjects
 from support.rows import each
 from support.trainings import quiet_trainer as trainer
-
-
-def micro(num_classes=3, of="micro_emanet", **head):
-    return semantic_variant(of, {"head": {"num_classes": num_classes, **head}})
 
 
 def streets(length=6, **options):
@@ -28,13 +24,14 @@ def streets(length=6, **options):
 
 
 class Rates(L.Callback):
-    """Remembers the learning rate of each iteration."""
+    """Remembers the learning rate of each iteration, and its crops."""
 
     def __init__(self):
-        self.seen = []
+        self.seen, self.crops = [], {}
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
+        self.crops[trainer.global_step] = batch.images
 
 
 class Halt(L.Callback):
@@ -49,16 +46,6 @@ class Halt(L.Callback):
             trainer.should_stop = True
 
 
-class Batches(L.Callback):
-    """Remembers the crops of each iteration."""
-
-    def __init__(self):
-        self.seen = {}
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.seen[trainer.global_step] = batch.images
-
-
 def poly(step, total, power=0.9):
     return 0.009 * (1 - step / total) ** power
 
@@ -68,18 +55,14 @@ def test_the_loss_is_the_mean_over_the_pixels_that_count():
     logits = random.normal(0, 2, (2, 4, 5, 6))
     labels = random.integers(0, 4, (2, 5, 6)).astype(np.uint8)
     labels[0, :3] = 255
-    losses = []
-    for b in range(2):
-        for y in range(5):
-            for x in range(6):
-                if labels[b, y, x] != 255:
-                    scores = [math.exp(value) for value in logits[b, :, y, x]]
-                    losses.append(-math.log(scores[labels[b, y, x]] / sum(scores)))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    b, y, x = np.nonzero(labels != 255)
+    losses = -np.log(shares[b, labels[b, y, x], y, x])
     assert len(losses) == 60 - 18
     found = pixel_cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels))
-    assert found.item() == pytest.approx(sum(losses) / len(losses), abs=1e-12)
+    assert found.item() == pytest.approx(losses.mean(), abs=1e-12)
     found = pixel_cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels), over_all=True)
-    assert found.item() == pytest.approx(sum(losses) / 60, abs=1e-12)  # as in the authors' code
+    assert found.item() == pytest.approx(losses.sum() / 60, abs=1e-12)  # as in the authors' code
 
 
 def test_a_batch_without_labels_has_no_loss_and_no_gradients():
@@ -125,19 +108,6 @@ def test_trained_as_released_biases_are_twice_as_fast_and_only_weights_decay(tmp
         torch.testing.assert_close(now.detach(), wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_the_rate_of_the_code_changes_every_tenth_iteration():
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.009)
-    schedule = PolynomialDecay(optimizer, 100, every=10)
-    seen = []
-    for _ in range(30):
-        seen.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    assert seen == pytest.approx([poly(step - step % 10, 100) for step in range(30)])
-    with pytest.raises(ValueError, match="`every`"):
-        PolynomialDecay(optimizer, 100, every=0)
-
-
 def test_a_step_hands_back_the_predicted_classes():
     task = SemanticSegmentation(micro(of="micro_fcn", dropout=0.0))
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
@@ -147,12 +117,6 @@ def test_a_step_hands_back_the_predicted_classes():
     assert step["classes"].dtype == torch.uint8
     assert len(expected.unique()) > 1
     assert torch.equal(step["classes"].long(), expected)
-
-
-def test_more_classes_than_labels_can_tell_apart_are_refused():
-    SemanticSegmentation(micro(255))
-    with pytest.raises(ValueError, match=r"`num_classes` .*got 256"):
-        SemanticSegmentation(micro(256))
 
 
 def test_training_learns_colours(tmp_path):
@@ -170,39 +134,77 @@ def test_training_learns_colours(tmp_path):
     assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
 
 
-def test_the_rate_is_the_published_one_in_every_iteration(tmp_path):
-    rates = Rates()
-    run = trainer(tmp_path, rates, max_epochs=3)
-    run.fit(SemanticSegmentation(micro()), streets())
-    assert rates.seen == pytest.approx([poly(step, 9) for step in range(9)], rel=1e-12)
+@each(
+    ("options", "rates"),
+    [
+        ({"max_epochs": 3}, [poly(step, 9) for step in range(9)]),
+        ({"max_steps": 5}, [poly(step, 5) for step in range(5)]),
+        ({"max_epochs": 2, "accumulate_grad_batches": 3}, [poly(0, 2)] * 3 + [poly(1, 2)] * 3),
+    ],
+)
+def test_the_rate_is_the_published_one_in_every_iteration(options, rates, tmp_path):
+    """A data module or its loader; gradients of several batches are one iteration."""
+    seen, task = Rates(), SemanticSegmentation(micro())
+    run, data = trainer(tmp_path, seen, **options), streets()
+    run.fit(task, data.train_dataloader() if "max_steps" in options else data)
+    assert seen.seen == pytest.approx(rates, rel=1e-12)
     (group,) = run.optimizers[0].param_groups
     assert type(run.optimizers[0]) is torch.optim.SGD
     assert (group["momentum"], group["weight_decay"], group["lr"]) == (0.9, 1e-4, 0)
+    weights = [p for p in task.parameters() if p.ndim == 4 and p.shape[-1] == 3]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
 
 
-def test_steps_count_where_there_are_no_epochs(tmp_path):
-    rates = Rates()
-    trainer(tmp_path, rates, max_steps=5).fit(SemanticSegmentation(micro()), streets())
-    assert rates.seen == pytest.approx([poly(step, 5) for step in range(5)], rel=1e-12)
+@each(
+    ("total", "power", "every"),
+    [(10, 0.9, 1), (7, 2.0, 1), (1, 0.5, 1), (30, 0.9, 10)],
+)
+def test_the_schedule_is_the_formula(total, power, every):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    schedule = PolynomialDecay(optimizer, total, power, every)
+    for step in range(total + 2):  # beyond the end the rate stays 0
+        left = max(0.0, 1 - (step - step % every) / total)
+        assert schedule.get_last_lr() == [pytest.approx(0.5 * left**power, abs=1e-15)]
+        optimizer.step()
+        schedule.step()
 
 
-def test_gradients_of_several_batches_are_one_iteration(tmp_path):
-    rates = Rates()
-    run = trainer(tmp_path, rates, max_epochs=2, accumulate_grad_batches=3)
-    run.fit(SemanticSegmentation(micro()), streets())
-    assert rates.seen == pytest.approx([poly(0, 2)] * 3 + [poly(1, 2)] * 3, rel=1e-12)
+OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+OBJECTS = InteractiveDataModule(FakeObjects(4), batch_size=2, crop_size=32, num_workers=0)
 
 
-@pytest.mark.parametrize(("step", "workers"), [(2, 0), (3, 1), (5, 1)])
+def fit(data=None, **options):
+    quiet = trainer("nowhere", **options)
+    quiet.fit(SemanticSegmentation(micro()), data or streets())
+
+
+@each(
+    ("action", "message"),
+    [
+        (partial(PolynomialDecay, OPTIMIZER, 0), "`total_steps`"),
+        (partial(PolynomialDecay, OPTIMIZER, 10, 0.0), "`power`"),
+        (partial(PolynomialDecay, OPTIMIZER, 10, every=0), "`every`"),
+        (lambda: SemanticSegmentation(micro(256)), r"`num_classes` .*got 256"),
+        (partial(fit, max_epochs=-1), r"no end; set --trainer\.max_steps"),
+        (partial(fit, OBJECTS, max_epochs=1), "InteractiveDataModule, as --folder has them; set"),
+    ],
+)
+def test_trainings_that_cannot_be_are_refused(action, message):
+    SemanticSegmentation(micro(255))
+    with pytest.raises((ValueError, UsageError), match=message):
+        action()
+
+
+@pytest.mark.parametrize(("step", "workers"), [(2, 0), (5, 1)])
 def test_a_resumed_training_ends_as_if_uninterrupted(step, workers, tmp_path):
     """Three iterations make an epoch."""
 
     def run(*callbacks, seed=0, **resume):
         L.seed_everything(seed, verbose=False)
-        task, rates, batches = SemanticSegmentation(micro()), Rates(), Batches()
-        of = trainer(tmp_path, rates, batches, *callbacks, max_steps=9)
+        task, rates = SemanticSegmentation(micro()), Rates()
+        of = trainer(tmp_path, rates, *callbacks, max_steps=9)
         of.fit(task, streets(num_workers=workers), **resume)
-        return of, task.state_dict(), rates.seen, batches.seen
+        return of, task.state_dict(), rates.seen, rates.crops
 
     path = tmp_path / "halted.ckpt"
     _, weights, rates, seen = run()
@@ -214,56 +216,6 @@ def test_a_resumed_training_ends_as_if_uninterrupted(step, workers, tmp_path):
     assert all(torch.equal(rest[number], seen[number]) for number in rest)
     assert before + after == rates == pytest.approx([poly(s, 9) for s in range(9)], rel=1e-12)
     assert all(torch.equal(again[name], value) for name, value in weights.items())
-
-
-@each(("total", "power"), [(10, 0.9), (7, 2.0), (1, 0.5)])
-def test_the_schedule_is_the_formula(total, power):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    schedule = PolynomialDecay(optimizer, total, power)
-    for step in range(total + 2):  # beyond the end the rate stays 0
-        left = max(0.0, 1 - step / total)
-        assert schedule.get_last_lr() == [pytest.approx(0.5 * left**power, abs=1e-15)]
-        optimizer.step()
-        schedule.step()
-
-
-@each(
-    ("total", "power", "argument"),
-    [(0, 0.9, "total_steps"), (10, 0.0, "power"), (10, -1.0, "power")],
-)
-def test_a_schedule_that_makes_no_sense(total, power, argument):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    with pytest.raises(ValueError, match=f"`{argument}`"):
-        PolynomialDecay(optimizer, total, power)
-
-
-def test_a_training_without_an_end_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"no end; set --trainer\.max_steps"):
-        trainer(tmp_path, max_epochs=-1).fit(SemanticSegmentation(micro()), streets())
-
-
-def test_another_number_of_classes_is_refused_before_training(tmp_path):
-    rates = Rates()
-    with pytest.raises(
-        UsageError, match=r"tells 5 classes apart and the data have 3 \(road"
-    ) as told:
-        trainer(tmp_path, rates, max_epochs=1).fit(SemanticSegmentation(micro(5)), streets())
-    assert "set `num_classes: 3` among the arguments of the network's head" in str(told.value)
-    assert not rates.seen
-
-
-def test_data_of_another_kind_are_refused(tmp_path):
-    data = InteractiveDataModule(FakeObjects(4), batch_size=2, crop_size=32, num_workers=0)
-    expected = "InteractiveDataModule, as --folder has them; set `data` to probseg"
-    with pytest.raises(UsageError, match=expected):
-        trainer(tmp_path, max_epochs=1).fit(SemanticSegmentation(micro()), data)
-
-
-def test_loaders_without_a_data_module_are_trained_on(tmp_path):
-    rates = Rates()
-    loader = streets().train_dataloader()
-    trainer(tmp_path, rates, max_epochs=1).fit(SemanticSegmentation(micro()), loader)
-    assert len(rates.seen) == 3
 
 
 def test_a_checkpoint_can_be_read_safely_and_fits_its_network_only(tmp_path):
@@ -278,10 +230,3 @@ def test_a_checkpoint_can_be_read_safely_and_fits_its_network_only(tmp_path):
         trainer(tmp_path, max_epochs=2).fit(
             SemanticSegmentation(micro(channels=24)), streets(), ckpt_path=path, weights_only=True
         )
-
-
-def test_convolutions_lie_in_the_fast_layout():
-    task = SemanticSegmentation(micro())
-    weights = [p for p in task.parameters() if p.ndim == 4 and p.shape[-1] == 3]
-    assert weights
-    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)

@@ -12,11 +12,18 @@ import torch
 from scipy.io import savemat
 from torch import Tensor
 
+from probseg.semantic import SemanticSegmenter, semantic_variant
 from probseg.semantic.datamodule import SemanticBatch
 from probseg.semantic.dataset import SemanticDataset, SemanticSample
 from probseg.types import IGNORE
 from support.drawn_sets import write_voc_labels
 from support.fakes import Pixels, save
+
+
+def micro(num_classes: int = 3, of: str = "micro_emanet", **head: object) -> SemanticSegmenter:
+    """Build a small network for the classes of `FakeStreets`, or for others."""
+    return semantic_variant(of, {"head": {"num_classes": num_classes, **head}})
+
 
 UNUSED_COCO = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 
@@ -160,3 +167,12 @@ def write_coco_stuff164k(root: Path, images: int = 3, size: tuple[int, int] = (3
             numbers = coco_numbers(labels, first=0, ignored=255)
             save(numbers, root / "annotations" / split / f"{stem}.png")
     return root
+
+
+def write_semantic_sets(root: Path) -> Path:
+    """Write data of all kinds, where the shipped configurations look for them."""
+    write_camvid(root / "camvid")
+    write_voc_segmentation(root / "VOCdevkit" / "VOC2012")
+    write_pascal_context(root / "VOCdevkit" / "VOC2010")
+    write_coco_stuff10k(root / "coco_stuff10k")
+    return write_coco_stuff164k(root / "coco_stuff164k").parent

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import probseg.zoo.lookup as lookup
 from probseg.models import build, override, read_preset
@@ -66,3 +68,24 @@ def add_model(root: Path, name: str, **facts: Any) -> Entry:
 def ship(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     """Let a zoo be the shipped one."""
     monkeypatch.setattr(lookup, "zoo_dir", lambda: root)
+
+
+def write_checkpoint(
+    path: Path, weights: Mapping[str, Tensor], model: Description | None = None, **content: Any
+) -> Path:
+    """Write what Lightning writes, as far as it is read: weights by their names in the network."""
+    node = model or {"class_path": "probseg.models.variant", "init_args": {"of": "micro_csa"}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {f"model.{name}": tensor for name, tensor in weights.items()}
+    stored = {"hyper_parameters": {"model": node}, "callbacks": {"Other": {}}, "state_dict": state}
+    torch.save({**stored, **content}, path)
+    return path
+
+
+def write_run(
+    folder: Path, weights: Mapping[str, Tensor], model: Description | None = None
+) -> Path:
+    """Write the folder of a run with a checkpoint."""
+    write_checkpoint(folder / "checkpoints" / "last.ckpt", weights, model)
+    (folder / "config.yaml").write_text("seed_everything: 5\n")
+    return folder

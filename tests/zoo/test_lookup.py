@@ -49,13 +49,12 @@ def test_zoos_are_searched_in_order_and_the_first_tag_counts(zoos, monkeypatch):
     assert [model.folder.parent.name for model in all_models()] == places
     assert list_models("*csa*", pretrained=True) == ["micro_csa.x", "micro_csa.y"]
     assert not create_model("micro_csa.y", pretrained=True).training
-    monkeypatch.delenv("PROBSEG_ZOO")
-    refused(UsageError, lambda: find_model("micro_csa"), "not trained")
-
-
-def test_unknown_names_list_the_nearest_of_all_zoos(zoos):
     refused(UnknownNameError, lambda: find_model("micro_cas"), "did you mean 'micro_csa'")
     refused(UnknownNameError, lambda: find_model("micro_conv.c"), "micro_conv.a")
+    (zoos / "two" / INDEX).write_text("<html>welcome</html>")
+    refused(ZooError, all_models, zoos / "two" / INDEX)
+    monkeypatch.delenv("PROBSEG_ZOO")
+    refused(UsageError, lambda: find_model("micro_csa"), "not trained")
 
 
 @pytest.mark.parametrize("name", ["resnet50_deeplab", "emanet_resnet50"])
@@ -71,11 +70,6 @@ def test_other_places_than_zoo_folders_are_refused(zoos, monkeypatch, value, tmp
     value = value.format(tests=tmp_path_factory.mktemp("empty"))
     monkeypatch.setenv("PROBSEG_ZOO", value)
     refused(UsageError, lambda: find_model("micro_csa"), "PROBSEG_ZOO", value, "hf-hub:owner/name")
-
-
-def test_damaged_indices_are_named(zoos):
-    (zoos / "two" / INDEX).write_text("<html>welcome</html>")
-    refused(ZooError, all_models, zoos / "two" / INDEX)
 
 
 @pytest.mark.parametrize("file", [WEIGHTS, CONFIG])

@@ -22,6 +22,9 @@ def test_weights_come_back_rounded_to_half_precision(tmp_path):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("num_batches_tracked"):
+                buffer.fill_(4097)  # float16 has no such number
     before = os.umask(0o022)
     try:
         store.save(model, read_preset("micro_conv"), tmp_path)
@@ -36,18 +39,6 @@ def test_weights_come_back_rounded_to_half_precision(tmp_path):
         torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=name)
     assert read_config(tmp_path) == read_preset("micro_conv")
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
-
-
-def test_integers_are_not_rounded(tmp_path):
-    model = micro_model()
-    counts = {n: t for n, t in model.state_dict().items() if n.endswith("num_batches_tracked")}
-    for count in counts.values():
-        count.fill_(4097)  # float16 has no such number
-    store.save(model, read_preset("micro_conv"), tmp_path)
-    loaded = micro_model()
-    load_into(loaded, tmp_path / WEIGHTS)
-    assert counts
-    assert {int(loaded.state_dict()[name]) for name in counts} == {4097}
 
 
 def test_diverged_weights_are_not_saved(tmp_path):

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +11,8 @@ from probseg.zoo.index import CONFIG
 from probseg.zoo.store import save
 from probseg.zoo.trained import network_of, read_trained, weights_digest, without_files
 from support.fakes import micro_model
+from support.rows import each
+from support.zoos import write_checkpoint
 
 VARIED = {"head": {"channels": 16}, "working_size": 50}
 
@@ -21,25 +22,21 @@ def state(value):
     return {"model.head.weight": torch.tensor([value])}
 
 
-def checkpoint(path, model=None, best=None, **content):
-    """Write what Lightning writes, as far as it is read."""
-    node = model or {"class_path": "probseg.models.variant", "init_args": {"of": "micro_csa"}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    callbacks = {"ModelCheckpoint{}": {"best_model_path": best}} if best else {"Other": {}}
-    torch.save({"hyper_parameters": {"model": node}, "callbacks": callbacks, **content}, path)
-    return path
+def checkpoint(path, value):
+    return write_checkpoint(path, {"head.weight": torch.tensor([value])})
 
 
 @pytest.fixture
 def run(tmp_path):
     """The folder of a run that averaged its weights."""
     folder = tmp_path / "version_0"
-    checkpoint(folder / "checkpoints" / "epoch001.ckpt", state_dict=state(1.0))
-    checkpoint(folder / "checkpoints" / "epoch002.ckpt", state_dict=state(2.0))
-    checkpoint(
+    checkpoint(folder / "checkpoints" / "epoch001.ckpt", 1.0)
+    checkpoint(folder / "checkpoints" / "epoch002.ckpt", 2.0)
+    best = {"ModelCheckpoint{}": {"best_model_path": "/elsewhere/checkpoints/epoch002.ckpt"}}
+    write_checkpoint(
         folder / "checkpoints" / "last.ckpt",
-        best="/elsewhere/checkpoints/epoch002.ckpt",
-        state_dict=state(3.0),
+        {"head.weight": torch.tensor([3.0])},
+        callbacks=best,
         current_model_state=state(4.0),
         averaging_state={"n_averaged": torch.tensor(7)},
     )
@@ -80,8 +77,16 @@ def test_the_run_tells_seed_commits_and_settings(run):
         assert trained.seed == 5
         assert trained.commit == "abcdabcdabcd, then 012301230123 with uncommitted changes"
         assert yaml.safe_load(trained.config) == {"seed_everything": 5, "data": {"root": "photos"}}
-    trained = read_trained(checkpoint(run.parent / "a" / "b.ckpt", state_dict=state(1.0)))
+    trained = read_trained(checkpoint(run.parent / "a" / "b.ckpt", 1 / 3))
     assert (trained.seed, trained.commit, trained.config) == (None, None, None)
+    rounded = {"model.head.weight": torch.tensor([1 / 3]).half()}
+    digests = {weights_digest(rounded), weights_digest(state(1 / 3))}
+    assert trained.digests == digests, "results of the rounded weights are of these, too"
+    assert len(digests) == 2
+    one, other = torch.rand(3), torch.rand(3)
+    digest = weights_digest({"a": one, "b": other})
+    assert weights_digest({"b": other.double(), "a": one}) == digest
+    assert digest not in (weights_digest({"a": other, "b": one}), weights_digest({"a": one}))
 
 
 def test_what_there_is_not_is_refused_in_words(run, tmp_path):
@@ -98,19 +103,6 @@ def test_what_there_is_not_is_refused_in_words(run, tmp_path):
     assert float(read_trained(run).weights["head.weight"]) == 2.0
     with pytest.raises(UsageError, match="no such file; expected a run folder, a checkpoint or"):
         read_trained(tmp_path / "nothing.ckpt")
-
-
-def test_other_files_are_refused_in_words(tmp_path):
-    path = tmp_path / "weights.ckpt"
-    path.write_bytes(b"no checkpoint")
-    with pytest.raises(WeightsError, match=r"weights\.ckpt: cannot be read as a checkpoint"):
-        read_trained(path)
-    torch.save({"weights": 1}, path)
-    with pytest.raises(WeightsError, match=r"weights\.ckpt: holds no training state"):
-        read_trained(path)
-    torch.save({"run": Path("code")}, path)
-    with pytest.raises(WeightsError, match="holds Python objects, which are not read"):
-        read_trained(path)
 
 
 @pytest.mark.parametrize(
@@ -138,48 +130,29 @@ def test_a_model_folder_can_be_published_again(tmp_path):
         read_trained(tmp_path / "zoo" / "micro_csa.a", "ema")
 
 
-def test_results_of_the_rounded_weights_are_of_these_weights_too(run):
-    trained = read_trained(run)
-    assert trained.digests == {weights_digest(state(2.0))}, "2 is a number of half precision"
-    path = checkpoint(run / "checkpoints" / "third.ckpt", state_dict=state(1 / 3))
-    rounded = {"model.head.weight": torch.tensor([1 / 3]).half()}
-    both = {weights_digest(rounded), weights_digest(state(1 / 3))}
-    assert read_trained(path).digests == both
-    assert len(both) == 2
+HEAD = {"head": {"num_classes": 5}}
+CSA, EMANET = read_preset("micro_csa"), read_preset("micro_emanet", "semantic")
 
 
-NODES = {
-    "variant": ("probseg.models.variant", {"of": "micro_csa", "changes": VARIED}),
-    "by name": ("probseg.zoo.create_model", {"name": "micro_csa", "pretrained": False, **VARIED}),
-    "warm start": (
-        "probseg.zoo.warm_start",
-        {"of": "micro_csa", "weights": "x.ckpt", "fresh": ["head.*"], "changes": VARIED},
-    ),
-}
+OF_CSA, OF_EMANET = {"of": "micro_csa"}, {"of": "micro_emanet", "changes": HEAD}
+NETWORKS = {"micro_csa": override(CSA, VARIED), "micro_emanet": override(EMANET, HEAD), None: CSA}
 
 
-@pytest.mark.parametrize(("path", "arguments"), NODES.values(), ids=NODES)
-def test_the_network_itself_is_found(path, arguments, tmp_path):
-    node = {"class_path": path, "init_args": arguments}
-    found = network_of({"hyper_parameters": {"model": node}}, tmp_path)
-    assert found == (override(read_preset("micro_csa"), VARIED), "micro_csa")
-
-
-def test_semantic_and_unnamed_networks_are_found_too(tmp_path):
-    def found(path, arguments, **more):
-        node = {"class_path": path, "init_args": arguments, **more}
-        return network_of({"hyper_parameters": {"model": node}}, tmp_path)
-
-    head = {"head": {"num_classes": 5}}
-    of = {"of": "micro_emanet", "changes": head}
-    expected = override(read_preset("micro_emanet", "semantic"), head), "micro_emanet"
-    assert found("probseg.semantic.semantic_variant", of) == expected
-    assert found("probseg.zoo.warm_start", {**of, "weights": "x"}) == expected
-    named = {"name": "micro_csa", "pretrained": False}
-    changed, _ = found("probseg.zoo.create_model", named, dict_kwargs={"working_size": 50})
-    assert changed["init_args"]["working_size"] == 50
-    node = read_preset("micro_conv")
-    assert found(**{"path": node["class_path"], "arguments": node["init_args"]}) == (node, None)
+@each(
+    ("path", "arguments", "more", "preset"),
+    [
+        ("variant", OF_CSA | {"changes": VARIED}, {}, "micro_csa"),
+        ("create_model", {"name": "micro_csa", "pretrained": False, **VARIED}, {}, "micro_csa"),
+        ("create_model", {"name": "micro_csa"}, {"dict_kwargs": VARIED}, "micro_csa"),
+        ("warm_start", OF_EMANET | {"weights": "x", "fresh": ["head.*"]}, {}, "micro_emanet"),
+        ("semantic_variant", OF_EMANET, {}, "micro_emanet"),
+        (CSA["class_path"], CSA["init_args"], {}, None),
+    ],
+)
+def test_the_network_itself_is_found(path, arguments, more, preset, tmp_path):
+    node = {"class_path": path, "init_args": arguments, **more}
+    stored = {"hyper_parameters": {"model": node}}
+    assert network_of(stored, tmp_path) == (NETWORKS[preset], preset)
     with pytest.raises(WeightsError, match=r"weights\.ckpt"):
         network_of({"state_dict": {}, "hyper_parameters": {}}, tmp_path / "weights.ckpt")
 
@@ -207,8 +180,7 @@ def test_runs_and_checkpoints_are_models(run, tmp_path):
     model = micro_model("micro_csa")
     with torch.no_grad():
         model.head.last.value.weight.add_(1)
-    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    best = checkpoint(run / "checkpoints" / "epoch002.ckpt", state_dict=weights)
+    best = write_checkpoint(run / "checkpoints" / "epoch002.ckpt", model.state_dict())
     for source in (run, best):
         loaded = create_model(str(source), pretrained=True).state_dict()
         for name, tensor in model.state_dict().items():
@@ -222,11 +194,3 @@ def test_runs_and_checkpoints_are_models(run, tmp_path):
         create_model(str(best), pretrained=True, head={"channels": 16})
     with pytest.raises(UsageError, match="no such file"):
         create_model(str(tmp_path / "none.ckpt"), pretrained=True)
-
-
-def test_a_digest_is_of_names_and_values_and_not_of_their_order():
-    one, other = torch.rand(3), torch.rand(3)
-    digest = weights_digest({"a": one, "b": other})
-    assert weights_digest({"b": other.double(), "a": one}) == digest
-    assert weights_digest({"a": other, "b": one}) != digest
-    assert weights_digest({"a": one, "c": other}) != digest

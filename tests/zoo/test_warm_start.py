@@ -8,6 +8,8 @@ from probseg.models import read_preset
 from probseg.zoo import warm_start
 from probseg.zoo.store import save
 from support.fakes import micro_model
+from support.rows import each
+from support.zoos import write_checkpoint
 
 
 @pytest.fixture
@@ -38,28 +40,21 @@ def test_all_weights_but_the_fresh_ones_are_copied(source):
 
 def test_a_checkpoint_is_a_source_too(source, tmp_path):
     _, weights = source
-    path = tmp_path / "last.ckpt"
-    state = {f"model.{name}": value for name, value in weights.items()}
-    network = {"model": read_preset("micro_conv")}
-    torch.save({"state_dict": state, "hyper_parameters": network}, path)
-    own = warm_start("micro_conv", str(path)).state_dict()
+    path = write_checkpoint(tmp_path / "last.ckpt", weights, read_preset("micro_conv"))
+    model = warm_start("micro_conv", str(path), changes={"working_size": 77})
+    assert model.working_size == 77
     for name, value in weights.items():
-        torch.testing.assert_close(own[name], value)
+        torch.testing.assert_close(model.state_dict()[name], value)
 
 
-def test_changes_reach_the_network(source):
-    folder, _ = source
-    assert warm_start("micro_conv", folder, changes={"working_size": 77}).working_size == 77
-
-
-@pytest.mark.parametrize("fresh", [[], ["decoder.*"]])
-def test_other_weights_must_fit(source, fresh):
-    folder, _ = source
-    with pytest.raises(WeightsError, match=r"for micro_csa with fresh=.*missing.*head\."):
-        warm_start("micro_csa", folder, fresh=fresh)
-
-
-def test_a_pattern_that_matches_nothing_is_an_error(source):
-    folder, _ = source
-    with pytest.raises(WeightsError, match=r"'haed\.\*' matches no weight of micro_csa"):
-        warm_start("micro_csa", folder, fresh=["head.*", "haed.*"])
+@each(
+    ("fresh", "message"),
+    [
+        ([], r"for micro_csa with fresh=.*missing.*head\."),
+        (["decoder.*"], r"for micro_csa with fresh=.*missing.*head\."),
+        (["head.*", "haed.*"], r"'haed\.\*' matches no weight of micro_csa"),
+    ],
+)
+def test_other_weights_must_fit(source, fresh, message):
+    with pytest.raises(WeightsError, match=message):
+        warm_start("micro_csa", source[0], fresh=fresh)

@@ -186,6 +186,9 @@ class InteractiveSegmentation(NetworkTask):
         self.annotators = annotators
         self.second_looks = second_looks
         self.drawn_iterations = drawn_iterations or {}
+        with restored(model):  # refuses a network without such a mechanism
+            for kind, (_, most) in self.drawn_iterations.items():
+                model.adapt(Adaptation(**{f"{kind}_iterations": most}))
         self.fixed_statistics = fixed_statistics
         _freeze(model, frozen)
         if layer_decay < 1:
@@ -243,9 +246,7 @@ class InteractiveSegmentation(NetworkTask):
                 self.model.adapt(Adaptation(**{f"{kind}_iterations": drawn}))
             return self._learn(batch, encoded, {"epoch": epoch, "batch_seed": batch_seed})
 
-    def _learn(
-        self, batch: TrainBatch, encoded: Encoded | None, when: dict[str, int]
-    ) -> Learnt:
+    def _learn(self, batch: TrainBatch, encoded: Encoded | None, when: dict[str, int]) -> Learnt:
         crops = batch.images.float() / 255
         images, masks = crops, batch.masks
         if self.second_looks:

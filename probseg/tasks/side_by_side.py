@@ -12,13 +12,12 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from probseg.attention import Adaptation, restored
-from probseg.data.base import Sample
 from probseg.data.datamodule import TrainBatch
 from probseg.evaluation import get_protocol, run_objects, summarise_records
 from probseg.heads import Fusion
 from probseg.models import Segmenter
 from probseg.tasks.interactive import InteractiveSegmentation
-from probseg.types import Prompts
+from probseg.types import Prompts, Sample
 
 TRUNK = ("backbone", "decoder")
 """Parts that the networks share, and that no training changes."""
@@ -56,7 +55,7 @@ class SideBySide(InteractiveSegmentation):
         **settings: Any,  # noqa: ANN401 (of the base class)
     ) -> None:
         frozen = [f"{part}.*" for part in TRUNK]
-        super().__init__(model, **{**settings, "frozen": frozen, "every_round": True})
+        super().__init__(model, frozen=frozen, every_round=True, **settings)
         self.others = nn.ModuleDict()
         for name, network in others.items():
             for each in (model, network):
@@ -67,8 +66,8 @@ class SideBySide(InteractiveSegmentation):
                     )
                     raise ValueError(msg)
             begin_alike(network, model)
-            alike = {**settings, "every_round": True, "drawn_iterations": None}
-            self.others[name] = InteractiveSegmentation(network, **alike)
+            alike = {**settings, "drawn_iterations": None}
+            self.others[name] = InteractiveSegmentation(network, every_round=True, **alike)
         self.protocol = dataclasses.replace(get_protocol(val_protocol), max_clicks=val_clicks)
 
     @property

@@ -62,9 +62,9 @@ class CorrectiveSelfAttention(Head):
         corrections: What the corrective channels show: "disks", the click maps as the stem gets
             them, or "pixels", the click locations alone (§4.3). These are also the pixels that
             propagation fixes.
-        click_iterations: With a number, an `AdaptiveClassifier` of the value features and of what the
-            last block infers gives the logits, on the map of the value features: fine features pass
-            the attention by. The number is that of the EM steps in which it adapts to the clicks.
+        click_iterations: With a number, an `AdaptiveClassifier` of the value features and of what
+            the last block infers gives the logits, on the map of the value features: fine features
+            pass the attention by. It adapts to the clicks in so many EM steps.
         bottleneck_at: Where the bottleneck reduces channels: on the decoder's "map", or on the
             attention's "grid" after the map was enlarged (Fig. 3). The two differ by the ReLU.
         options: Further arguments of the attention class of all blocks, for instance

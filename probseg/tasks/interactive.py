@@ -95,9 +95,9 @@ class InteractiveSegmentation(NetworkTask):
             around the last click is then answered at the crop's own size, twice with a click
             between, as by the zoom `look`. Every second batch answers each round once more with
             the answer itself as the previous mask.
-        drawn_iterations: Fewest and most EM iterations of each kind of update of `Adaptation`, drawn
-            for each batch, such as `{"key": [0, 2], "value": [0, 5]}`: the trained network answers
-            with any of these numbers. None trains with those that it has.
+        drawn_iterations: Fewest and most EM iterations of each kind of update of `Adaptation`,
+            such as `{"key": [0, 2], "value": [0, 5]}`, of which each batch draws: the trained
+            network answers with any of these numbers. None trains with those that it has.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.

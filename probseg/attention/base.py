@@ -79,6 +79,9 @@ class FullPositionEmbedding(PositionEmbedding):
         return FullPosition(self.query, self.key)
 
 
+LONG_LINE = 64
+"""Pixels beyond which the embeddings of a line are cheaper pair by pair than as channels."""
+
 POSITIONS: dict[str, Callable[..., PositionEmbedding]] = {
     "factored": FactoredPositionEmbedding,
     "full": FullPositionEmbedding,
@@ -349,8 +352,13 @@ class Attention2d(nn.Module, ABC):
         """Return the position embeddings for the lines of a map of this size."""
         if self.position is None:
             return None
-        tables: RelativePosition = self.position(*line_size(self.axis, height, width))
-        return tables
+        size = line_size(self.axis, height, width)
+        tables: RelativePosition = self.position(*size)
+        if self.axis == "full":
+            return tables
+        if max(size) > LONG_LINE or self.value_position is not None:
+            return tables.full() if isinstance(tables, FactoredPosition) else tables
+        return tables.factored() if isinstance(tables, FullPosition) else tables
 
 
 def line_size(axis: Axis, height: int, width: int) -> tuple[int, int]:

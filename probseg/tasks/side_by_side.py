@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -71,34 +71,30 @@ class SideBySide(InteractiveSegmentation):
         self.protocol = dataclasses.replace(get_protocol(val_protocol), max_clicks=val_clicks)
 
     @property
-    def learners(self) -> list[InteractiveSegmentation]:
-        """The tasks of all networks, the first of which is this one."""
-        return [self, *self.others.children()]  # type: ignore[list-item]
+    def learners(self) -> dict[str, InteractiveSegmentation]:
+        """The tasks of all networks by name; the first one, of no name, is this one."""
+        others = cast("dict[str, InteractiveSegmentation]", dict(self.others.items()))
+        return {"": self, **others}
 
     def setup(self, stage: str) -> None:
         """Train all but the trunk."""
-        super().setup(stage)
-        if stage == "fit":
-            for other in self.others.children():
-                other.setup(stage)
-            for part in TRUNK:
-                getattr(self.model, part).eval()
+        for learner in self.learners.values():
+            InteractiveSegmentation.setup(learner, stage)
+        for part in TRUNK:
+            getattr(self.model, part).eval()
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
         """Encode the crops once, and let each network learn from them."""
         with torch.no_grad():
             encoded = self.model.encode(batch.images.float() / 255)
         when = {"epoch": self.current_epoch, "batch_seed": self.batch_seed}
-        names = ["", *(f"{name}/" for name in self.others)]
-        totals, answers = [], {}
-        for name, learner in zip(names, self.learners, strict=True):
-            learnt = learner.learn(batch, encoded, **when)
-            totals.append(learnt.total)
-            answers = answers or learnt.answers
-            for of, value in learnt.losses.items():
-                shown = of == "loss"
-                self.log(f"train/{name}{of}", value, prog_bar=shown, batch_size=len(batch.images))
-        return {"loss": torch.stack(totals).sum(), **answers}
+        learnt = {name: each.learn(batch, encoded, **when) for name, each in self.learners.items()}
+        for name, (losses, _, _) in learnt.items():
+            for of, value in losses.items():
+                key = "/".join(filter(None, ["train", name, of]))
+                self.log(key, value, prog_bar=of == "loss", batch_size=len(batch.images))
+        total = torch.stack([each.total for each in learnt.values()]).sum()
+        return {"loss": total, **learnt[""].answers}
 
     def configure_gradient_clipping(
         self,
@@ -108,14 +104,14 @@ class SideBySide(InteractiveSegmentation):
     ) -> None:
         """Clip the gradients of each network by their own norm."""
         if gradient_clip_val:
-            for learner in self.learners:
+            for learner in self.learners.values():
                 clip_grad_norm_(learner.model.parameters(), gradient_clip_val)
 
     def validation_step(
         self, batch: Sequence[Sample], batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Click through the objects with each network, and without the mechanisms of the first."""
-        rows = {name: (other.model, Adaptation()) for name, other in self.others.items()}
+        rows = {name: (each.model, Adaptation()) for name, each in self.learners.items() if name}
         for kind in self.drawn_iterations:
             off = Adaptation(**{f"{kind}_iterations": 0})
             rows[f"without {kind}s"] = (self.model, off)

@@ -273,7 +273,7 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
 def test_experiments_are_made(path):
     verb = "fit" if path in TRAINING else "test"
     cli = run_of(path)
-    assert type(cli.model) is InteractiveSegmentation
+    assert isinstance(cli.model, InteractiveSegmentation)
     assert evaluation_of(cli).test_protocols
     assert cli.trainer.logger.save_dir == "runs"
     assert type(cli.config[verb].seed_everything) is int

@@ -76,6 +76,9 @@ class FullPositionEmbedding(PositionEmbedding):
         return FullPosition(self.query, self.key)
 
 
+LONG_LINE = 64
+"""Pixels beyond which the embeddings of a line are cheaper pair by pair than as channels."""
+
 POSITIONS: dict[str, Callable[..., PositionEmbedding]] = {
     "factored": FactoredPositionEmbedding,
     "full": FullPositionEmbedding,
@@ -117,6 +120,7 @@ class Shared(TypedDict, total=False):
     position_size: tuple[int, int]
     position_keys: bool
     position_values: bool
+    one_projection: bool
 
 
 class Attention2d(nn.Module, ABC):
@@ -145,6 +149,8 @@ class Attention2d(nn.Module, ABC):
             attention (Wang et al., 2020), one for each offset. They join the values that are read
             out, and start at 0. The posterior of each line is then written out, which takes memory
             for all pairs of its pixels in training.
+        one_projection: Whether the queries are the keys, too, so that keys that adapt to queries
+            stay in the space that they begin in.
 
     Raises:
         ValueError: If an argument is out of range, or the mechanism has no use for it.
@@ -175,6 +181,7 @@ class Attention2d(nn.Module, ABC):
         position_size: tuple[int, int] = (16, 16),
         position_keys: bool = True,
         position_values: bool = False,
+        one_projection: bool = False,
     ) -> None:
         super().__init__()
         check_axis(axis, span)
@@ -203,7 +210,7 @@ class Attention2d(nn.Module, ABC):
         self.value_in_channels = in_channels if value_in_channels is None else value_in_channels
         self.query = _projection(in_channels, num_heads * head_channels)
         self.key: nn.Conv2d | None = None
-        if self.has_keys:
+        if self.has_keys and not one_projection:
             self.key = _projection(in_channels, num_heads * head_channels)
         self.value = _projection(self.value_in_channels, out_channels)
         self.position = None
@@ -342,10 +349,13 @@ class Attention2d(nn.Module, ABC):
         """Return the position embeddings for the lines of a map of this size."""
         if self.position is None:
             return None
-        tables: RelativePosition = self.position(*line_size(self.axis, height, width))
-        if self.axis != "full" and isinstance(tables, FactoredPosition):
-            return tables.full()  # the same function, for a fraction of the products
-        return tables
+        size = line_size(self.axis, height, width)
+        tables: RelativePosition = self.position(*size)
+        if self.axis == "full":
+            return tables
+        if max(size) > LONG_LINE or self.value_position is not None:
+            return tables.full() if isinstance(tables, FactoredPosition) else tables
+        return tables.factored() if isinstance(tables, FullPosition) else tables
 
 
 def line_size(axis: Axis, height: int, width: int) -> tuple[int, int]:

@@ -8,7 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention import Attention2d, ProbabilisticAttention2d, build_attention
+from probseg.attention import (
+    AdaptiveClassifier,
+    Attention2d,
+    ClickAdaptation,
+    ProbabilisticAttention2d,
+    build_attention,
+)
 from probseg.errors import require
 from probseg.heads.base import Head, conv_norm_relu
 from probseg.types import FeatureInfo
@@ -57,6 +63,9 @@ class CorrectiveSelfAttention(Head):
         corrections: What the corrective channels show: "disks", the click maps as the stem gets
             them, or "pixels", the click locations alone (§4.3). These are also the pixels that
             propagation fixes.
+        click_iterations: With a number, an `AdaptiveClassifier` of the value features and of what
+            the last block infers gives the logits, on the map of the value features: fine features
+            pass the attention by. It adapts to the clicks in so many EM steps.
         bottleneck_at: Where the bottleneck reduces channels: on the decoder's "map", or on the
             attention's "grid" after the map was enlarged (Fig. 3). The two differ by the ReLU.
         options: Further arguments of the attention class of all blocks, for instance
@@ -84,6 +93,7 @@ class CorrectiveSelfAttention(Head):
         value_precision: float = 0.1,
         corrections: Literal["disks", "pixels"] = "disks",
         bottleneck_at: Literal["map", "grid"] = "map",
+        click_iterations: int | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -111,6 +121,11 @@ class CorrectiveSelfAttention(Head):
         self.bottleneck = conv_norm_relu(inputs.channels[0], channels, 1)
         # The first block: along the height, or none where one full block does it all.
         self.height: Attention2d | None = None
+        self.classifier: AdaptiveClassifier | None = None
+        if click_iterations is not None:
+            seen = (value_channels or inputs.channels[0]) + 1
+            self.classifier = AdaptiveClassifier(seen, ClickAdaptation(click_iterations))
+            nn.init.ones_(self.classifier.weight[:, -1])  # of what the last block infers
         query_channels, value_channels = channels, value_channels or channels
         if layout == "axial":
             self.height = build_attention(
@@ -143,7 +158,7 @@ class CorrectiveSelfAttention(Head):
             span=None if layout == "full" else span,
             **shared,
         )
-        self.bias = nn.Parameter(torch.zeros(1))
+        self.bias = nn.Parameter(torch.zeros(1)) if self.classifier is None else None
         self.fixed_logits: nn.Parameter | None = None
         if propagation_iterations:
             # Of positive and negative clicks: sure at first, but not beyond a gradient's reach.
@@ -153,7 +168,7 @@ class CorrectiveSelfAttention(Head):
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
     ) -> Tensor:
         """Return logits `(B, 1, H, W)`."""
-        image_size = clicks.shape[-2:]
+        image_size, disks = clicks.shape[-2:], clicks
         grid = [max(1, -(-side // self.stride)) for side in image_size]
         # The maximum keeps every click, however coarse the grid.
         clicks = F.max_pool2d(clicks, self.stride, ceil_mode=True)  # (B, 2, h, w)
@@ -168,7 +183,13 @@ class CorrectiveSelfAttention(Head):
             corrected = self.height(x, (valued, clicks))
             queried = (x, corrected)  # together (B, 2 C_B, h, w)
         fixed = self._fixed(clicks) if self.propagates else ()
-        logits = self.last(queried, (valued, *queried[1:], clicks), *fixed) + self.bias
+        logits = self.last(queried, (valued, *queried[1:], clicks), *fixed)
+        if self.classifier is None:
+            logits = logits + self.bias
+        else:
+            finest = features if value_features is None else value_features
+            inferred = _resized(logits, list(finest.shape[-2:]))
+            logits = self.classifier(torch.cat([finest, inferred], dim=1), disks)
         return _resized(logits, list(image_size))
 
     @property

@@ -111,6 +111,7 @@ class PromptStage(Fusion):
             others they are interpolated.
         finer: Whether the result also depends on the finer levels of the pyramid, which then pass
             the stage by.
+        finer_prompts: Whether the click maps pass it by, too, at the finest stride.
         out_channels: Channels of the result.
         options: Further arguments of the attention's class.
 
@@ -133,6 +134,7 @@ class PromptStage(Fusion):
         num_heads: int = 4,
         image_size: int = 160,
         finer: bool = False,
+        finer_prompts: bool = False,
         out_channels: int = 16,
         options: dict[str, Any] | None = None,
     ) -> None:
@@ -169,6 +171,10 @@ class PromptStage(Fusion):
         self.finer = nn.ModuleList(
             conv_norm(fine, out_channels, 1) for fine in inputs.channels[: level if finer else 0]
         )
+        self.embed_finer: nn.Conv2d | None = None
+        if finer_prompts:
+            finest = inputs.strides[0]
+            self.embed_finer = nn.Conv2d(prompt_channels, out_channels, finest, stride=finest)
         self.smooth = conv_norm_relu(out_channels, out_channels, 3)
 
     def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
@@ -181,6 +187,8 @@ class PromptStage(Fusion):
         x = F.pixel_shuffle(self.subpixels(x), self.ratio)
         for project, finer in zip(self.finer, pyramid, strict=False):
             x = x + enlarged_to(project(finer), x)
+        if self.embed_finer is not None:
+            x = x + self.embed_finer(maps.to(x.dtype))
         smoothed: Tensor = self.smooth(F.relu(x))
         return smoothed
 

@@ -276,6 +276,17 @@ class FullPosition:
             tables[name] = columns.transpose(-3, -2)
         return replace(self, **tables)
 
+    def factored(self) -> FactoredPosition:
+        """Return the same embeddings of a line, a map of one row or one column, as its table."""
+        tables: dict[str, Tensor] = {}
+        for name, table in _tables(self).items():
+            is_column = self.size[1] == 1
+            along = table[..., 0, :] if is_column else table[..., 0, :, :]
+            across = torch.zeros_like(along[..., :1, :])
+            tables[f"{name}_height"] = along if is_column else across
+            tables[f"{name}_width"] = across if is_column else along
+        return FactoredPosition(**tables)
+
     def prior(self, queries: Tensor, keys: Tensor, precision: float | Tensor) -> FullPositionPrior:
         """Return `alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})` as a prior of pairs."""
         alpha = torch.as_tensor(precision, dtype=queries.dtype, device=queries.device)

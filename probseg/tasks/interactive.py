@@ -15,6 +15,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from probseg.attention import Adaptation, restored
 from probseg.backbones import layer_numbers, recompute_activations, rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks, corrective_clicks
@@ -27,10 +28,18 @@ from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross
 from probseg.models.encoded import Encoded, moved_prompts
 from probseg.models.network import resized
 from probseg.models.segmenter import Logits, Segmenter
-from probseg.seeds import Draws
+from probseg.seeds import Draws, mixed
 from probseg.tasks.base import NetworkTask, trial_optimizer
 from probseg.tasks.schedule import PolynomialThenConstant
 from probseg.types import IGNORE, Prompts
+
+
+class Learnt(NamedTuple):
+    """What a network has learnt from a batch: its losses, and its last answers to the crops."""
+
+    losses: dict[str, Tensor]  # by their names in the log, "loss" the mean over the answers
+    total: Tensor
+    answers: dict[str, Tensor | Prompts]  # "logits" and "prompts", for callbacks
 
 
 class TrainedAnswer(NamedTuple):
@@ -87,6 +96,9 @@ class InteractiveSegmentation(NetworkTask):
             around the last click is then answered at the crop's own size, twice with a click
             between, as by the zoom `look`. Every second batch answers each round once more with
             the answer itself as the previous mask.
+        drawn_iterations: Fewest and most EM iterations of each kind of update of `Adaptation`,
+            such as `{"key": [0, 2], "value": [0, 5]}`, of which each batch draws: the trained
+            network answers with any of these numbers. None trains with those that it has.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
@@ -114,6 +126,7 @@ class InteractiveSegmentation(NetworkTask):
         trained_answers: tuple[int, int] | None = None,
         clicked_weight: float = 0.0,
         second_looks: bool = False,
+        drawn_iterations: dict[str, tuple[int, int]] | None = None,
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
@@ -159,6 +172,10 @@ class InteractiveSegmentation(NetworkTask):
         self.clicked_weight = clicked_weight
         self.annotators = annotators
         self.second_looks = second_looks
+        self.drawn_iterations = drawn_iterations or {}
+        with restored(model):  # refuses a network without such a mechanism
+            for kind, (_, most) in self.drawn_iterations.items():
+                model.adapt(Adaptation(**{f"{kind}_iterations": most}))
         self.fixed_statistics = fixed_statistics
         parameters = dict(model.named_parameters())
         for pattern in frozen:
@@ -198,6 +215,30 @@ class InteractiveSegmentation(NetworkTask):
 
         Logits and prompts are those of the first annotator of each crop in the last round.
         """
+        learnt = self.learn(batch, None, epoch=self.current_epoch, batch_seed=self.batch_seed)
+        for name, value in learnt.losses.items():
+            shown = name == "loss"
+            self.log(f"train/{name}", value, prog_bar=shown, batch_size=len(batch.images))
+        return {"loss": learnt.total, **learnt.answers}
+
+    def learn(
+        self, batch: TrainBatch, encoded: Encoded | None, *, epoch: int, batch_seed: int
+    ) -> Learnt:
+        """Answer the clicks on a batch, with EM iterations that are drawn for it.
+
+        Args:
+            batch: The crops.
+            encoded: Of their images, where these are what the network is shown; None encodes them.
+            epoch: Counted from 0.
+            batch_seed: See `answers`.
+        """
+        with restored(self.model):
+            for number, (kind, limits) in enumerate(self.drawn_iterations.items()):
+                drawn = drawn_rounds(limits, mixed(batch_seed, number))
+                self.model.adapt(Adaptation(**{f"{kind}_iterations": drawn}))
+            return self._learn(batch, encoded, {"epoch": epoch, "batch_seed": batch_seed})
+
+    def _learn(self, batch: TrainBatch, encoded: Encoded | None, when: dict[str, int]) -> Learnt:
         crops = batch.images.float() / 255
         images, masks = crops, batch.masks
         if self.second_looks:
@@ -208,9 +249,8 @@ class InteractiveSegmentation(NetworkTask):
             limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
             seeds = Draws(seeds).below(limits).flatten()
         rows = slice(None, None, self.annotators)
-        when = {"epoch": self.current_epoch, "batch_seed": self.batch_seed}
         if self.every_round:
-            encoded = self.model.encode(images).repeated(self.annotators)
+            encoded = (encoded or self.model.encode(images)).repeated(self.annotators)
             answers = self.answers(encoded, masks, seeds, **when)
         else:
             prompts = self.draw_prompts(images, masks, seeds, **when)
@@ -219,23 +259,20 @@ class InteractiveSegmentation(NetworkTask):
         last = answers[-1]
         if self.second_looks:
             answers = [*answers, *self._look_again(crops, batch, last, rows)]
-        losses = [self.loss(logits.main, truth) for logits, truth, _ in answers]
-        loss = torch.stack(losses).mean()
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
+        total = torch.stack([self.loss(logits.main, truth) for logits, truth, _ in answers]).mean()
+        losses = {"loss": total}
         auxiliary = [
             self.auxiliary_loss(logits.auxiliary, truth)
             for logits, truth, _ in answers
             if logits.auxiliary is not None
         ]
         if auxiliary:
-            auxiliary_loss = torch.stack(auxiliary).mean()
-            self.log("train/auxiliary_loss", auxiliary_loss, batch_size=len(images))
-            loss = loss + self.auxiliary_weight * auxiliary_loss
+            losses["auxiliary_loss"] = torch.stack(auxiliary).mean()
+            total = total + self.auxiliary_weight * losses["auxiliary_loss"]
         if self.clicked_weight > 0:
             clicked = [clicked_loss(logits.main, given) for logits, _, given in answers]
-            clicked_loss_mean = torch.stack(clicked).mean()
-            self.log("train/clicked_loss", clicked_loss_mean, batch_size=len(images))
-            loss = loss + self.clicked_weight * clicked_loss_mean
+            losses["clicked_loss"] = torch.stack(clicked).mean()
+            total = total + self.clicked_weight * losses["clicked_loss"]
         qualities = [
             iou_cross_entropy(logits.quality, logits.main, truth)
             for logits, truth, _ in answers
@@ -243,16 +280,15 @@ class InteractiveSegmentation(NetworkTask):
         ]
         if qualities:
             quality_loss, error = map(torch.mean, map(torch.stack, zip(*qualities, strict=True)))
-            self.log("train/quality_loss", quality_loss, batch_size=len(images))
-            self.log("train/quality_error", error, batch_size=len(images))
-            loss = loss + quality_loss
+            losses |= {"quality_loss": quality_loss, "quality_error": error}
+            total = total + quality_loss
         size = (batch.masks.shape[-2], batch.masks.shape[-1])
         seen = (images.shape[-2], images.shape[-1])
-        return {
-            "loss": loss,
+        shown: dict[str, Tensor | Prompts] = {
             "logits": resized(last.logits.main.detach()[rows], size),
             "prompts": moved_prompts(last.prompts.at(rows), seen, size),
         }
+        return Learnt(losses, total, shown)
 
     def _look_again(
         self, crops: Tensor, batch: TrainBatch, last: TrainedAnswer, rows: slice

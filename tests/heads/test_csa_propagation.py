@@ -38,6 +38,17 @@ def build(**arguments: object) -> CorrectiveSelfAttention:
     return head
 
 
+def test_fine_features_pass_the_attention_by_where_a_classifier_sees_them():
+    for iterations in (None, 0):
+        head = CorrectiveSelfAttention(
+            INPUTS, channels=8, stride=8, bottleneck_at="grid", click_iterations=iterations
+        ).eval()
+        features, clicks = drawn(32, 32)
+        finer = features + torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).repeat(4, 4)  # mean of 0
+        same = torch.allclose(head(finer, clicks), head(features, clicks), atol=1e-4)
+        assert same == (iterations is None)
+
+
 def drawn(height: int = 20, width: int = 28, batch: int = 2) -> tuple[Tensor, Tensor]:
     """Features of stride 4, and click maps with some pixels of both signs; none on the last."""
     generator = torch.Generator().manual_seed(1)

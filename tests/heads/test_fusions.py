@@ -191,6 +191,18 @@ def test_the_result_sees_finer_features_only_if_it_is_to(mixing):
         assert torch.equal(given, middle) != finer
 
 
+@each("passes", [False, True])
+def test_clicks_pass_the_stage_by_only_if_they_are_to(passes):
+    fusion = stage(finer_prompts=passes)
+    fusion.smooth = torch.nn.Identity()
+    torch.nn.init.zeros_(fusion.subpixels.weight)
+    torch.nn.init.ones_(fusion.subpixels.bias)
+    clicked = torch.zeros(1, 2, 16 * CELLS, 16 * CELLS)
+    clicked[:, 0, 4:8, 8:12] = 1
+    change = (run(fusion, clicked) - run(fusion)).abs().amax(dim=(0, 1))
+    assert change.nonzero().tolist() == [[1, 2]] * passes
+
+
 def test_keys_of_the_stage_adapt_and_those_of_the_head_do_not():
     head = {
         "class_path": "probseg.heads.CorrectiveSelfAttention",

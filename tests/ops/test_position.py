@@ -185,6 +185,16 @@ def test_an_empty_batch(kind, backend):
         assert result.values.shape == tokens.shape
 
 
+@each("size", [(1, 4), (4, 1), (1, 1)])
+def test_full_tables_of_a_line_are_factored_ones_too(size):
+    height, width = size
+    table = torch.randn(2 * height - 1, 2 * width - 1, 3)
+    position = FullPosition(table, 2 * table).factored()
+    assert position.size == size
+    assert torch.equal(position.full().query, table)
+    assert torch.equal(position.full().key, 2 * table)
+
+
 SERVED = {
     "factored": ("auto", "reference", "chunked", "sdpa"),
     "full": ("auto", "reference", "chunked"),

@@ -139,16 +139,11 @@ def image_size(path: Path) -> tuple[int, int]:
         DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`.
     """
     with opened(path, path) as picture:
-        return _upright_size(picture)
-
-
-def _upright_size(picture: Image.Image) -> tuple[int, int]:
-    """Return `(H, W)` of an image that is not decoded yet, after its EXIF rotation."""
-    turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
-    width, height = picture.size
-    if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
-        width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
-    return (width, height) if turned else (height, width)
+        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+        width, height = picture.size
+        if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
+            width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
+        return (width, height) if turned else (height, width)
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
@@ -170,30 +165,6 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """
     with opened(path, path) as picture:
         return rgb_pixels(picture, str(path))
-
-
-def read_reduced(path: Path, longest: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
-    """Read an image file of any mode as 8-bit RGB, perhaps reduced.
-
-    Of a JPEG, a half, a quarter or an eighth of the sides is decoded, which is faster.
-
-    Args:
-        path: The file.
-        longest: Pixels that the longer side of the result has at least, if the image has as many.
-
-    Returns:
-        The pixels, uint8, shape `(h, w, 3)`, and `(H, W)` of the image, both turned as `read_image`
-        turns them.
-
-    Raises:
-        DataError: As `read_image`.
-    """
-    with opened(path, path) as picture:
-        size = _upright_size(picture)
-        factor = longest / max(size)
-        if factor < 1:
-            picture.draft(None, tuple(math.ceil(factor * side) for side in picture.size))  # type: ignore[arg-type]
-        return rgb_pixels(picture, str(path)), size
 
 
 def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from support.rows import each
 FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
-        *{"seeds", "terminal", "texts", "descriptions", "drawing", "kinds"},
+        *{"seeds", "terminal", "texts", "descriptions", "drawing", "kinds", "geometry"},
         "deprecation",
         "lightning_internals",
         "quick_imports",

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from probseg.clicks import CLICK_RULES, HUMAN, Mistakes
-from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING, Box, jitter_box, mask_box, padded_crop
+from probseg.clicks.boxes import jitter_box, mask_box
 from probseg.errors import DataError, UnknownNameError
-from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
+from probseg.geometry import CROP_PADDING, MIN_PADDING, RECOMMENDED_ZOOM, ZOOMS, Box, padded_crop
 from probseg.types import Sample
 
 Beginning = Literal["click", "box", "scribbles", "initial_mask"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from probseg.clicks.annotators import CLICK_RULES, BoolMap, human_click
-from probseg.clicks.boxes import Box, scribble_clicks
+from probseg.clicks.boxes import scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation.protocols import Protocol, draw_crop, trial_generator
 from probseg.evaluation.records import (
@@ -22,10 +22,10 @@ from probseg.evaluation.records import (
 )
 from probseg.evaluation.scorer import MaskScorer
 from probseg.evaluation.scores import SCORES
+from probseg.geometry import ZOOMS, Box
 from probseg.interact import InteractionLoop, Model
+from probseg.interact.loop import InteractionState, begin
 from probseg.interact.photograph import image_tensor
-from probseg.interact.states import InteractionState, begin
-from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click, Sample
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.geometry import Size
 from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
-from probseg.models.network import Size
 from probseg.types import Prompts
 
 Decoded = tuple[Sequence[Tensor], Sequence[Tensor] | Tensor | None]

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.geometry import Size
 from probseg.heads.base import DecoderMaps
-from probseg.models.network import Size, resized
+from probseg.models.network import resized
 from probseg.types import Prompts
 
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.geometry import Size
 from probseg.kinds import TaskName
-
-Size = tuple[int, int]
 
 
 class Network(nn.Module):
@@ -57,14 +56,3 @@ def resized(maps: Tensor, size: Size) -> Tensor:
     if tuple(maps.shape[-2:]) == size:
         return maps
     return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
-
-
-def scaled(size: Size, longest: int) -> Size:
-    """Return the size of a picture `(H, W)` when its longer side is `longest`."""
-    factor = longest / max(size)
-    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
-
-
-def reduced(size: Size, longest: int | None) -> Size:
-    """Return the size of a picture that fits into the longest side; None is no limit."""
-    return size if longest is None or max(size) <= longest else scaled(size, longest)

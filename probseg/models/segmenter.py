@@ -14,6 +14,7 @@ from probseg.attention import Adaptation, adapt, adaptation_of
 from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prompt_stem
 from probseg.clicks.maps import ClickMaps, click_pixels
 from probseg.clicks.propagated import PropagatedClicks
+from probseg.geometry import Size, reduced, scaled
 from probseg.heads import (
     Decoder,
     DecoderMaps,
@@ -25,16 +26,7 @@ from probseg.heads import (
 )
 from probseg.kinds import TaskName
 from probseg.models.encoded import Encoded, check_prompts, moved_prompts
-from probseg.models.network import (
-    Network,
-    Size,
-    check_head,
-    check_image,
-    normalised,
-    reduced,
-    resized,
-    scaled,
-)
+from probseg.models.network import Network, check_head, check_image, normalised, resized
 from probseg.types import FeatureInfo, Prompts
 
 Place = Literal["stem", "head"]

@@ -22,8 +22,8 @@ from probseg.cli import main
 from probseg.data import ImageMaskFolder
 from probseg.errors import UsageError
 from probseg.images import read_image
-from probseg.interact.steps import Stroke, covered, snapped
-from probseg.types import Click
+from probseg.interact.steps import covered, snapped
+from probseg.types import Click, Stroke
 from probseg.zoo import store
 from support.annotate_client import HOST, MODEL, again, begin, draw_photographs
 from support.fakes import micro_model

@@ -17,7 +17,7 @@ import probseg
 from probseg.annotate.photographs import list_photographs
 from probseg.convert import Request, convert
 from probseg.formats import png
-from probseg.interact.probability import ProbabilityMap
+from probseg.interact.mask import ProbabilityMap
 from probseg.masks import read_labels
 from probseg.models import build, read_preset
 from probseg.semantic.network import predict_classes

@@ -9,6 +9,7 @@ from probseg.convert import READERS, Ledger, Request
 from probseg.data import COCO
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
+from probseg.types import BoxStep, Click
 from support.drawn_sets import write_coco
 from support.refusals import refused
 from support.rows import each
@@ -117,9 +118,10 @@ def as_coco(*images):
 def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     (image,) = read_prompts(tmp_path / name).images
+    clicks = Click(3, 4), Click(5, 6), Click(7, 8)
     assert image.file == "sub/a.jpg"
     (one,) = image.objects
-    assert one.box or [click.x for click in one.clicks] == [3, 5, 7]
+    assert one.steps in (clicks, (BoxStep((1, 2, 4, 6)),))
 
 
 @each(
@@ -136,10 +138,18 @@ def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, t
             "image,x0,y0,x1,y1\na.jpg,1,2,9,9\na.jpg,1,2,8,8\n",
             "line 3: a second box for the same object",
         ),
-        ("p.json", '{"a.jpg": [{"box": "1234"}]}', "a box must be [x0, y0, x1, y1], got 1234"),
-        ("p.json", '{"a.jpg": [{"box": [1, 2, 3, true]}]}', "finite numbers, got True"),
+        (
+            "p.json",
+            '{"a.jpg": [{"box": "1234"}]}',
+            "`box` must be four numbers [x0, y0, x1, y1], got '1234'",
+        ),
+        ("p.json", '{"a.jpg": [{"box": [1, 2, 3, true]}]}', "`box` must be four numbers"),
         ("p.json", '{"a.jpg": [{"clicks": [3, 4]}]}', "a click must be [x, y]"),
-        ("p.json", '{"a.jpg": [{"clicks": [["3", 4]]}]}', "finite numbers, got '3'"),
+        (
+            "p.json",
+            '{"a.jpg": [{"clicks": [["3", 4]]}]}',
+            "`x` must be a number such as 12.5, got '3'",
+        ),
         ("p.json", '{"a.jpg": {"box": [1, 2, 3, 4]}}', "a.jpg: expected a list of objects"),
         (
             "p.json",
@@ -161,6 +171,6 @@ def test_signs_of_clicks_in_tables(tmp_path):
     rows = [f"a.jpg,{number},4,{sign}" for number, sign in enumerate(signs)]
     path.write_text("\n".join(["image,x,y,positive", *rows, ""]))
     (image,) = read_prompts(path).images
-    assert [click.positive for click in image.objects[0].clicks] == list(signs.values())
+    assert [click.positive for click in image.objects[0].steps] == list(signs.values())
     path.write_text("image,x,y,positive\na.jpg,3,4,yes\n")
     refused(DataError, lambda: read_prompts(path), path, "line 2", "`positive`", "'yes'")

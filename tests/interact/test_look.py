@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS
+from probseg.geometry import View, box_size, look_size, look_window, next_window, places, scaled
 from probseg.interact import (
     RECOMMENDED_ZOOM,
     ZOOMS,
@@ -18,10 +19,8 @@ from probseg.interact import (
     begin,
     image_tensor,
 )
-from probseg.interact.photograph import box_size, fitted, places
-from probseg.interact.probability import ProbabilityMap
-from probseg.interact.zoom import look_size, look_window, next_window, with_look
-from probseg.models.network import scaled
+from probseg.interact.mask import ProbabilityMap, with_look
+from probseg.interact.photograph import fitted
 from probseg.types import Click, Prompts
 from support.fakes import draw_scene
 from support.rows import each
@@ -50,7 +49,7 @@ def test_the_window_of_a_look_has_its_side_and_the_click_not_on_its_rim(data):
             side = round(0.5 * max(*box_size(window), 40))
             assert box_size(look) == (min(side, height), min(side, width))
         zero, one = (ProbabilityMap.of(np.full(size, value, np.float32)) for value in (0, 1))
-        seen = ProbabilityMap(one.part(look, box_size(look))[0], look, size)
+        seen = ProbabilityMap(one.part(View(look, box_size(look)))[0], look, size)
         assert with_look(zero, seen).full()[click.y, click.x] == 1
         last = look
 
@@ -97,7 +96,9 @@ def test_maps_with_fewer_values_than_pixels_become_as_dense_as_the_denser():
     both = with_look(coarse, fine)
     assert both.box == (500, 500, 5000, 2500)
     assert tuple(both.values.shape) == (800, 1800)
-    x, y = places(np.array([[1000.0, 1500], [4000, 700]]), both.box, (800, 1800)).astype(int).T
+    x, y = (
+        places(np.array([[1000.0, 1500], [4000, 700]]), View(both.box, (800, 1800))).astype(int).T
+    )
     np.testing.assert_allclose(both.values[y, x], [0.75, 0.25])
 
 
@@ -112,7 +113,7 @@ def answered(image, box, clicks, before, target):
     x0, y0, x1, y1 = box
     size = y1 - y0, x1 - x0
     view = size if target is None else scaled(size, target)
-    points = places(np.array([[click.x, click.y] for click in clicks], float), box, view)
+    points = places(np.array([[click.x, click.y] for click in clicks], float), View(box, view))
     prompts = Prompts(
         torch.tensor(points, dtype=torch.float32)[None],
         torch.tensor([[int(click.positive) for click in clicks]]),

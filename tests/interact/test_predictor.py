@@ -8,9 +8,9 @@ from torch import nn
 from probseg import interact
 from probseg.attention import Adaptation
 from probseg.backbones import Backbone
-from probseg.clicks.boxes import padded_crop
 from probseg.errors import UnknownNameError
 from probseg.evaluation import PROTOCOLS, draw_crop
+from probseg.geometry import padded_crop
 from probseg.heads import ConvHead, FPNDecoder
 from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS, run_object
+from probseg.geometry import View, next_window, places, scaled
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin
-from probseg.interact.photograph import places
-from probseg.interact.probability import ProbabilityMap
-from probseg.interact.zoom import next_window
+from probseg.interact.mask import ProbabilityMap
 from probseg.metrics import iou
-from probseg.models.network import scaled
 from probseg.types import Click
 from support.rows import each
 from support.toy_models import Spy, toy_sample
@@ -202,7 +200,7 @@ def test_full_size_images_too_and_every_event_is_seen(name):
 
 def test_clicks_outside_of_a_window_stay_outside():
     points = np.array([[9.5, 0], [20, -5], [-3, 12]])
-    moved = places(points, (0, 0, 10, 10), (19, 19))
+    moved = places(points, View((0, 0, 10, 10), (19, 19)))
     np.testing.assert_allclose(moved, [[18, 0], [40, -10], [-6, 24]])
 
 

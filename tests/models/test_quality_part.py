@@ -7,8 +7,7 @@ import torch
 from probseg.interact import InteractionLoop, Predictor, begin
 from probseg.interact.batches import SegmenterModel
 from probseg.interact.mask import Mask
-from probseg.interact.steps import Stroke
-from probseg.types import Click
+from probseg.types import Click, Stroke
 from support.fakes import micro_model
 from support.network_cases import prompts
 

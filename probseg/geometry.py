@@ -15,6 +15,7 @@ and the surest is taken. A second look at a smaller window around the last click
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -38,6 +39,9 @@ LEVELS = (LARGE, 1000, 500)
 
 SHOWN = 1000
 """Longer side in pixels at which the model sees a larger one, or a crop of it, as a whole."""
+
+OVERHANG = 2.0
+"""Most pixels that a box or a point may lie over the edge of the image, where it is moved."""
 
 SMALLEST_SIDE = 48
 """Smallest side in pixels of a window around the first click, before the image's border cuts it."""
@@ -205,6 +209,16 @@ def crop_of(box: Box | None, clicks: Sequence[PlacedClick], size: Size) -> Box:
     return padded_crop((min([x0, *columns]), min([y0, *rows]), right, bottom), size)
 
 
+def mask_box(mask: npt.NDArray[np.uint8 | np.bool_]) -> Box:
+    """Return the smallest box that holds the object of a mask `(H, W)`: its pixels of value 1."""
+    inside = mask == 1
+    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
+    if rows.size == 0:
+        message = "`mask` must have at least one pixel of value 1 (object), got none"
+        raise ValueError(message)
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
 def object_box(answer: Map, threshold: float) -> Box | None:
     """Return the smallest box of the image around all above a threshold; None for nothing."""
     above = answer.array() > threshold
@@ -217,6 +231,48 @@ def object_box(answer: Map, threshold: float) -> Box | None:
             ends.append(box[axis] + round(sample * pixels / max(1, len(lines) - 1)))
     left, right, top, bottom = ends
     return left, top, right + 1, bottom + 1
+
+
+def fitted_box(box: Sequence[float], size: Size) -> Box:
+    """Return a box of whole pixels, rounded outwards, in an image `(H, W)`.
+
+    It is cut with a warning where it reaches up to `OVERHANG` over the edge; a ValueError refuses
+    other boxes that are not inside.
+    """
+    (x0, y0, x1, y1), (height, width) = box, size
+    cut = max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height))
+    over = max(abs(a - b) for a, b in zip(cut, (x0, y0, x1, y1), strict=True))
+    if 0 < over <= OVERHANG:
+        warnings.warn(
+            f"`box` reaches up to {OVERHANG:g} pixels over the edge of the image, and is cut there",
+            stacklevel=6,  # of `Predictor.predict`
+        )
+        x0, y0, x1, y1 = cut
+    check_box((x0, y0, x1, y1), size)
+    return math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)
+
+
+def check_click(click: PlacedClick, size: Size) -> None:
+    """Raise a ValueError if a click is outside an image of size `(H, W)`."""
+    (x, y, _), (height, width) = click, size
+    if not (0 <= x < width and 0 <= y < height):
+        message = (
+            f"`click` must satisfy 0 <= x < {width} and 0 <= y < {height} for this image, got "
+            f"({x}, {y}); clicks are (x, y) = (column, row), counted from 0"
+        )
+        raise ValueError(message)
+
+
+def check_box(box: Sequence[float], size: Size) -> None:
+    """Raise a ValueError if a box is empty or not inside an image of size `(H, W)`."""
+    height, width = size
+    x0, y0, x1, y1 = box
+    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+        message = (
+            f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height} for this "
+            f"image, got {tuple(box)}; it is (x0, y0, x1, y1), half-open"
+        )
+        raise ValueError(message)
 
 
 # --- windows ------------------------------------------------------------------------------------

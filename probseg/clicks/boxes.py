@@ -1,4 +1,4 @@
-"""Boxes of objects, of a mask and hand-drawn; and scribbles as clicks.
+"""Boxes as they are drawn by hand, and scribbles as clicks.
 
 All boxes are `(x0, y0, x1, y1)` in whole pixels, half-open, and every `size` is `(height, width)`.
 """
@@ -12,16 +12,6 @@ import numpy.typing as npt
 
 from probseg.geometry import Box
 from probseg.types import IGNORE, Click
-
-
-def mask_box(mask: npt.NDArray[np.uint8 | np.bool_]) -> Box:
-    """Return the smallest box that holds the object of a mask `(H, W)`: its pixels of value 1."""
-    inside = mask == 1
-    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
-    if rows.size == 0:
-        message = "`mask` must have at least one pixel of value 1 (object), got none"
-        raise ValueError(message)
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 def jitter_box(

@@ -135,22 +135,10 @@ class Runner:
             clicks: `(x, y, positive)` each, in pixels of the image, x to the right.
             box: Half-open `(x0, y0, x1, y1)` around the object; replaces an earlier one.
         """
-        height, width = self.size
-        for x, y, _ in clicks:
-            if not (0 <= x < width and 0 <= y < height):
-                msg = (
-                    f"`clicks` must satisfy 0 <= x < {width} and 0 <= y < {height}, got ({x}, {y})"
-                )
-                raise ValueError(msg)
+        for click in clicks:
+            geometry.check_click(click, self.size)
         if box is not None:
-            x0, y0, x1, y1 = box
-            if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-                msg = (
-                    f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, "
-                    f"got {tuple(box)}"
-                )
-                raise ValueError(msg)
-            self.box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
+            self.box = geometry.fitted_box(box, self.size)
         self.clicks += clicks
         if not self.clicks and self.box is None:
             msg = "`clicks` must have at least one click where there is no `box`, got none"

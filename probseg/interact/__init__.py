@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Zoom
-from probseg.interact.batches import Model, OneStep
 from probseg.interact.loop import InteractionLoop, InteractionState, begin
 from probseg.interact.photograph import image_tensor
 from probseg.kinds import imported_when_asked
+from probseg.models.network import Model, OneStep
 
 if TYPE_CHECKING:
     from probseg.interact.mask import Mask

@@ -1,6 +1,6 @@
 """The interaction loop: a prediction for each new prompt.
 
-What it computes for one object, line by line (`tests/interact/oracle.py` has it as a program):
+What it computes for one object (`tests/interact/test_straight_line.py` has it as a program):
 
 1. Without a zoom, or before the object is found, the model sees the crop: the whole image, or the
    surroundings of the annotator's box. The first click is also answered from smaller windows about
@@ -35,12 +35,11 @@ import torch
 from torch import Tensor
 
 from probseg import geometry
-from probseg.geometry import Box, View, Zoom, box_size, scaled
-from probseg.interact.batches import Model, SegmenterModel
+from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click, scaled
 from probseg.interact.mask import ProbabilityMap, keep_clicks, with_look
 from probseg.interact.photograph import Photograph, fitted
-from probseg.interact.steps import check_box, check_click
 from probseg.models import Segmenter
+from probseg.models.network import Model, SegmenterModel
 from probseg.types import Click, Prompts
 
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from probseg import geometry
-from probseg.clicks.boxes import mask_box
 from probseg.formats import png, run_lengths
 from probseg.formats.polygons import Polygon, trace
-from probseg.geometry import Box, Size, View, box_size, expected_iou
+from probseg.geometry import Box, Size, View, box_size, expected_iou, mask_box
 from probseg.interact.photograph import fitted, sampled
 from probseg.types import Click, read_only
 
@@ -67,7 +66,9 @@ class ProbabilityMap:
 
     def array(self) -> npt.NDArray[np.float32]:
         """Return the values, float32, shape `(h, w)`, read-only."""
-        return read_only(self.values.cpu().numpy())
+        array: npt.NDArray[np.float32] = self.values.cpu().numpy()
+        array.flags.writeable = False
+        return array
 
     def any(self) -> bool:
         """Return whether a pixel has a probability above 0."""

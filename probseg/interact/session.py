@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, check_click, fitted_box
 from probseg.interact.loop import InteractionLoop, InteractionState, begin, with_crop
 from probseg.interact.mask import Mask, ProbabilityMap
 from probseg.interact.photograph import Photograph
-from probseg.interact.steps import check_click, fitted_box, painted
+from probseg.interact.steps import painted
 from probseg.models import Segmenter
 from probseg.ops.folding import folded
 from probseg.types import BoxStep, Click, MaskStep, Patch, Prompts, Step, Stroke

@@ -5,23 +5,17 @@ Snapped strokes keep to the contours of the model's answer, or to edges of the i
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Iterator, Sequence
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.clicks.boxes import mask_box
-from probseg.geometry import Box, Size
+from probseg.geometry import mask_box
 from probseg.types import Click, Patch, Stroke
 
 STEP = 1.0
 """How far the logit may fall below that of the middle of a stroke."""
-
-OVERHANG = 2.0
-"""Most pixels that a box or a point may lie over the edge of the image, where it is moved."""
 
 SUREST = 1e-4
 """Probabilities nearer to 0 or 1 do not differ."""
@@ -156,45 +150,3 @@ def _parts(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32], npt.NDAr
     """Return the number of each pixel's part, from 1 on, and the parts' areas; corners connect."""
     _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
     return parts, stats[1:, cv2.CC_STAT_AREA]
-
-
-def fitted_box(box: Sequence[float], size: Size) -> Box:
-    """Return a box of whole pixels, rounded outwards, in an image `(H, W)`.
-
-    It is cut with a warning where it reaches up to `OVERHANG` over the edge; a ValueError refuses
-    other boxes that are not inside.
-    """
-    (x0, y0, x1, y1), (height, width) = box, size
-    cut = max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height))
-    over = max(abs(a - b) for a, b in zip(cut, (x0, y0, x1, y1), strict=True))
-    if 0 < over <= OVERHANG:
-        warnings.warn(
-            f"`box` reaches up to {OVERHANG:g} pixels over the edge of the image, and is cut there",
-            stacklevel=6,  # of `Predictor.predict`
-        )
-        x0, y0, x1, y1 = cut
-    check_box((x0, y0, x1, y1), size)
-    return math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)
-
-
-def check_click(click: Click, size: Size) -> None:
-    """Raise a ValueError if a click is outside an image of size `(H, W)`."""
-    height, width = size
-    if not (0 <= click.x < width and 0 <= click.y < height):
-        message = (
-            f"`click` must satisfy 0 <= x < {width} and 0 <= y < {height} for this image, got "
-            f"({click.x}, {click.y}); clicks are (x, y) = (column, row), counted from 0"
-        )
-        raise ValueError(message)
-
-
-def check_box(box: Sequence[float], size: Size) -> None:
-    """Raise a ValueError if a box is empty or not inside an image of size `(H, W)`."""
-    height, width = size
-    x0, y0, x1, y1 = box
-    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-        message = (
-            f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height} for this "
-            f"image, got {tuple(box)}; it is (x0, y0, x1, y1), half-open"
-        )
-        raise ValueError(message)

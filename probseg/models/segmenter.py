@@ -25,8 +25,16 @@ from probseg.heads import (
     PromptFusion,
 )
 from probseg.kinds import TaskName
-from probseg.models.encoded import Encoded, check_prompts, moved_prompts
-from probseg.models.network import Network, check_head, check_image, normalised, resized
+from probseg.models.network import (
+    Encoded,
+    Network,
+    check_head,
+    check_image,
+    check_prompts,
+    moved_prompts,
+    normalised,
+    resized,
+)
 from probseg.types import FeatureInfo, Prompts
 
 Place = Literal["stem", "head"]

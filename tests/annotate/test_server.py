@@ -772,6 +772,22 @@ def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, answerer, monkey
     client.sessions.close()
 
 
+def test_an_encoding_counts_once_in_memory(tmp_path, answerer):
+    client = begin(draw_photographs(tmp_path, 1), answerer)
+    client.http.post("/api/settings", json={"zoom": None})
+    client.click(64, 48)
+    before = client.sessions.answers.nbytes
+    client.click(70, 40)
+    photograph = client.sessions.photographs[0]
+    session = client.sessions.answers.session(
+        photograph, client.sessions.store.open_object(photograph.name)
+    )
+    assert client.sessions.answers.nbytes - before == session.answer.own_nbytes
+    held = session.photograph.nbytes + sum(session.answer.encoded.values())
+    assert client.sessions.answers.nbytes < 1.5 * held
+    client.sessions.close()
+
+
 def test_memory_is_bounded(tmp_path, answerer, monkeypatch):
     from probseg.annotate import answers
 

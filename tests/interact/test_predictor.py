@@ -1,4 +1,7 @@
+import pickle
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -137,6 +140,43 @@ def test_a_new_image_starts_again_whatever_its_layout(model, predictor):
     np.testing.assert_array_equal(
         predictor.predict(clicks).probability, other.predict(clicks).probability
     )
+
+
+def test_threads_wait_for_each_other_and_an_image_that_comes_between_is_refused(model, monkeypatch):
+    predictor, other = Predictor(model), Predictor(model)
+    busy, go = Event(), Event()
+
+    def hold(*_):
+        busy.set()
+        assert go.wait(60)
+
+    for one in (predictor, other):
+        one.set_image(photo())
+    hook = predictor.model.head.register_forward_pre_hook(hold)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(predictor.predict, CLICKS[:1])
+        assert busy.wait(60)
+        with pytest.raises(RuntimeError, match="for each thread"):
+            predictor.set_image(photo(seed=1))
+        second = pool.submit(predictor.predict, CLICKS[1:])
+        assert not wait([second], timeout=0.3).done
+        hook.remove()
+        go.set()
+        for answer, clicks in ((first, CLICKS[:1]), (second, CLICKS[1:])):
+            expected = other.predict(clicks).probability
+            np.testing.assert_array_equal(answer.result().probability, expected)
+        busy.clear(), go.clear()
+        monkeypatch.setattr("probseg.interact.predictor.as_photograph", hold)
+        pool.submit(predictor.set_image, photo(seed=1))
+        assert busy.wait(60)
+        asking = pool.submit(predictor.predict, CLICKS[:1])
+        assert not wait([asking], timeout=0.3).done
+        monkeypatch.setattr("probseg.interact.predictor.encode_image", lambda *_: other._image)
+        go.set()
+        with pytest.raises(RuntimeError, match="for each thread"):
+            asking.result()
+    copied = pickle.loads(pickle.dumps(other))
+    np.testing.assert_array_equal(copied.predict().probability, expected)
 
 
 def test_wrong_input_is_refused_and_changes_nothing(model, predictor):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseg.interact.batches import SegmenterModel
+from probseg.models.network import SegmenterModel
 from support.fakes import micro_model
 from support.network_cases import prompts
 from support.rows import each

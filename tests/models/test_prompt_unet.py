@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from probseg.heads import DecoderMaps, PromptPropagation, PromptUNet, PyramidDecoder
-from probseg.interact.batches import SegmenterModel
+from probseg.models.network import SegmenterModel
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
 from support.network_cases import assert_all_learn, maps_of, opened, prompts

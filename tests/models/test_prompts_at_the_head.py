@@ -10,7 +10,7 @@ from torch.nn import functional
 from probseg.backbones import PromptStem
 from probseg.heads import ConvHead, DecoderMaps, PromptFusion
 from probseg.models import Segmenter
-from probseg.models.encoded import moved_prompts
+from probseg.models.network import moved_prompts
 from probseg.types import FeatureInfo
 from support.fakes import Coarse, micro_model
 from support.micro import FUSION

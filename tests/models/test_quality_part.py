@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from probseg.interact import InteractionLoop, Predictor, begin
-from probseg.interact.batches import SegmenterModel
 from probseg.interact.mask import Mask
+from probseg.models.network import SegmenterModel
 from probseg.types import Click, Stroke
 from support.fakes import micro_model
 from support.network_cases import prompts

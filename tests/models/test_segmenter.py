@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from probseg.clicks import ClickMaps
 from probseg.heads import ConvHead, Head
-from probseg.interact.batches import SegmenterModel
 from probseg.models import Segmenter, build, override, read_preset
-from probseg.models.encoded import moved_prompts
+from probseg.models.network import SegmenterModel, moved_prompts
 from probseg.types import Prompts
 from support.fakes import Coarse, micro_model
 from support.micro import FUSION

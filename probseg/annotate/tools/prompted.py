@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from probseg.geometry import OVERHANG
 from probseg.interact.loop import InteractionState
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import as_photograph
 from probseg.interact.session import Answer, answer_steps, build_loop, encode_image, prepared
-from probseg.interact.steps import OVERHANG
 from probseg.types import BoxStep, Click, Step
 from probseg.zoo import create_interactive
 

@@ -135,21 +135,6 @@ def test_rounding_leads_no_click_out_of_the_values(samples, pixels):
     assert keep_clicks(answer, [Click(pixels - 1, pixels - 1)]).full()[-1, -1] > 0.5
 
 
-def test_the_kept_answer_is_the_next_previous_mask():
-    given_masks = []
-
-    @OneStep
-    def remembers(image, prompts):
-        given_masks.append(prompts.previous.clone())
-        return torch.full((1, 1, *image.shape[2:]), -3.0)
-
-    loop = InteractionLoop(remembers, previous_mask=True, keep_clicks=True)
-    (first,) = loop.step([begin(image_tensor(IMAGE))], [Click(70, 50)])
-    loop.step([first], [Click(10, 10, positive=False)])
-    np.testing.assert_array_equal(given_masks[1][0, 0], first.probability)
-    assert given_masks[1][0, 0, 50, 70] > 0.5
-
-
 def test_the_predictor_keeps_clicks_and_undoes_them():
     torch.manual_seed(0)
     predictor, answers = Predictor(micro_model("micro_csa")), []

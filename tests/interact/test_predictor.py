@@ -10,16 +10,12 @@ from torch import nn
 
 from probseg import interact
 from probseg.attention import Adaptation
-from probseg.backbones import Backbone
 from probseg.errors import UnknownNameError
 from probseg.evaluation import PROTOCOLS, draw_crop
 from probseg.geometry import padded_crop
-from probseg.heads import ConvHead, FPNDecoder
 from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
-from probseg.models import Segmenter
-from probseg.models.segmenter import Logits
-from probseg.types import Click, FeatureInfo, Sample
+from probseg.types import Click, Sample
 from support.fakes import draw_scene, micro_model
 from support.refusals import refused
 from support.rows import each
@@ -79,15 +75,6 @@ def test_clicks_one_by_one_equal_all_at_once(model):
     together = other.predict(CLICKS, box=BOX)
     np.testing.assert_array_equal(last.probability, together.probability)
     assert predictor.clicks == other.clicks == tuple(CLICKS)
-
-
-def test_undo_is_as_if_never_clicked(predictor):
-    before = predictor.predict(CLICKS[:2], box=BOX)
-    changed = predictor.predict(CLICKS[2:])
-    assert not np.array_equal(before.probability, changed.probability)
-    undone = predictor.undo()
-    np.testing.assert_array_equal(undone.probability, before.probability)
-    assert predictor.clicks == tuple(CLICKS[:2])
 
 
 def test_undo_takes_back_clicks_and_boxes_and_redo_brings_them_back(predictor):
@@ -383,58 +370,3 @@ def test_a_new_crop_is_paid_for_again(counted):
     predictor.reset()  # and the encoding of the whole image
     predictor.predict([Click(100, 25)])
     assert len(seen) == 3
-
-
-class Answers(Segmenter):
-    """Says that a disk around the last positive click is the object."""
-
-    def grid_logits(self, image, decoder_maps, prompts):
-        height, width = image.shape[-2:]
-        x, y = prompts.points[0][prompts.labels[0] == 1][-1]
-        rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-        distance = ((columns - x) ** 2 + (rows - y) ** 2).sqrt()
-        disk = 0.06 * width + len(prompts.labels[0]) - distance
-        return Logits(disk[None, None], None, None)
-
-
-@pytest.fixture
-def zooming():
-    model = Answers(TinyBackbone(), FPNDecoder, ConvHead, previous_mask=True)
-    predictor = Predictor(model, zoom="fixed")
-    predictor.set_image(photo(500, 700))
-    return predictor
-
-
-class TinyBackbone(Backbone):
-    features = FeatureInfo((4,), (4,))
-    mean = std = (0.5, 0.5, 0.5)
-
-    def __init__(self):
-        super().__init__()
-        self.reduce = torch.nn.Conv2d(3, 4, 4, stride=4)
-
-    def forward(self, x):
-        return [self.reduce(x)]
-
-
-def test_zooms_in_from_the_second_click_on_as_the_protocol_does(zooming):
-    clicks = [Click(300, 200), Click(320, 210), Click(500, 300, positive=False)]
-    loop = InteractionLoop(zooming.model, zoom=ZOOMS["fixed"], previous_mask=True, keep_clicks=True)
-    state = begin(image_tensor(photo(500, 700)))
-    windows = []
-    for click in clicks:
-        (state,) = loop.step([state], [click])
-        np.testing.assert_array_equal(zooming.predict([click]).probability, state.probability)
-        windows.append(state.window)
-    assert windows[0] is None
-    assert windows[1] is not None
-
-
-def test_undo_with_a_zoom_is_as_if_never_clicked(zooming):
-    zooming.predict([Click(300, 200)])
-    before = zooming.predict([Click(320, 210)])
-    changed = zooming.predict([Click(650, 450)])
-    assert not np.array_equal(before.probability, changed.probability)
-    np.testing.assert_array_equal(zooming.undo().probability, before.probability)
-    again = zooming.predict([Click(650, 450)])
-    np.testing.assert_array_equal(again.probability, changed.probability)

@@ -115,10 +115,11 @@ def on_the_way_of_a_click(name: str = "lite2_unet_prop") -> dict[str, set[str]]:
     from probseg.clicks import IteratedClicks
     from probseg.data.datamodule import TrainBatch
     from probseg.tasks import InteractiveSegmentation
+    from probseg.zoo import create_interactive
 
     files = {}
     predictor = probseg.Predictor.from_pretrained(name)
-    task = InteractiveSegmentation(probseg.create_model(name), curriculum=IteratedClicks())
+    task = InteractiveSegmentation(create_interactive(name), curriculum=IteratedClicks())
     task.log = lambda *_, **__: None  # type: ignore[method-assign]
     images, masks = torch.zeros(2, 3, 64, 64, dtype=torch.uint8), torch.zeros(2, 64, 64)
     masks[:, 16:48, 20:50] = 1

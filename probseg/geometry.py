@@ -224,13 +224,14 @@ def object_box(answer: Map, threshold: float) -> Box | None:
     above = answer.array() > threshold
     if not above.any():
         return None
-    box, ends = answer.box, []
-    for axis in (0, 1):
-        lines, pixels = above.any(axis=axis), box[axis + 2] - box[axis] - 1
-        for sample in np.flatnonzero(lines)[[0, -1]].tolist():
-            ends.append(box[axis] + round(sample * pixels / max(1, len(lines) - 1)))
-    left, right, top, bottom = ends
-    return left, top, right + 1, bottom + 1
+    box, shape = answer.box, answer.shape
+
+    def pixel(sample: int, axis: int) -> int:
+        length = box[axis + 2] - box[axis]
+        return box[axis] + round(sample * (length - 1) / max(1, shape[1 - axis] - 1))
+
+    left, top, right, bottom = mask_box(above)
+    return pixel(left, 0), pixel(top, 1), pixel(right - 1, 0) + 1, pixel(bottom - 1, 1) + 1
 
 
 def fitted_box(box: Sequence[float], size: Size) -> Box:
@@ -444,7 +445,8 @@ def places_of_box(box: Box | None, view: View, *, shifted: bool = False) -> Arra
     if box is None:
         return np.full((2, 2), np.nan)
     end = np.array([[0], [0 if shifted else 1]])  # behind its last pixel
-    return places(np.array(box).reshape(2, 2) - end, view, shifted=shifted) + end
+    corners: Array = places(np.array(box).reshape(2, 2) - end, view, shifted=shifted) + end
+    return corners
 
 
 def view_samples(answer: Map, view: View) -> tuple[Array, Array]:

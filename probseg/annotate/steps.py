@@ -105,7 +105,7 @@ def check_truth(sent: Mapping[str, Any], name: str, otherwise: bool) -> bool:
     return value
 
 
-def as_step(stored: StoredStep) -> Step:
+def as_step(stored: Mapping[str, Any]) -> Step:
     """Return a stored step as models are asked; clicks are on the pixels that they lie in."""
     step = parse_step(stored)
     if isinstance(step, Click):

@@ -110,15 +110,15 @@ def as_coco(*images):
 @each(
     ("name", "text"),
     [
-        ("p.csv", "image,x,y\nsub/a.jpg,3,4\n./sub//a.jpg,5,6\nsub/./a.jpg,7,8\n"),
-        ("p.json", '{"./sub/a.jpg": [{"clicks": [[3, 4], [5, 6], [7, 8]]}]}'),
+        ("p.csv", "image,x,y,positive\nsub/a.jpg,3,4,\n./sub//a.jpg,5,6,0\nsub/./a.jpg,7,8,1\n"),
+        ("p.json", '{"./sub/a.jpg": [{"clicks": [[3, 4], [5, 6, false], [7, 8, true]]}]}'),
         ("p.json", as_coco({**IMAGE, "file_name": "./sub//a.jpg"})),
     ],
 )
 def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     (image,) = read_prompts(tmp_path / name).images
-    clicks = Click(3, 4), Click(5, 6), Click(7, 8)
+    clicks = Click(3, 4), Click(5, 6, positive=False), Click(7, 8)
     assert image.file == "sub/a.jpg"
     (one,) = image.objects
     assert one.steps in (clicks, (BoxStep((1, 2, 4, 6)),))

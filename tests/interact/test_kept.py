@@ -1,5 +1,6 @@
 """Clicked pixels get the label of their click, and nothing else changes more than it must."""
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -10,8 +11,9 @@ from skimage.data import coffee
 
 from probseg.evaluation import PROTOCOLS, run_object
 from probseg.geometry import LENGTH, MARGIN, View, conditioned
-from probseg.interact import InteractionLoop, OneStep, Predictor, begin, image_tensor
+from probseg.interact import ZOOMS, InteractionLoop, OneStep, Predictor, begin, image_tensor
 from probseg.interact.mask import ProbabilityMap, keep_clicks
+from probseg.interact.photograph import as_photograph
 from probseg.interact.session import build_loop
 from probseg.metrics.masks import click_compliance
 from probseg.types import Click
@@ -129,7 +131,19 @@ def test_clicks_hold_between_the_values_of_a_large_photograph(x, y, positive):
     assert (part.item() > 0.5) == (changed.full()[y, x] > 0.5) == positive
 
 
-@each(("samples", "pixels"), [(7, 29), (7, 116), (1000, 2400)])
+@each(("samples", "pixels"), [(8, 26), (8, 42), (577, 1054)])
+def test_clicks_hold_after_a_second_look_at_a_large_photograph():
+    """Whose answers have fewer values than pixels, which are interpolated once more."""
+    image = cv2.resize(IMAGE, (2600, 1733), interpolation=cv2.INTER_CUBIC)
+    loop = InteractionLoop(dark, zoom=ZOOMS["look"], previous_mask=True, keep_clicks=True)
+    places = np.random.default_rng(0).integers(0, 1700, (8, 2)).tolist()
+    clicks = [Click(x, y, positive=n % 3 == 0) for n, (x, y) in enumerate(places)]
+    state = begin(as_photograph(image))
+    for count, click in enumerate(clicks, 1):
+        (state,) = loop.step([state], [click])
+        assert click_compliance(state.probability > 0.5, clicks[:count]) == 1
+
+
 def test_rounding_leads_no_click_out_of_the_values(samples, pixels):
     answer = ProbabilityMap(torch.zeros(samples, samples), (0, 0, pixels, pixels), (pixels, pixels))
     assert keep_clicks(answer, [Click(pixels - 1, pixels - 1)]).full()[-1, -1] > 0.5

@@ -131,7 +131,6 @@ def test_clicks_hold_between_the_values_of_a_large_photograph(x, y, positive):
     assert (part.item() > 0.5) == (changed.full()[y, x] > 0.5) == positive
 
 
-@each(("samples", "pixels"), [(8, 26), (8, 42), (577, 1054)])
 def test_clicks_hold_after_a_second_look_at_a_large_photograph():
     """Whose answers have fewer values than pixels, which are interpolated once more."""
     image = cv2.resize(IMAGE, (2600, 1733), interpolation=cv2.INTER_CUBIC)
@@ -144,6 +143,7 @@ def test_clicks_hold_after_a_second_look_at_a_large_photograph():
         assert click_compliance(state.probability > 0.5, clicks[:count]) == 1
 
 
+@each(("samples", "pixels"), [(8, 26), (8, 42), (577, 1054)])
 def test_rounding_leads_no_click_out_of_the_values(samples, pixels):
     answer = ProbabilityMap(torch.zeros(samples, samples), (0, 0, pixels, pixels), (pixels, pixels))
     assert keep_clicks(answer, [Click(pixels - 1, pixels - 1)]).full()[-1, -1] > 0.5

@@ -27,9 +27,9 @@ import torch
 from measure import RESULTS, Row, append_row, interleave, provenance
 
 import probseg
-from probseg.clicks.boxes import mask_box
 from probseg.data import GrabCut
 from probseg.export import Runner, export_model
+from probseg.geometry import mask_box
 from probseg.lab.gauges import Call
 from probseg.metrics import iou
 from probseg.models import Encoded

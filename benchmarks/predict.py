@@ -32,7 +32,7 @@ from measure import Row, interleave, provenance
 
 import probseg
 from probseg.cli import main as probseg_command
-from probseg.clicks.boxes import mask_box
+from probseg.geometry import mask_box
 from probseg.lab.gauges import timed_with_peak
 
 

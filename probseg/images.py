@@ -164,16 +164,11 @@ def image_size(path: Path) -> tuple[int, int]:
     It is the size of what `read_image`, `read_labels` and the other readers return.
     """
     with opened(path, path) as picture:
-        return _upright_size(picture)
-
-
-def _upright_size(picture: Image.Image) -> tuple[int, int]:
-    """Return `(H, W)` of an image that is not decoded yet, after its EXIF rotation."""
-    turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
-    width, height = picture.size
-    if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
-        width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
-    return (width, height) if turned else (height, width)
+        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+        width, height = picture.size
+        if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
+            width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
+        return (width, height) if turned else (height, width)
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
@@ -185,20 +180,6 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """
     with opened(path, path) as picture:
         return rgb_pixels(picture, str(path))
-
-
-def read_reduced(path: Path, longest: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
-    """Read an image file as `read_image`, perhaps reduced; return `(H, W)` of the image, too.
-
-    Of a JPEG, a half, a quarter or an eighth of the sides is decoded, which is faster; the longer
-    side of the result has at least `longest` pixels, if the image has as many.
-    """
-    with opened(path, path) as picture:
-        size = _upright_size(picture)
-        factor = longest / max(size)
-        if factor < 1:
-            picture.draft(None, tuple(math.ceil(factor * side) for side in picture.size))  # type: ignore[arg-type]
-        return rgb_pixels(picture, str(path)), size
 
 
 def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:

@@ -6,6 +6,7 @@ are pixel centres. Boxes are `(x0, y0, x1, y1)`, half-open: `x1` and `y1` are ou
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,6 +40,65 @@ class Click(NamedTuple):
     x: float
     y: float
     positive: bool = True
+
+
+class BoxStep(NamedTuple):
+    """A box around the object, in place of an earlier one.
+
+    Args:
+        box: `(x0, y0, x1, y1)`, half-open; answered as whole pixels, rounded outwards.
+    """
+
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class MaskStep:
+    """A mask to begin with; earlier steps no longer count.
+
+    Args:
+        probability: Of the object, float32 in [0, 1], shape `(H, W)`; the attribute is read-only.
+    """
+
+    probability: npt.NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probability", read_only(self.probability))
+
+
+class Stroke(NamedTuple):
+    """A stroke of a round brush, whose pixels keep their label whatever the model answers.
+
+    Args:
+        points: Corners `(x, y)` of the stroke, continuous: (0, 0) is the upper left corner of the
+            first pixel. They may lie outside of the image.
+        radius: Of the brush, in pixels.
+        positive: True on the object, False on the background.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    radius: float
+    positive: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """Pixels that keep their label whatever the model answers, like those of a stroke.
+
+    Args:
+        pixels: bool, shape `(H, W)`; the attribute is read-only.
+        positive: True on the object, False on the background.
+    """
+
+    pixels: npt.NDArray[np.bool_]
+    positive: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pixels", read_only(self.pixels))
+
+
+Step = Click | BoxStep | MaskStep | Stroke | Patch
+"""What an annotator did: the one form in which page, files, command line and tools hand it on."""
 
 
 class Prompts(NamedTuple):

@@ -17,7 +17,16 @@ TRUNK = ["zoo", "interact", "data", "evaluation", "reports", "tasks", "callbacks
 FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
-        *{"seeds", "terminal", "texts", "descriptions", "drawing", "kinds", "deprecation"},
+        *{
+            "seeds",
+            "terminal",
+            "texts",
+            "descriptions",
+            "drawing",
+            "kinds",
+            "geometry",
+            "deprecation",
+        },
         *{"lightning_internals", "quick_imports", "page", "weight_files"},
     },
     {"ops"},

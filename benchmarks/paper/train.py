@@ -18,7 +18,7 @@ from probseg.clicks.iterated import IteratedClicks
 from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
 from probseg.losses import NormalizedFocalLoss, SoftIoULoss, WeightedSum
 from probseg.models import Segmenter, override, read_preset
-from probseg.models.encoded import Encoded
+from probseg.models.network import Encoded
 from probseg.seeds import BATCH, mixed
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import warm_start

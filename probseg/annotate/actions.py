@@ -17,7 +17,6 @@ from probseg.annotate.database import LONGEST_LABEL, MOST_LABELS, is_label
 from probseg.annotate.files import finished
 from probseg.annotate.photographs import Photograph, stored_labels
 from probseg.annotate.steps import (
-    CHECKS,
     RequestError,
     StoredStep,
     as_step,
@@ -30,7 +29,8 @@ from probseg.annotate.store import MissingError, State, StoredObject
 from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.interact.session import Answer
-from probseg.interact.steps import Patch, Stroke, fill_holes, islands, remove_islands, snapped
+from probseg.interact.steps import fill_holes, islands, remove_islands, snapped
+from probseg.types import Patch, Stroke
 
 if TYPE_CHECKING:
     from probseg.annotate.sessions import Sessions
@@ -321,7 +321,7 @@ class Change:
 
 
 ACTIONS: dict[str, Callable[[Change], bool]] = {
-    **dict.fromkeys(CHECKS, Change.add_step),
+    **dict.fromkeys(("click", "box", "brush"), Change.add_step),
     "fill_holes": Change.edit,
     "remove_islands": Change.edit,
     "reshape": Change.reshape,

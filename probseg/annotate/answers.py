@@ -24,11 +24,10 @@ from probseg.attention import Adaptation
 from probseg.attention.adaptation import UPDATES
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import DataError
-from probseg.interact.loop import InteractionLoop
+from probseg.geometry import RECOMMENDED_ZOOM
+from probseg.interact.loop import InteractionLoop, InteractionState
 from probseg.interact.photograph import as_photograph
 from probseg.interact.session import Answer, Session, build_loop, encode_image, prepared
-from probseg.interact.states import InteractionState
-from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.paths import is_path
 from probseg.zoo import create_interactive, list_models
 
@@ -144,7 +143,6 @@ class _Opened:
     """A photograph in memory."""
 
     image: InteractionState  # without prompts
-    image_nbytes: int  # bytes of it and its encoding
     # All finished objects, bool, shape `(H, W)`; None if not known
     finished: npt.NDArray[np.bool_] | None = None
     number: int | None = None  # of the object of the session; None for one that is not stored
@@ -155,7 +153,8 @@ class _Opened:
     def nbytes(self) -> int:
         """Bytes that it holds."""
         finished = 0 if self.finished is None else self.finished.nbytes
-        return self.image_nbytes + finished + (0 if self.session is None else self.session.nbytes)
+        answers = Answer(self.image) if self.session is None else self.session  # with the image's
+        return self.image.photograph.nbytes + finished + answers.nbytes
 
 
 class Answers:
@@ -184,7 +183,7 @@ class Answers:
         if opened is None:
             image = read_readable(photograph) if image is None else image
             state = self._answerer.begin(image)
-            opened = _Opened(state, state.photograph.nbytes + Answer(state).nbytes)
+            opened = _Opened(state)
             self._opened[photograph.id] = opened
             self._bound_memory(photograph)
         self._opened.move_to_end(photograph.id)
@@ -202,7 +201,7 @@ class Answers:
         if opened.session is None or not same:
             opened.number, opened.steps, opened.session = number, steps, None
             size = opened.image.photograph.size
-            memory = max(0, MEMORY - opened.nbytes - math.prod(size))
+            memory = max(0, MEMORY - opened.image.photograph.nbytes - math.prod(size))
             masks = _stored_masks(photograph, current)
             try:
                 for step in steps:

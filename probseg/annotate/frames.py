@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 
 from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Overview, StoredObject, StoredPhotograph
-from probseg.clicks.boxes import mask_box
+from probseg.geometry import mask_box
 
 Window = tuple[int, int, int, int]
 """Part of an image as `(x, y, width, height)` in pixels."""

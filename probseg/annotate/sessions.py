@@ -35,10 +35,11 @@ from probseg.annotate.photographs import (
     small_map,
     stored_labels,
 )
-from probseg.annotate.steps import MAX_RADIUS, RequestError, as_step, check_step, next_click
+from probseg.annotate.steps import RequestError, as_step, check_step, next_click
 from probseg.annotate.store import MissingError, Store
 from probseg.errors import DataError, UsageError
 from probseg.formats import polygons
+from probseg.formats.prompts import MAX_RADIUS
 from probseg.interact.session import Session
 
 MANY_OBJECTS = 40

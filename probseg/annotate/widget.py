@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import traitlets
 from PIL import Image
 
 from probseg.annotate.frames import bounding_window, pack
+from probseg.annotate.steps import as_step
 from probseg.interact.mask import Mask
 from probseg.interact.predictor import Predictor
 from probseg.models import Segmenter
@@ -101,7 +101,7 @@ class Clicker(anywidget.AnyWidget):
             case "mask" if action.get("object") is not None:
                 maps = self.masks[action["object"]]
             case "preview":
-                answer = self._predictor.session.preview(_click(action))
+                answer = self._predictor.session.preview(as_step({**action, "type": "click"}))
                 maps = None if answer.mask is None else answer.mask.binary
             case "uncertainty" if self.mask is not None:
                 maps = np.round(255 * self.mask.uncertainty).astype(np.uint8)
@@ -115,11 +115,8 @@ class Clicker(anywidget.AnyWidget):
     def _change(self, kind: str, action: Mapping[str, Any]) -> None:
         predictor = self._predictor
         match kind:
-            case "click":
-                predictor.predict([_click(action)])
-            case "box":
-                x0, y0, x1, y1 = action["box"]
-                predictor.predict(box=(x0, y0, x1, y1))
+            case "click" | "box":
+                predictor.session.add(as_step(action))
             case "undo" if predictor.session.steps:
                 predictor.undo()
             case "redo" if predictor.session.undone:
@@ -158,8 +155,3 @@ class Clicker(anywidget.AnyWidget):
             "current": marked if session.steps else None,
             "objects": objects,
         }
-
-
-def _click(action: Mapping[str, Any]) -> Click:
-    """Return the click on the pixel that a place lies in."""
-    return Click(math.floor(action["x"]), math.floor(action["y"]), action["positive"])

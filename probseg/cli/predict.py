@@ -10,8 +10,9 @@ from probseg.cli.arguments import Parser, add_device, check_writable, positive
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 from probseg.formats import COCO, FORMATS, MASKS
+from probseg.formats.prompts import parse_step
 from probseg.images import read_image
-from probseg.types import Click
+from probseg.types import Step
 
 EXAMPLES = """\
 examples:
@@ -150,25 +151,23 @@ def _check_folder(options: argparse.Namespace) -> None:
     check_writable("--output", options.output)
 
 
-def _click(text: str) -> Click:
-    words = text.split(",")
+def _click(text: str) -> Step:
+    x, y, sign = [*text.split(","), "+"][:3]
     try:
-        x, y = float(words[0]), float(words[1])
-    except (ValueError, IndexError):
-        words = []
-    if len(words) not in (2, 3) or words[2:] not in ([], ["+"], ["-"]):
+        if sign not in ("+", "-") or text.count(",") > 2:
+            raise ValueError(sign)
+        return parse_step({"type": "click", "x": float(x), "y": float(y), "positive": sign != "-"})
+    except ValueError as error:
         msg = f"must be X,Y or X,Y,- in pixels, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return Click(x, y, positive=words[2:] != ["-"])
+        raise argparse.ArgumentTypeError(msg) from error
 
 
-def _box(text: str) -> tuple[float, float, float, float]:
+def _box(text: str) -> Step:
     try:
-        x0, y0, x1, y1 = map(float, text.split(","))
+        return parse_step({"type": "box", "box": [float(number) for number in text.split(",")]})
     except ValueError as error:
         msg = f"must be X0,Y0,X1,Y1 in pixels, got {text!r}"
         raise argparse.ArgumentTypeError(msg) from error
-    return x0, y0, x1, y1
 
 
 def _formats(text: str) -> list[str]:

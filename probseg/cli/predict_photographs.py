@@ -8,6 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 
 import lightning as L
@@ -16,14 +17,17 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
+from probseg import __version__
 from probseg.callbacks.predictions import ANNOTATIONS, PredictionWriter, picture, write_picture
 from probseg.cli.faults import interruption, silence_notices
 from probseg.data.layout import preview, unread_folders
 from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
 from probseg.errors import UsageError
+from probseg.evaluation.protocols import PROTOCOLS
 from probseg.formats import COCO, MASKS, OVERLAYS, png, run_lengths
 from probseg.formats.colours import distinct_colours
 from probseg.formats.mask_names import photograph_files, refuse_name
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.interact.photograph import as_photograph
 from probseg.kinds import TASKS, find
 from probseg.models import Network, task_of
@@ -56,7 +60,8 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     if not semantic and not options.clicks and options.box is None:
         msg = f"{options.images}: nothing to go by; give at least one --click or a --box"
         raise UsageError(msg)
-    prompted = PromptedObject("1", 1, tuple(options.clicks), options.box)
+    box = [] if options.box is None else [options.box]
+    prompted = PromptedObject("1", 1, (*options.clicks, *box))
     if not semantic:
         try:
             prompted_state(as_photograph(pixels), prompted)
@@ -247,5 +252,6 @@ def _digest(image: PromptedImage, path: Path, weights: str, formats: Sequence[st
     """Return a checksum of all that the files of a photograph depend on."""
     stat = path.stat() if path.is_file() else None
     state = None if stat is None else [stat.st_size, stat.st_mtime_ns]
-    subject = json.dumps([image, state, weights, sorted(formats)])
+    rules = [__version__, PROTOCOLS["probseg"].version, asdict(ZOOMS[RECOMMENDED_ZOOM])]
+    subject = json.dumps([image, state, weights, sorted(formats), rules])
     return hashlib.sha256(subject.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Boxes of objects: of a mask, hand-drawn, with a margin; and scribbles as clicks.
+"""Boxes as they are drawn by hand, and scribbles as clicks.
 
 All boxes are `(x0, y0, x1, y1)` in whole pixels, half-open, and every `size` is `(height, width)`.
 """
@@ -10,22 +10,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from probseg.geometry import Box
 from probseg.types import IGNORE, Click
-
-Box = tuple[int, int, int, int]
-
-CROP_PADDING, MIN_PADDING = 0.2, 16
-"""Margin around a box: share of its longer side, least pixels (Gabbur et al. 2021, App. C.3)."""
-
-
-def mask_box(mask: npt.NDArray[np.uint8 | np.bool_]) -> Box:
-    """Return the smallest box that holds the object of a mask `(H, W)`: its pixels of value 1."""
-    inside = mask == 1
-    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
-    if rows.size == 0:
-        message = "`mask` must have at least one pixel of value 1 (object), got none"
-        raise ValueError(message)
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 def jitter_box(
@@ -46,29 +32,6 @@ def jitter_box(
     moved = np.array(box) + generator.integers(-most, most, endpoint=True)
     clipped = np.clip(moved, 0, [width, height, width, height])
     return int(clipped[0]), int(clipped[1]), int(clipped[2]), int(clipped[3])
-
-
-def padded_crop(
-    box: Box,
-    size: tuple[int, int],
-    *,
-    padding: float = CROP_PADDING,
-    min_padding: int = MIN_PADDING,
-) -> Box:
-    """Return the part of the image around a box: the box and a margin, clipped to the image.
-
-    The margin is a share of the longer side of the box, rounded up, and at least `min_padding`
-    pixels.
-    """
-    x0, y0, x1, y1 = box
-    height, width = size
-    margin = max(min_padding, math.ceil(padding * max(x1 - x0, y1 - y0)))
-    return (
-        max(0, x0 - margin),
-        max(0, y0 - margin),
-        min(width, x1 + margin),
-        min(height, y1 + margin),
-    )
 
 
 def scribble_clicks(strokes: npt.NDArray[np.uint8], spacing: float) -> tuple[Click, ...]:

@@ -1,7 +1,7 @@
 """Second looks in training: a window around the last click, at the crop's own resolution.
 
 At test time a second look answers a window of half the side around each click, with the answer so
-far as its previous mask (`probseg.interact.zoom`). A training crop is shown at half its size first,
+far as its previous mask (`probseg.geometry`). A training crop is shown at half its size first,
 as the whole object, and the window is cut out of the crop itself.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -12,8 +11,9 @@ from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats.coco import crowds_left_out, is_crowd, size_of, text, whole
 from probseg.formats.mask_names import refuse_name
+from probseg.formats.prompts import parse_number, parse_step
 from probseg.texts import open_text, read_json
-from probseg.types import Click
+from probseg.types import BoxStep, Click, Step
 
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
 """Columns of a CSV file of prompts."""
@@ -32,8 +32,7 @@ class PromptedObject(NamedTuple):
 
     key: str  # identifies it in its photograph; in COCO JSON the id of the annotation
     category: int  # id of its class
-    clicks: tuple[Click, ...]  # in pixels of the photograph
-    box: tuple[float, float, float, float] | None  # `(x0, y0, x1, y1)`, half-open, or None
+    steps: tuple[Step, ...]  # clicks and perhaps a box, in pixels of the photograph
 
 
 class PromptedImage(NamedTuple):
@@ -94,7 +93,7 @@ def read_prompts(path: Path) -> PromptFile:
 
 def _read_csv(path: Path) -> PromptFile:
     clicks: dict[tuple[str, str], list[Click]] = {}
-    boxes: dict[tuple[str, str], tuple[float, float, float, float]] = {}
+    boxes: dict[tuple[str, str], BoxStep] = {}
     labels: dict[tuple[str, str], set[str]] = {}
     with open_text(path, PROMPTS) as file:
         table = csv.DictReader(file, skipinitialspace=True, strict=True)
@@ -140,15 +139,16 @@ def _read_csv(path: Path) -> PromptFile:
                     if key in boxes:
                         msg = "a second box for the same object"
                         raise ValueError(msg)
-                    boxes[key] = _box([_cell(text, name) for name, text in corners.items()])
+                    x0, y0, x1, y1 = (_cell(text, name) for name, text in corners.items())
+                    boxes[key] = BoxStep((x0, y0, x1, y1))
             except (ValueError, KeyError, TypeError) as error:
                 msg = f"line {line}: {error}"
                 raise ValueError(msg) from error
     images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
     for key, points in clicks.items():
-        category, box = categories.number(*labels[key]), boxes.get(key)
-        prompted = PromptedObject(key[1], category, tuple(points), box)
+        box = [boxes[key]] if key in boxes else []
+        prompted = _object(*key, categories.number(*labels[key]), [*points, *box])
         images.setdefault(key[0], []).append(prompted)
     return _prompt_file(images, categories)
 
@@ -174,10 +174,11 @@ def _read_json(path: Path) -> PromptFile:
             if unknown := sorted(entry.keys() - {"box", "clicks", "label"}):
                 msg = f"{file}, object {number}: unknown keys {unknown}"
                 raise ValueError(msg)
-            clicks = tuple(_click(click) for click in entry.get("clicks", ()))
-            box = _box(entry["box"]) if entry.get("box") is not None else None
+            steps = [_click(click) for click in entry.get("clicks", ())]
+            if entry.get("box") is not None:
+                steps.append(parse_step({"type": "box", "box": entry["box"]}))
             category = categories.number(str(entry.get("label") or UNNAMED))
-            objects.append(PromptedObject(str(number), category, clicks, box))
+            objects.append(_object(file, str(number), category, steps))
         images[file] = objects
     return _prompt_file(images, categories)
 
@@ -221,12 +222,12 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             raise ValueError(msg)
         try:
             x, y, width, height = map(float, entry["bbox"])
-            box = _box([x, y, x + width, y + height])
+            box = parse_step({"type": "box", "box": [x, y, x + width, y + height]})
         except (TypeError, ValueError) as error:
             bbox = entry["bbox"]
             msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
             raise ValueError(msg) from error
-        objects[image].append(PromptedObject(str(key), kind, (), box))
+        objects[image].append(PromptedObject(str(key), kind, (box,)))
     files = {key: _file(text(entry, "file_name")) for key, entry in images.items()}
     prompted = tuple(
         PromptedImage(files[key], tuple(objects[key]), key, size_of(entry))
@@ -266,36 +267,24 @@ def _file(name: str) -> str:
     return "" if not name else PurePosixPath(name).as_posix()
 
 
-def _click(values: Any) -> Click:  # noqa: ANN401 (whatever the file holds)
+def _object(file: str, key: str, category: int, steps: list[Step]) -> PromptedObject:
+    if not steps:
+        msg = f"{file}: the object {key} has neither a box nor a click"
+        raise ValueError(msg)
+    return PromptedObject(key, category, tuple(steps))
+
+
+def _click(values: object) -> Step:
     if not isinstance(values, list) or len(values) not in (2, 3):
         msg = f"a click must be [x, y] or [x, y, positive], got {values}"
         raise ValueError(msg)
-    positive = values[2] if len(values) == 3 else True
-    if not isinstance(positive, bool):
-        msg = f"the third value of a click must be true or false, got {positive!r}"
-        raise ValueError(msg)
-    return Click(_number(values[0]), _number(values[1]), positive)
-
-
-def _box(values: Any) -> tuple[float, float, float, float]:  # noqa: ANN401
-    if not isinstance(values, list) or len(values) != 4:
-        msg = f"a box must be [x0, y0, x1, y1], got {values}"
-        raise ValueError(msg)
-    x0, y0, x1, y1 = map(_number, values)
-    return x0, y0, x1, y1
+    return parse_step({"type": "click", **dict(zip(("x", "y", "positive"), values, strict=False))})
 
 
 def _cell(text: str, column: str) -> float:
     """Return the number in a cell of a table."""
     try:
-        return _number(float(text))
+        return parse_number(float(text), column)
     except ValueError as error:
         msg = f"`{column}` must be a finite number such as 12.5, with a point, got {text!r}"
         raise ValueError(msg) from error
-
-
-def _number(value: Any) -> float:  # noqa: ANN401
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        msg = f"coordinates must be finite numbers, got {value!r}"
-        raise ValueError(msg)
-    return float(value)

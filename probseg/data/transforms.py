@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.clicks.boxes import mask_box, padded_crop
 from probseg.errors import DataError
+from probseg.geometry import mask_box, padded_crop
 from probseg.types import IGNORE, Sample
 
 # Without this, importing albumentations asks a server for its latest version.

@@ -11,9 +11,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from probseg.clicks import CLICK_RULES, HUMAN, Mistakes
-from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING, Box, jitter_box, mask_box, padded_crop
+from probseg.clicks.boxes import jitter_box
 from probseg.errors import DataError, UnknownNameError
-from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
+from probseg.geometry import (
+    CROP_PADDING,
+    MIN_PADDING,
+    RECOMMENDED_ZOOM,
+    ZOOMS,
+    Box,
+    mask_box,
+    padded_crop,
+)
 from probseg.types import Sample
 
 Beginning = Literal["click", "box", "scribbles", "initial_mask"]
@@ -71,7 +79,7 @@ class Protocol:
             on its errors.
         previous_mask: Whether the model gets its last answer with the prompts; a `Segmenter` that
             was built for it is in any case.
-        zoom: Name in `probseg.interact.zoom.ZOOMS`: the model then gets a window from the second
+        zoom: Name in `probseg.geometry.ZOOMS`: the model then gets a window from the second
             click on; None for no zoom.
         flip: Whether to average the logits with the logits of the mirrored image.
         keep_clicks: Whether clicked pixels get the label of their click in every answer, as in the

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.clicks.annotators import BoolMap
-from probseg.clicks.boxes import Box
 from probseg.errors import DataError
 from probseg.evaluation.scores import SCORES
+from probseg.geometry import Box
 from probseg.texts import encoding_of, from_cell, write_rows
 from probseg.types import Click, Sample
 

@@ -23,10 +23,10 @@ from probseg.evaluation.records import (
 )
 from probseg.evaluation.scorer import MaskScorer
 from probseg.evaluation.scores import SCORES
+from probseg.geometry import ZOOMS
 from probseg.interact import InteractionLoop, Model
+from probseg.interact.loop import InteractionState, begin
 from probseg.interact.photograph import image_tensor
-from probseg.interact.states import InteractionState, begin
-from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click, Sample
 

@@ -15,14 +15,12 @@ from typing import Any
 import torch
 
 import probseg
-from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING
+from probseg import geometry
 from probseg.errors import UnknownNameError, UsageError
 from probseg.export.graphs import trace
 from probseg.export.parity import Parity, measure
 from probseg.export.targets import TARGETS
-from probseg.interact.photograph import LEVELS, SHOWN
-from probseg.interact.probability import CLAMPED, JITTER, LENGTH, MARGIN, NEGLIGIBLE, REACH
-from probseg.interact.zoom import CUT, RECOMMENDED_ZOOM, RIM, SMALLEST_SIDE, ZOOMS
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
 from probseg.paths import digest
 from probseg.zoo.trained import weights_digest
@@ -137,22 +135,19 @@ def _description(model: Segmenter, name: str, needed: Sequence[str]) -> dict[str
         "mean": model.mean.flatten().tolist(),
         "std": model.std.flatten().tolist(),
         "temperature": model.temperature,
-        "crop_margin": [CROP_PADDING, MIN_PADDING],
-        "zoom": {
-            **asdict(ZOOMS[RECOMMENDED_ZOOM]),
-            "smallest_side": SMALLEST_SIDE,
-            "rim": RIM,
-            "cut": CUT,
-        },
-        "kept": {
-            "margin": MARGIN,
-            "length": LENGTH,
-            "reach": REACH,
-            "jitter": JITTER,
-            "negligible": NEGLIGIBLE,
-            "clamped": CLAMPED,
-        },
-        "large": {"copies": LEVELS, "shown": SHOWN},
+        **geometry_settings(),
+    }
+
+
+def geometry_settings() -> dict[str, Any]:
+    """Return the constants of `probseg.geometry`, which pages in JavaScript read from the file."""
+    zoom = {"smallest_side": geometry.SMALLEST_SIDE, "rim": geometry.RIM, "cut": geometry.CUT}
+    kept = ("MARGIN", "LENGTH", "REACH", "JITTER", "NEGLIGIBLE", "CLAMPED")
+    return {
+        "crop_margin": [geometry.CROP_PADDING, geometry.MIN_PADDING],
+        "zoom": asdict(ZOOMS[RECOMMENDED_ZOOM]) | zoom,
+        "kept": {name.lower(): getattr(geometry, name) for name in kept},
+        "large": {"copies": geometry.LEVELS, "shown": geometry.SHOWN},
     }
 
 

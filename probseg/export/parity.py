@@ -13,7 +13,8 @@ import torch
 from skimage.data import astronaut
 from torch import Tensor
 
-from probseg.export.runner import Array, Graph, Runner
+from probseg.export.runner import Graph, Runner
+from probseg.geometry import Array
 from probseg.interact.predictor import Predictor
 from probseg.models import Segmenter
 from probseg.types import Click
@@ -67,7 +68,7 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
 
     Args:
         model: In evaluation mode, without refinement; it pads as the graphs do.
-        runner: Of the exported graphs; its zoom is left as it is.
+        runner: Of the exported graphs.
     """
     zoom = runner.zoom
     expected: list[Tensor] = []
@@ -79,9 +80,8 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
     hook = predictor.model.head.register_forward_hook(remember)
     plain = [pair for image in _images() for pair in _compared(predictor, runner, image)]
     hook.remove()
-    runner.zoom, predictor = runner.about["zoom"], Predictor(model)
+    runner.zoom, predictor = zoom, Predictor(model)
     zoomed = [pair for image in _images() for pair in _compared(predictor, runner, image)]
-    runner.zoom = zoom
     logits = [(logits.numpy(), pair.logits) for logits, pair in zip(expected, plain, strict=True)]
     return Parity(
         answers=len(plain + zoomed),

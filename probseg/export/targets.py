@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from skimage.data import coffee
 
+from probseg import geometry
 from probseg.errors import UsageError
 from probseg.export import runner
 from probseg.export.graphs import Graph
@@ -36,7 +37,7 @@ RUNTIME_FILES = (
 PAGE = Path(__file__).parent / "page"
 
 OWN_FILES = (
-    *(PAGE / name for name in ("index.html", "page.js", "runner.js")),
+    *(PAGE / name for name in ("index.html", "page.js", "runner.js", "geometry.js")),
     *(SHARED / name for name in ("canvas.js", "page.css", "icon.svg")),
 )
 
@@ -73,8 +74,13 @@ def write_torch(graph: Graph, path: Path) -> None:
 
 
 def copy_runner(folder: Path) -> None:
-    """Copy the module that answers clicks without probseg."""
-    shutil.copyfile(runner.__file__, folder / "runner.py")
+    """Copy the modules that answer clicks without probseg."""
+    shutil.copyfile(geometry.__file__, folder / "geometry.py")
+    text = (
+        Path(runner.__file__).read_text(encoding="utf-8").replace("from probseg import", "import")
+    )
+    text = text.replace("from probseg.geometry", "from geometry")
+    (folder / "runner.py").write_text(text, encoding="utf-8")
 
 
 def write_page(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Masks in the file formats of other tools.
+"""Masks in the file formats of other tools, and prompts.
 
 | module | format | keeps |
 |:--|:--|:--|
@@ -6,6 +6,8 @@
 | `run_lengths` | run lengths of COCO, compressed or not | every pixel |
 | `brush` | run lengths of Label Studio's brush | every pixel |
 | `polygons` | outlines; those of COCO lose holes | every pixel without tolerance |
+
+`prompts` parses clicks, boxes and strokes, whoever sends them.
 
 Masks are bool of shape `(H, W)`, or the pixels of a box (`regions`): what an object costs follows
 from its own size, not from that of the photograph. Coordinates of outlines are `(x, y)` on the

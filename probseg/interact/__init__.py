@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.interact.batches import Model, OneStep
-from probseg.interact.loop import InteractionLoop
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Zoom
+from probseg.interact.loop import InteractionLoop, InteractionState, begin
 from probseg.interact.photograph import image_tensor
-from probseg.interact.states import InteractionState, begin
-from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS, Zoom
 from probseg.kinds import imported_when_asked
+from probseg.models.network import Model, OneStep
 
 if TYPE_CHECKING:
     from probseg.interact.mask import Mask

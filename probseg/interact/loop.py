@@ -1,5 +1,18 @@
 """The interaction loop: a prediction for each new prompt.
 
+What it computes for one object (`tests/interact/test_straight_line.py` has it as a program):
+
+1. Without a zoom, or before the object is found, the model sees the crop: the whole image, or the
+   surroundings of the annotator's box. The first click is also answered from smaller windows about
+   it, and the answer that expects the largest IoU counts. Later, it sees a window around the last
+   answer and all clicks on the object.
+2. View, clicks, box and last answer are brought to the size of the view; the logits of view and
+   mirrored view are averaged (`flip`), and their sigmoid is put back into the image.
+3. Clicked pixels get the label of their click (`keep_clicks`).
+4. A second look at a smaller window around the last click, with this answer as its previous mask,
+   is laid over the answer and fades out on its rim; without a further click the same view is
+   answered once more.
+
 Validation, testing, the Python predictor and annotation tools share `InteractionLoop`. Its states
 are explicit: every function takes states and returns new ones, and nothing is kept between calls.
 It works on many interactions at once, which the model answers in batches. Clicks and boxes in a
@@ -14,28 +27,98 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from probseg.clicks.boxes import Box
-from probseg.interact.batches import Model, SegmenterModel
-from probseg.interact.photograph import box_size, fitted, places
-from probseg.interact.probability import ProbabilityMap, keep_clicks
-from probseg.interact.states import InteractionState, View, check_click
-from probseg.interact.zoom import (
-    Zoom,
-    cut_factor,
-    expected_iou,
-    first_windows,
-    look_size,
-    look_window,
-    next_window,
-    with_look,
-)
+from probseg import geometry
+from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click, scaled
+from probseg.interact.mask import ProbabilityMap, keep_clicks, with_look
+from probseg.interact.photograph import Photograph, fitted
 from probseg.models import Segmenter
-from probseg.models.network import scaled
+from probseg.models.network import Model, SegmenterModel
 from probseg.types import Click, Prompts
+
+
+class InteractionState(NamedTuple):
+    """State of an interaction.
+
+    Args:
+        photograph: The image, on the model's device.
+        crop: Part of the image that the model may see, in whole-image pixels.
+        box: The annotator's box, or None.
+        clicks: The clicks so far.
+        answer: Probability of the object; 0 outside of the last view.
+        window: Part of the image that a zoom chose last; None before, and without one.
+        view: The view that `encoded` belongs to; None before the first.
+        encoded: The model's encoding of the view.
+        look: View of the last second look, with its encoding; None before the first.
+        seconds: Time of the last answer, with the encoding of the image if it was new; where
+            several were computed together, the share of one. None before the first.
+    """
+
+    photograph: Photograph
+    crop: Box
+    box: Box | None
+    clicks: tuple[Click, ...]
+    answer: ProbabilityMap
+    window: Box | None = None
+    view: View | None = None
+    encoded: Any = None
+    look: tuple[View, Any] | None = None
+    seconds: float | None = None
+
+    @property
+    def image(self) -> Tensor:
+        """The image at full size, RGB, uint8, shape `(3, H, W)`."""
+        return self.photograph.full
+
+    @property
+    def probability(self) -> npt.NDArray[np.float32]:
+        """Of the object, for all pixels, float32, shape `(H, W)`, read-only; made at each call."""
+        return self.answer.full()
+
+
+def begin(
+    image: Tensor | Photograph,
+    *,
+    crop: Box | None = None,
+    box: Box | None = None,
+    clicks: Sequence[Click] = (),
+    initial: npt.NDArray[np.bool_] | None = None,
+) -> InteractionState:
+    """Return the initial state of an interaction.
+
+    Args:
+        image: RGB, uint8, shape `(3, H, W)`, on the model's device, see `image_tensor`, which the
+            model sees at full size; or a photograph.
+        crop: Part of the image that the model may see; None is all of it.
+        box: The annotator's box in whole-image pixels, or None.
+        clicks: Clicks before the first answer.
+        initial: A mask to correct, bool, shape `(H, W)`; without one nothing is object yet.
+
+    Raises:
+        ValueError: If the box or a click is outside the image.
+    """
+    photograph = Photograph.of(image) if isinstance(image, Tensor) else image
+    if box is not None:
+        check_box(box, photograph.size)
+    for click in clicks:
+        check_click(click, photograph.size)
+    answer = ProbabilityMap.zero(photograph.size)
+    if initial is not None:
+        answer = ProbabilityMap.of(initial.astype(np.float32))
+    height, width = photograph.size
+    return InteractionState(photograph, crop or (0, 0, width, height), box, tuple(clicks), answer)
+
+
+def with_crop(state: InteractionState) -> InteractionState:
+    """Return a state with the crop for its prompts, see `probseg.geometry.crop_of`."""
+    crop = geometry.crop_of(state.box, state.clicks, state.photograph.size)
+    return state._replace(crop=crop)
 
 
 @dataclass(frozen=True)
@@ -50,7 +133,7 @@ class InteractionLoop:
         flip: Whether to average the logits with the logits of the mirrored image.
         previous_mask: Whether the model is handed its last answer with the prompts.
         keep_clicks: Whether clicked pixels get the label of their click in every answer, see
-            `probseg.interact.probability.keep_clicks`.
+            `probseg.geometry.keep_clicks`.
 
     Raises:
         ValueError: If `batch_size` is not positive, or the model is in training mode.
@@ -96,7 +179,7 @@ class InteractionLoop:
     @torch.inference_mode()
     def encode(self, state: InteractionState) -> InteractionState:
         """Return the state with its crop encoded, before any answer."""
-        return self._encoded([(state, _whole(state))])[0]
+        return self._encoded([(state, state.photograph.whole(state.crop))])[0]
 
     @torch.inference_mode()
     def answer(self, states: Sequence[InteractionState]) -> list[InteractionState]:
@@ -131,20 +214,23 @@ class InteractionLoop:
 
     def _next_views(self, state: InteractionState) -> list[tuple[View, Box | None]]:
         """Return the next views for the model, and the window to remember with each."""
-        zoom, clicks, whole = self.zoom, state.clicks, _whole(state)
+        zoom, clicks = self.zoom, state.clicks
+        whole = state.photograph.whole(state.crop)
         if zoom is None:
             return [(whole, None)]
         if len(clicks) == 1 and clicks[0].positive and state.box is None and not state.answer.any():
-            windows = first_windows(zoom, clicks[0], box_size(state.crop))
+            windows = geometry.first_windows(zoom, clicks[0], box_size(state.crop))
         else:
-            windows = [next_window(zoom, state.window, state.answer, clicks)]
+            windows = [geometry.next_window(zoom, state.window, state.answer, clicks)]
             if windows == [None] and zoom.stale and len(clicks) > zoom.skip_clicks:
                 return [(whole, state.window)]
-        views = [
-            whole if window is None else View(window, scaled(box_size(window), zoom.target))
+        return [
+            (
+                whole if window is None else View(window, scaled(box_size(window), zoom.target)),
+                window,
+            )
             for window in windows
         ]
-        return list(zip(views, windows, strict=True))
 
     def _encoded(self, chosen: Sequence[tuple[InteractionState, View]]) -> list[InteractionState]:
         """Return the states with these views encoded; unchanged views are not encoded again."""
@@ -156,7 +242,7 @@ class InteractionLoop:
         groups = {alike[0]: alike for alike in new.values()}
         for part in self._together(views, list(groups)):
             timed = _Stopwatch(encoded[part[0]].photograph.device)
-            images = [encoded[i].photograph.shown(*views[i]) for i in part]
+            images = [encoded[i].photograph.shown(views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
             encodings = self._batched.encode_each([*images, *mirrored])
             share = timed.seconds() / sum(len(groups[i]) for i in part)
@@ -221,20 +307,16 @@ class InteractionLoop:
         """Return box and clicks in pixels of the view."""
         view = _shown(state)
         shifted = self.zoom is not None and self.zoom.shifted
-        clicked = np.array([[click.x, click.y] for click in state.clicks], float).reshape(-1, 2)
-        points = places(clicked, *view, shifted=shifted)
-        box = np.full((2, 2), np.nan)
-        if state.box is not None:
-            end = np.array([[0], [0 if shifted else 1]])  # behind its last pixel
-            corners = np.array(state.box).reshape(2, 2) - end
-            box = places(corners, *view, shifted=shifted) + end
+        clicked = np.array([click[:2] for click in state.clicks], float).reshape(-1, 2)
+        points = geometry.places(clicked, view, shifted=shifted)
+        box = geometry.places_of_box(state.box, view, shifted=shifted)
         if mirrored:
             points[:, 0] = view.size[1] - 1 - points[:, 0]
             box[:, 0] = view.size[1] - box[::-1, 0]
         device = state.photograph.device
         previous = None
         if self.previous_mask:
-            previous = state.answer.part(*view).to(device)[None]  # (1, 1, h, w)
+            previous = state.answer.part(view).to(device)[None]  # (1, 1, h, w)
             previous = previous.flip(-1) if mirrored else previous
         return Prompts(
             points=torch.tensor(points, dtype=torch.float32, device=device)[None],
@@ -261,26 +343,25 @@ def _look(zoom: Zoom, state: InteractionState, view: View) -> tuple[InteractionS
     """Return the state of a second look, with its window, and its view."""
     last, encoded = state.look or (None, None)
     old = None if last is None else last.box
-    window = look_window(zoom, view.box, state.clicks[-1], state.photograph.size, old)
+    window = geometry.look_window(zoom, view.box, state.clicks[-1], state.photograph.size, old)
     inner = state._replace(window=window, view=last, encoded=encoded, seconds=0.0)
-    return inner, View(window, look_size(zoom, window))
+    return inner, View(window, geometry.look_size(zoom, window))
 
 
 def _best(answers: Sequence[InteractionState]) -> InteractionState:
     """Return the answer that expects the largest IoU, less if cut, with the time of all."""
     if len(answers) == 1:
         return answers[0]
-    best = max(answers, key=lambda state: expected_iou(state.answer) * cut_factor(state.answer))
+    best = max(
+        answers,
+        key=lambda state: geometry.expected_iou(state.answer) * geometry.cut_factor(state.answer),
+    )
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
 
 
 def _shown(state: InteractionState) -> View:
     assert state.view is not None, "decoded before it was encoded"
     return state.view
-
-
-def _whole(state: InteractionState) -> View:
-    return View(state.crop, state.photograph.view_size(state.crop))
 
 
 class _Stopwatch:

@@ -1,19 +1,130 @@
-"""The mask that answers an object's prompts, and its forms."""
+"""An answer: the probabilities of an object in a box of the image, and the mask that they make."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from probseg.clicks.boxes import Box, mask_box
+from probseg import geometry
 from probseg.formats import png, run_lengths
 from probseg.formats.polygons import Polygon, trace
-from probseg.interact.probability import ProbabilityMap
-from probseg.interact.zoom import expected_iou
+from probseg.geometry import Box, Size, View, box_size, expected_iou, mask_box
+from probseg.interact.photograph import fitted, sampled
+from probseg.types import Click, read_only
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityMap:
+    """Probability of each pixel to be of the object; 0 outside of a box.
+
+    Rows and columns of `values` are those of the box, or fewer, spread evenly from its first to
+    its last pixel: between them the probability is interpolated.
+
+    Args:
+        values: float32, shape `(h, w)`; never changed.
+        box: The box in pixels of the image.
+        size: `(H, W)` of the image.
+        quality: IoU of the mask with the part of the object in the box, as a network predicts it,
+            from 0 to 1; None where none did.
+    """
+
+    values: Tensor
+    box: Box
+    size: Size
+    quality: float | None = None
+
+    @classmethod
+    def of(cls, probability: npt.NDArray[np.float32]) -> ProbabilityMap:
+        """Return the map of the probabilities of all pixels, shape `(H, W)`, which are copied."""
+        height, width = probability.shape
+        values = torch.tensor(probability, dtype=torch.float32)
+        return cls(values, (0, 0, width, height), (height, width))
+
+    @classmethod
+    def zero(cls, size: Size) -> ProbabilityMap:
+        """Return the map of an image `(H, W)` in which nothing is object."""
+        return cls(torch.zeros(0, 0), (0, 0, 0, 0), size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values and of the array of all pixels."""
+        full = 4 * self.size[0] * self.size[1]
+        return full if self.shape == self.size else full + self.values.nbytes
+
+    @property
+    def shape(self) -> Size:
+        """`(h, w)` of the values."""
+        return self.values.shape[0], self.values.shape[1]
+
+    def array(self) -> npt.NDArray[np.float32]:
+        """Return the values, float32, shape `(h, w)`, read-only."""
+        array: npt.NDArray[np.float32] = self.values.cpu().numpy()
+        array.flags.writeable = False
+        return array
+
+    def any(self) -> bool:
+        """Return whether a pixel has a probability above 0."""
+        return bool(self.values.any())
+
+    def full(self) -> npt.NDArray[np.float32]:
+        """Return the probabilities of all pixels, float32, shape `(H, W)`, read-only."""
+        x0, y0, x1, y1 = self.box
+        if not self.values.numel():
+            return read_only(np.zeros(self.size, np.float32))
+        part = fitted(self.values[None], box_size(self.box))[0].cpu().numpy()
+        if part.shape == self.size:
+            return read_only(part)
+        whole = np.zeros(self.size, np.float32)
+        whole[y0:y1, x0:x1] = part
+        return read_only(whole)
+
+    def part(self, view: View) -> Tensor:
+        """Return the probabilities in any box of the image, resized, float32 `(1, h, w)`."""
+        (box, size), values = view, self.values[None]
+        if not self.values.numel():
+            return self.values.new_zeros(1, *size)
+        if box == self.box:
+            return fitted(values, size)
+        if self.shape != box_size(self.box):
+            rows, columns = geometry.view_samples(self, view)
+            return sampled(values, columns, rows, "zeros")
+        # There is one value for each pixel: nothing need be interpolated twice.
+        x0, y0, x1, y1 = (*map(max, box[:2], self.box[:2]), *map(min, box[2:], self.box[2:]))
+        part = self.values.new_zeros(1, *box_size(box))
+        if x0 < x1 and y0 < y1:
+            (left, top, _, _), (x, y, _, _) = self.box, box
+            inside = self.values[y0 - top : y1 - top, x0 - left : x1 - left]
+            part[0, y0 - y : y1 - y, x0 - x : x1 - x] = inside
+        return fitted(part, size)
+
+
+def keep_clicks(answer: ProbabilityMap, clicks: Sequence[Click]) -> ProbabilityMap:
+    """Return an answer in which clicked pixels have the label of their click.
+
+    See `probseg.geometry.keep_clicks`; an answer that obeys all clicks stays as it is.
+    """
+    values = answer.array()
+    changed = geometry.keep_clicks(values, answer.box, clicks)
+    if changed is values:
+        return answer
+    return replace(answer, values=torch.from_numpy(changed).to(answer.values.device))
+
+
+def with_look(answer: ProbabilityMap, look: ProbabilityMap) -> ProbabilityMap:
+    """Return an answer with the second look in its window, which fades out on its rim."""
+    box, rows, columns = geometry.look_share(answer, look)
+    view = View(box, (len(rows), len(columns)))
+    weight = torch.from_numpy(rows[:, None] * columns).to(answer.values)
+    values = torch.lerp(answer.part(view)[0], look.part(view)[0], weight)
+    return replace(answer, values=values, box=box)
 
 
 class Mask:
@@ -61,7 +172,7 @@ class Mask:
         answers to simulated clicks on training photographs; what lies outside of the window that
         a zoom shows them they do not know. For other networks, and for masks that no network has
         answered, it is the IoU that follows from the probabilities of independent pixels, see
-        `probseg.interact.zoom.expected_iou`: a mask without probabilities gets 1. It has been
+        `probseg.geometry.expected_iou`: a mask without probabilities gets 1. It has been
         measured on held-out photographs in entry 23 of benchmarks/notebook.
         """
         predicted = self._answer.quality

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +15,21 @@ import torch
 from PIL import Image
 
 from probseg.attention import Adaptation
-from probseg.clicks.boxes import Box
 from probseg.errors import UnknownNameError
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, Size
 from probseg.images import rgb_pixels
+from probseg.interact.loop import InteractionState
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import Photograph, as_photograph, open_photograph
 from probseg.interact.session import Session, build_loop, encode_image, prepared
-from probseg.interact.states import (
-    InteractionState,
-    as_click,
-    fitted_box,
-)
-from probseg.interact.steps import BoxStep, MaskStep, Step
-from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
-from probseg.types import Click
+from probseg.types import BoxStep, Click, MaskStep, Step
 from probseg.zoo import create_interactive
+
+SHARED = (
+    "another thread uses this predictor with another image; make one for each thread by "
+    "Predictor(predictor.model), which shares the network"
+)
 
 
 class Predictor:
@@ -40,6 +42,11 @@ class Predictor:
     Models that take a previous mask get their last answer as an input: their next answer depends
     on which clicks came together. All answers to an object are kept, so that `undo` and `redo` are
     exact and cost nothing.
+
+    A predictor has one image. Threads may share it as long as they ask about the same image: their
+    calls then wait for each other. Where one thread sets an image while another one asks, a
+    RuntimeError says so. Threads with images of their own need a predictor each, which may share
+    the network.
 
     Args:
         model: The network; it is moved to the device, laid out with channels last and put into
@@ -73,6 +80,7 @@ class Predictor:
         self._loop = build_loop(self.model, zoom)
         self._image: InteractionState | None = None  # without prompts
         self._session: Session | None = None
+        self._lock = _Lock()
 
     @classmethod
     def from_pretrained(
@@ -124,10 +132,21 @@ class Predictor:
         Raises:
             ValueError: If it is something else.
             DataError: If the file cannot be read.
+            RuntimeError: If another thread is using this predictor.
         """
+        if not self._lock.held.acquire(blocking=False):
+            raise RuntimeError(SHARED)
+        try:
+            photograph = self._opened(image)
+            self._image = encode_image(self.model, photograph)
+            self._session = Session(self._loop, self._image)
+        finally:
+            self._lock.held.release()
+
+    def _opened(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> Photograph:
+        """Return an image of any form on the device."""
         if isinstance(image, Path | str):
-            self._begin(open_photograph(Path(image), self.device))
-            return
+            return open_photograph(Path(image), self.device)
         if isinstance(image, Image.Image):
             image = rgb_pixels(image)
         if not isinstance(image, np.ndarray):
@@ -142,11 +161,16 @@ class Predictor:
                 f"dtype {image.dtype}{_to_rgb(image)}"
             )
             raise ValueError(msg)
-        self._begin(as_photograph(image, self.device))
+        return as_photograph(image, self.device)
 
-    def _begin(self, photograph: Photograph) -> None:
-        self._image = encode_image(self.model, photograph)
-        self.reset()
+    @contextmanager
+    def _turn(self) -> Iterator[Session]:
+        """Give the session while no other thread uses it; refuse an image that has come between."""
+        photograph = None if self._image is None else self._image.photograph
+        with self._lock.held:
+            if self._image is not None and self._image.photograph is not photograph:
+                raise RuntimeError(SHARED)
+            yield self.session
 
     def adapt(self, adaptation: Adaptation) -> None:
         """Switch key adaptation and value propagation, for this image and those to come.
@@ -160,10 +184,11 @@ class Predictor:
             ValueError: If the network has no layer to change, or a prior is given for iterations
                 that are 0 and stay so.
         """
-        self.model.adapt(adaptation)
-        if self._image is not None:
-            self._image = encode_image(self.model, self._image.photograph)
-            self.session.begin_again(self._image)
+        with self._lock.held:
+            self.model.adapt(adaptation)
+            if self._image is not None:
+                self._image = encode_image(self.model, self._image.photograph)
+                self.session.begin_again(self._image)
 
     def predict(
         self,
@@ -191,42 +216,24 @@ class Predictor:
             The mask for all prompts so far.
 
         Raises:
-            RuntimeError: If no image was set.
+            RuntimeError: If no image was set, or another thread has set one meanwhile.
             ValueError: If a click or the box is outside the image, a prompt is of another form, the
                 model takes no mask, or there is neither click nor box and the mask is empty.
         """
-        session = self.session
-        added = [as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks)]
-        steps: list[Step] = []
-        if mask is not None:
-            steps.append(begun := self._mask_step(mask))
+        added = [_as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks)]
+        steps: list[Step] = [] if mask is None else [_as_mask(mask, self.session.photograph.size)]
         if box is not None:
-            steps.append(BoxStep(fitted_box(box, session.photograph.size)))
+            steps.append(_as_box(box))
         steps += added
-        if mask is not None and len(steps) == 1 and not begun.probability.any():
+        if [type(step) for step in steps] == [MaskStep] and not np.any(mask):
             msg = "`mask` must have a pixel of the object without clicks and `box`, got none"
             raise ValueError(msg)
-        answer = session.add(*steps) if steps else session.answer
+        with self._turn() as session:
+            answer = session.add(*steps) if steps else session.answer
         if answer.mask is None:
             msg = "`clicks` must have at least one click without `box` and `mask`, got none"
             raise ValueError(msg)
         return answer.mask
-
-    def _mask_step(self, mask: npt.NDArray[np.bool_ | np.uint8 | np.floating]) -> MaskStep:
-        """Return a mask of any form as a step."""
-        array = np.asarray(mask)
-        if array.dtype == np.uint8 and set(np.unique(array)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
-            array = array > 0
-        shape = self.session.photograph.size
-        number = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
-        if array.shape != shape or not number or not ((array >= 0) & (array <= 1)).all():
-            msg = (
-                f"`mask` must be bool, float in [0, 1], or uint8 with 0 and 255, of the image's "
-                f"shape {shape}, got {array.dtype} of shape {array.shape}; (mask > 0) is True on "
-                "the object if 0 is the background"
-            )
-            raise ValueError(msg)
-        return MaskStep(array.astype(np.float32))
 
     def undo(self) -> Mask | None:
         """Take back the last step: a click, a box or a mask.
@@ -237,10 +244,12 @@ class Predictor:
         Raises:
             RuntimeError: If there is no step to take back.
         """
-        if not self.session.steps:
-            msg = "nothing to undo; call predict(...) with a click, a box or a mask first"
-            raise RuntimeError(msg)
-        return self._moved(-1)
+        with self._turn() as session:
+            if not session.steps:
+                msg = "nothing to undo; call predict(...) with a click, a box or a mask first"
+                raise RuntimeError(msg)
+            session.move_to(len(session.steps) - 1)
+            return session.answer.mask
 
     def redo(self) -> Mask | None:
         """Bring back the step that was taken back last.
@@ -252,18 +261,28 @@ class Predictor:
         Raises:
             RuntimeError: If no step was taken back since the last `predict` with a prompt.
         """
-        if not self.session.undone:
-            msg = "nothing to redo; redo() brings back what undo() took back last"
-            raise RuntimeError(msg)
-        return self._moved(1)
+        with self._turn() as session:
+            if not session.undone:
+                msg = "nothing to redo; redo() brings back what undo() took back last"
+                raise RuntimeError(msg)
+            session.move_to(len(session.steps) + 1)
+            return session.answer.mask
 
     def reset(self) -> None:
         """Discard mask, box and clicks; the image stays."""
-        self._session = None if self._image is None else Session(self._loop, self._image)
+        with self._lock.held:
+            self._session = None if self._image is None else Session(self._loop, self._image)
 
-    def _moved(self, by: int) -> Mask | None:
-        self.session.move_to(len(self.session.steps) + by)
-        return self.session.answer.mask
+
+class _Lock:
+    """A lock that copies and pickles of its owner do not share."""
+
+    def __init__(self) -> None:
+        self.held = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[_Lock], tuple[()]]:
+        """Return what makes another one."""
+        return _Lock, ()
 
 
 def _to_rgb(image: npt.NDArray[Any]) -> str:
@@ -281,3 +300,45 @@ def _to_rgb(image: npt.NDArray[Any]) -> str:
     if image.ndim == 3 and image.shape[0] == 3:
         return "; channels become last by image.transpose(1, 2, 0)"
     return ""
+
+
+def _as_click(value: object, name: str) -> Click:
+    """Return a `Click` for one, `(x, y)` or `(x, y, positive)`; raise a ValueError for others."""
+    if isinstance(value, Click):
+        return value
+    if isinstance(value, Sequence | np.ndarray) and len(value) in (2, 3):
+        x, y, positive = (*value, True)[:3]
+        numbers = (isinstance(n, int | float | np.number) and math.isfinite(n) for n in (x, y))
+        if all(numbers) and positive in (0, 1):
+            return Click(float(x), float(y), bool(positive))
+    msg = (
+        f"`{name}` must be a Click, (x, y) or (x, y, positive), got {value!r}; give a sequence of "
+        "clicks, such as [(120, 90), (300, 40, False)]"
+    )
+    raise ValueError(msg)
+
+
+def _as_box(value: Sequence[float]) -> BoxStep:
+    """Return a box as a step; raise a ValueError for what is no four numbers."""
+    try:
+        x0, y0, x1, y1 = (float(number) for number in value)
+    except (TypeError, ValueError) as error:
+        msg = f"`box` must be four numbers (x0, y0, x1, y1), got {value!r}"
+        raise ValueError(msg) from error
+    return BoxStep((x0, y0, x1, y1))
+
+
+def _as_mask(mask: npt.NDArray[np.bool_ | np.uint8 | np.floating], shape: Size) -> MaskStep:
+    """Return a mask of any form as a step."""
+    array = np.asarray(mask)
+    if array.dtype == np.uint8 and set(np.unique(array)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
+        array = array > 0
+    number = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
+    if array.shape != shape or not number or not ((array >= 0) & (array <= 1)).all():
+        msg = (
+            f"`mask` must be bool, float in [0, 1], or uint8 with 0 and 255, of the image's "
+            f"shape {shape}, got {array.dtype} of shape {array.shape}; (mask > 0) is True on "
+            "the object if 0 is the background"
+        )
+        raise ValueError(msg)
+    return MaskStep(array.astype(np.float32))

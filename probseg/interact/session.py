@@ -15,23 +15,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probseg.clicks.boxes import Box
-from probseg.interact.loop import InteractionLoop
-from probseg.interact.mask import Mask
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, check_click, fitted_box
+from probseg.interact.loop import InteractionLoop, InteractionState, begin, with_crop
+from probseg.interact.mask import Mask, ProbabilityMap
 from probseg.interact.photograph import Photograph
-from probseg.interact.probability import ProbabilityMap
-from probseg.interact.states import (
-    InteractionState,
-    begin,
-    check_box,
-    check_click,
-    with_crop,
-)
-from probseg.interact.steps import BoxStep, MaskStep, Patch, Step, Stroke, painted
-from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
+from probseg.interact.steps import painted
 from probseg.models import Segmenter
 from probseg.ops.folding import folded
-from probseg.types import Click, Prompts
+from probseg.types import BoxStep, Click, MaskStep, Patch, Prompts, Step, Stroke
 
 
 def prepared(model: Segmenter, device: torch.device | str) -> Segmenter:
@@ -128,8 +119,7 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
                 check_click(step, state.photograph.size)
                 state = state._replace(clicks=(*state.clicks, step))
             case BoxStep():
-                check_box(step.box, state.photograph.size)
-                state = state._replace(box=step.box)
+                state = state._replace(box=fitted_box(step.box, state.photograph.size))
             case Stroke() | Patch():
                 strokes = painted(step, strokes, state.photograph.size)
             case MaskStep():
@@ -219,13 +209,12 @@ class Session:
     @property
     def clicks(self) -> tuple[Click, ...]:
         """The clicks that the model answers, in order."""
-        return tuple(step for step in self._since_mask() if isinstance(step, Click))
+        return self.answer.state.clicks
 
     @property
     def box(self) -> Box | None:
         """The box that the model answers; None without."""
-        boxes = [step.box for step in self._since_mask() if isinstance(step, BoxStep)]
-        return boxes[-1] if boxes else None
+        return self.answer.state.box
 
     @property
     def answer(self) -> Answer:
@@ -317,9 +306,3 @@ class Session:
             oldest = sorted(self._answers.keys() - self._given - {count}, reverse=True)
             while oldest and self.nbytes > self._memory:
                 del self._answers[oldest.pop()]
-
-    def _since_mask(self) -> tuple[Step, ...]:
-        """Return the steps that count behind the last mask."""
-        steps = self.steps
-        masks = [count for count, step in enumerate(steps, 1) if isinstance(step, MaskStep)]
-        return steps[masks[-1] :] if masks else steps

@@ -6,79 +6,19 @@ Snapped strokes keep to the contours of the model's answer, or to edges of the i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.clicks.boxes import Box, mask_box
-from probseg.types import Click, read_only
+from probseg.geometry import mask_box
+from probseg.types import Click, Patch, Stroke
 
 STEP = 1.0
 """How far the logit may fall below that of the middle of a stroke."""
 
 SUREST = 1e-4
 """Probabilities nearer to 0 or 1 do not differ."""
-
-
-class BoxStep(NamedTuple):
-    """A box around the object, in place of an earlier one.
-
-    Args:
-        box: `(x0, y0, x1, y1)` in whole pixels, half-open.
-    """
-
-    box: Box
-
-
-@dataclass(frozen=True, eq=False)
-class MaskStep:
-    """A mask to begin with; earlier steps no longer count.
-
-    Args:
-        probability: Of the object, float32 in [0, 1], shape `(H, W)`; the attribute is read-only.
-    """
-
-    probability: npt.NDArray[np.float32]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "probability", read_only(self.probability))
-
-
-class Stroke(NamedTuple):
-    """A stroke of a round brush, whose pixels keep their label whatever the model answers.
-
-    Args:
-        points: Corners `(x, y)` of the stroke, continuous: (0, 0) is the upper left corner of the
-            first pixel. They may lie outside of the image.
-        radius: Of the brush, in pixels.
-        positive: True on the object, False on the background.
-    """
-
-    points: tuple[tuple[float, float], ...]
-    radius: float
-    positive: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Patch:
-    """Pixels that keep their label whatever the model answers, like those of a stroke.
-
-    Args:
-        pixels: bool, shape `(H, W)`; the attribute is read-only.
-        positive: True on the object, False on the background.
-    """
-
-    pixels: npt.NDArray[np.bool_]
-    positive: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pixels", read_only(self.pixels))
-
-
-Step = Click | BoxStep | MaskStep | Stroke | Patch
 
 
 def painted(

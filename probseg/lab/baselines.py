@@ -17,7 +17,7 @@ from skimage.segmentation import random_walker
 from torch import Tensor
 
 from probseg.clicks.annotators import BoolMap
-from probseg.clicks.boxes import Box
+from probseg.geometry import Box
 from probseg.lab.scene import FloatMap, Image, Scene, border, make_scene
 from probseg.ops import ValuePropagation, probabilistic_attention
 from probseg.types import Click, Prompts, Sample

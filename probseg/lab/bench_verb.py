@@ -15,9 +15,9 @@ import torch
 from probseg.cli.arguments import Parser, new_file
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.versions import environment
+from probseg.geometry import reduced
 from probseg.lab.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.models import list_presets, task_of
-from probseg.models.network import reduced
 from probseg.paths import is_path, write_text
 from probseg.terminal import Grid, console, print_table
 from probseg.texts import tell

@@ -25,8 +25,8 @@ from torch import Tensor
 import probseg
 from probseg.attention import Adaptation
 from probseg.cli.arguments import DEVICES, count, device, positive
+from probseg.geometry import RECOMMENDED_ZOOM
 from probseg.interact.predictor import Predictor
-from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.lab.gauges import MULTIPLY_ADDS, count_multiply_adds, timed, timed_with_peak
 from probseg.losses import BinaryCrossEntropy
 from probseg.models import Segmenter, build, list_presets

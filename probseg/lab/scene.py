@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.clicks.annotators import BoolMap
-from probseg.clicks.boxes import Box
 from probseg.clicks.propagated import GUESS_RADIUS, SEED_RADIUS
+from probseg.geometry import Box
 from probseg.types import Click
 
 Image = npt.NDArray[np.uint8]

@@ -11,8 +11,7 @@ from probseg.models.build import (
     variant,
     without_downloads,
 )
-from probseg.models.encoded import Encoded
-from probseg.models.network import Network
+from probseg.models.network import Encoded, Network
 from probseg.models.segmenter import Segmenter
 
 __all__ = [

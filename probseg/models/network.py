@@ -1,18 +1,23 @@
-"""What the networks of all tasks share: their base, their images, and checks of both."""
+"""What surrounds a network: its base, its images and prompts, and models of many images at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.errors import require
+from probseg.geometry import Size
+from probseg.heads.base import DecoderMaps, Units
 from probseg.kinds import TaskName
+from probseg.types import Prompts
 
-Size = tuple[int, int]
+if TYPE_CHECKING:
+    from probseg.models.segmenter import Segmenter
 
 
 class Network(nn.Module):
@@ -58,12 +63,207 @@ def resized(maps: Tensor, size: Size) -> Tensor:
     return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
 
 
-def scaled(size: Size, longest: int) -> Size:
-    """Return the size of a picture `(H, W)` when its longer side is `longest`."""
-    factor = longest / max(size)
-    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+class Encoded(NamedTuple):
+    """Output of the image encoder: everything that depends on the images alone.
+
+    Args:
+        size: `(H, W)` of the images, whose pixels prompts are given in.
+        working_size: `(h, w)` that the network works at.
+        image: Normalised images, padded at the right and at the bottom to whole cells of the
+            decoder's and the head's grids, shape `(B, 3, h + ..., w + ...)`.
+        decoder_maps: The decoder's result, where it does not depend on prompts; None where it does.
+    """
+
+    size: Size
+    working_size: Size
+    image: Tensor
+    decoder_maps: DecoderMaps | None
+
+    def repeated(self, times: int) -> Encoded:
+        """Return each image repeated `times` times in a row."""
+        return self if times == 1 else self.each(lambda maps: maps.repeat_interleave(times, dim=0))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Encoded:
+        """Return the result with every tensor changed."""
+        decoder_maps = None if self.decoder_maps is None else self.decoder_maps.each(change)
+        return self._replace(image=change(self.image), decoder_maps=decoder_maps)
+
+    def unpadded(self, maps: Tensor) -> Tensor:
+        """Return maps `(B, C, h + ..., w + ...)` without the padding, `(B, C, h, w)`."""
+        return maps[..., : self.working_size[0], : self.working_size[1]]
+
+    def enlarged(self, logits: Tensor) -> Tensor:
+        """Return logits of the padded or of the unpadded images at the size of the images."""
+        logits = self.unpadded(logits.float())
+        if self.working_size == self.size:
+            return logits
+        return F.interpolate(logits, self.size, mode="bilinear", align_corners=False)
 
 
-def reduced(size: Size, longest: int | None) -> Size:
-    """Return the size of a picture that fits into the longest side; None is no limit."""
-    return size if longest is None or max(size) <= longest else scaled(size, longest)
+def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
+    """Return prompts on images of `size`, `(H, W)`, in the pixels of these images resized."""
+    if size == new_size:
+        return prompts
+    scale = prompts.boxes.new_tensor([new_size[1] / size[1], new_size[0] / size[0]])
+    # A point is the centre of a pixel, half a pixel from the pixel's border; boxes are borders.
+    return Prompts(
+        points=(prompts.points + 0.5) * scale - 0.5,
+        labels=prompts.labels,
+        boxes=prompts.boxes * scale.repeat(2),
+        previous=None if prompts.previous is None else resized(prompts.previous, new_size),
+    )
+
+
+def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool) -> None:
+    """Raise a ValueError unless prompts fit `batch` images `(H, W)` and what the network takes."""
+    points, labels, boxes = (tuple(part.shape) for part in prompts[:3])
+    require(
+        points == (*labels, 2) and labels[:1] == (batch,) and boxes == (batch, 4),
+        "prompts",
+        f"`points` (B, S, 2), `labels` (B, S) and `boxes` (B, 4) of {batch} images",
+        f"{points}, {labels} and {boxes}",
+    )
+    if prompts.previous is None:
+        return
+    require(
+        previous_mask,
+        "prompts.previous",
+        "None for a network without previous mask",
+        "a mask",
+        "choose a protocol without `previous_mask`, or a network with previous_mask=True",
+    )
+    shape, expected = tuple(prompts.previous.shape), (batch, 1, *size)
+    require(
+        shape == expected and prompts.previous.is_floating_point(),
+        "prompts.previous",
+        f"probabilities, float of shape {expected}",
+        f"{prompts.previous.dtype} of shape {shape}",
+    )
+
+
+Decoded = tuple[Sequence[Tensor], Sequence[Tensor] | Tensor | None]
+"""Logits `(H, W)` of each image, and the predicted IoU of each answer with the truth, from 0 to 1;
+None of models that do not predict it."""
+
+
+class Model(Protocol):
+    """A model for clicks on many images at once; `SegmenterModel` makes one of a `Segmenter`."""
+
+    def grid(self, size: Size) -> Hashable:
+        """Return what images of size `(H, W)` must have in common to be computed together."""
+
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
+        """Encode images `(3, H, W)` in [0, 1] of one `grid`; called once for each image."""
+
+    def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Decoded:
+        """Answer all prompts so far (a batch of 1) on each image.
+
+        Returns:
+            Logits `(H, W)` of each image; and the IoU with the truth that the model predicts for
+            each answer, from 0 to 1, or None if it predicts none.
+        """
+
+
+class OneStep(NamedTuple):
+    """A model that is one function of image `(1, 3, H, W)` and prompts.
+
+    Args:
+        predict: Returns logits `(1, 1, H, W)`.
+    """
+
+    predict: Callable[[Tensor, Prompts], Tensor]
+
+    def grid(self, size: Size) -> Size:
+        """Compute images of one size together."""
+        return size
+
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the images unchanged."""
+        return images
+
+    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> Decoded:
+        """Call the function for each image."""
+        pairs = zip(encoded, prompts, strict=True)
+        return [self.predict(image[None], asked)[0, 0] for image, asked in pairs], None
+
+
+class SegmenterModel(NamedTuple):
+    """The `Model` of a `Segmenter`: images of several sizes in one call.
+
+    The answers are those of `Segmenter.encode` and `Segmenter.decode` for each image, up to the
+    rounding of batched kernels. Images that are padded to one size share a call.
+
+    Args:
+        network: In evaluation mode.
+    """
+
+    network: Segmenter
+
+    def grid(self, size: Size) -> Size:
+        """Return the size of the padded image that the network sees, for one of size `(H, W)`."""
+        return self.network.sizes(size)[1]
+
+    def encode_each(self, images: Sequence[Tensor]) -> list[Encoded]:
+        """Compute what does not depend on prompts, for images of one `grid`."""
+        prepared = [self.network.prepared(image[None]) for image in images]
+        decoder_maps = self.network.features(torch.cat([encoded.image for encoded in prepared]))
+        if decoder_maps is None:
+            return prepared
+        decoder_maps = decoder_maps._replace(auxiliary=None)  # for the loss alone
+        return [
+            encoded._replace(decoder_maps=decoder_maps.each(lambda maps, n=n: maps[n : n + 1]))  # type: ignore[misc]
+            for n, encoded in enumerate(prepared)
+        ]
+
+    def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> Decoded:
+        """Answer clicks and box of each image, a batch of 1 in its pixels.
+
+        Raises:
+            ValueError: If the shapes do not fit together.
+        """
+        network = self.network
+        moved = [
+            network.moved(network.uncalibrated(asked), image)
+            for image, asked in zip(encoded, prompts, strict=True)
+        ]
+        images = torch.cat([image.image for image in encoded])
+        raw, _, quality = network.grid_logits(
+            images, _joined_features(encoded), _joined_prompts(moved)
+        )
+        logits = []
+        for n, image in enumerate(encoded):
+            refined = network.refined(raw[n : n + 1], image, moved[n])
+            logits.append(network.calibrated(image.enlarged(refined))[0, 0])
+        return logits, None if quality is None else quality.sigmoid()
+
+
+def _joined_features(encoded: Sequence[Encoded]) -> DecoderMaps | None:
+    """Return the features of several images as one batch; None where prompts enter at the stem."""
+    parts = [image.decoder_maps for image in encoded if image.decoder_maps is not None]
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+    units = [maps.units for maps in parts if maps.units is not None]
+    return DecoderMaps(
+        torch.cat([maps.features for maps in parts]),
+        coarser=tuple(map(torch.cat, zip(*(maps.coarser for maps in parts), strict=True))),
+        units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
+    )
+
+
+def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
+    """Return the prompts of several images as one batch, padded with rows that are no clicks.
+
+    All of them have previous masks of one size, or none has.
+    """
+    if len(prompts) == 1:
+        return prompts[0]
+    previous = [each.previous for each in prompts if each.previous is not None]
+    most = max(each.labels.shape[1] for each in prompts)
+    missing = [most - each.labels.shape[1] for each in prompts]
+    pairs = list(zip(prompts, missing, strict=True))
+    return Prompts(
+        points=torch.cat([F.pad(each.points, (0, 0, 0, n)) for each, n in pairs]),
+        labels=torch.cat([F.pad(each.labels, (0, n), value=-1) for each, n in pairs]),
+        boxes=torch.cat([each.boxes for each in prompts]),
+        previous=torch.cat(previous) if previous else None,
+    )

@@ -15,6 +15,7 @@ from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prom
 from probseg.clicks.maps import ClickMaps, click_pixels
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.errors import require
+from probseg.geometry import Size, reduced, scaled
 from probseg.heads import (
     Decoder,
     DecoderMaps,
@@ -25,16 +26,15 @@ from probseg.heads import (
     PromptFusion,
 )
 from probseg.kinds import TaskName
-from probseg.models.encoded import Encoded, check_prompts, moved_prompts
 from probseg.models.network import (
+    Encoded,
     Network,
-    Size,
     check_head,
     check_image,
+    check_prompts,
+    moved_prompts,
     normalised,
-    reduced,
     resized,
-    scaled,
 )
 from probseg.types import FeatureInfo, Prompts
 

@@ -25,8 +25,7 @@ from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError, require
 from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross_entropy
-from probseg.models.encoded import Encoded, moved_prompts
-from probseg.models.network import resized
+from probseg.models.network import Encoded, moved_prompts, resized
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws, mixed
 from probseg.tasks.base import NetworkTask, trial_optimizer

@@ -20,9 +20,9 @@ from probseg.errors import DataError
 from probseg.formats.regions import Region, as_region
 from probseg.images import read_image
 from probseg.interact import InteractionState, Mask, begin
+from probseg.interact.loop import with_crop
 from probseg.interact.photograph import Photograph, as_photograph
-from probseg.interact.session import build_loop, prepared
-from probseg.interact.states import fitted_box, with_crop
+from probseg.interact.session import Answer, build_loop, prepared, with_steps
 from probseg.models import Network, Segmenter
 
 
@@ -217,5 +217,4 @@ class ObjectPrediction(Prediction):
 
 def prompted_state(photograph: Photograph, prompted: PromptedObject) -> InteractionState:
     """Return the state of an interaction with all prompts of an object, before the answer."""
-    box = None if prompted.box is None else fitted_box(prompted.box, photograph.size)
-    return with_crop(begin(photograph, box=box, clicks=prompted.clicks))
+    return with_crop(with_steps(Answer(begin(photograph)), prompted.steps).state)

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from probseg.images import read_image
-from probseg.interact.steps import Stroke, covered, snapped
+from probseg.interact.steps import covered, snapped
+from probseg.types import Stroke
 from support.fakes import draw_scene
 from support.pages import READER, TOKEN, Disks, Page, browser, serving
 

@@ -22,8 +22,8 @@ from probseg.cli import main
 from probseg.data import ImageMaskFolder
 from probseg.errors import UsageError
 from probseg.images import read_image
-from probseg.interact.steps import Stroke, covered, snapped
-from probseg.types import Click
+from probseg.interact.steps import covered, snapped
+from probseg.types import Click, Stroke
 from probseg.zoo import store
 from support.annotate_client import HOST, MODEL, again, begin, draw_photographs
 from support.fakes import micro_model
@@ -769,6 +769,22 @@ def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, answerer, monkey
         assert client.sessions.answers.nbytes <= answers.MEMORY
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 50_000, "kilobytes"
+    client.sessions.close()
+
+
+def test_an_encoding_counts_once_in_memory(tmp_path, answerer):
+    client = begin(draw_photographs(tmp_path, 1), answerer)
+    client.http.post("/api/settings", json={"zoom": None})
+    client.click(64, 48)
+    before = client.sessions.answers.nbytes
+    client.click(70, 40)
+    photograph = client.sessions.photographs[0]
+    session = client.sessions.answers.session(
+        photograph, client.sessions.store.open_object(photograph.name)
+    )
+    assert client.sessions.answers.nbytes - before == session.answer.own_nbytes
+    held = session.photograph.nbytes + sum(session.answer.encoded.values())
+    assert client.sessions.answers.nbytes < 1.5 * held
     client.sessions.close()
 
 

@@ -17,7 +17,7 @@ import probseg
 from probseg.annotate.photographs import list_photographs
 from probseg.convert import Request, convert
 from probseg.formats import png
-from probseg.interact.probability import ProbabilityMap
+from probseg.interact.mask import ProbabilityMap
 from probseg.masks import read_labels
 from probseg.models import build, read_preset
 from probseg.semantic.network import predict_classes
@@ -91,7 +91,7 @@ def test_a_photograph(here):
     assert changed.any()
 
 
-def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
+def test_a_folder_has_the_masks_of_the_predictor(here, capsys, monkeypatch):
     formats = "--format=masks,coco,overlays"
     given = ("photos", "--prompts=prompts.json", formats, "--output", here, "--batch-size=1")
     assert predict(*given) == 0
@@ -120,6 +120,9 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
     assert predict(*given) == 0
     assert "6 done (6 of them before)" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (here / "masks").iterdir()}
+    monkeypatch.setattr("probseg.cli.predict_photographs.__version__", "another")
+    assert predict(*given) == 0
+    assert "6 done, 0 failed" in capsys.readouterr().out
 
 
 def test_only_what_has_changed_is_done_again(here, capsys):

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from hypothesis.extra.numpy import arrays
 
 from probseg.clicks import sampling
-from probseg.clicks.boxes import jitter_box, mask_box
+from probseg.clicks.boxes import jitter_box
 from probseg.clicks.sampling import (
     drop_boxes,
     interior,
@@ -21,6 +21,7 @@ from probseg.clicks.sampling import (
     random_clicks,
     random_points,
 )
+from probseg.geometry import mask_box
 from probseg.seeds import Draws
 
 SHAPES = hnp.array_shapes(min_dims=3, max_dims=3, min_side=1, max_side=12)

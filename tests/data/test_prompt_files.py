@@ -9,6 +9,7 @@ from probseg.convert import READERS, Ledger, Request
 from probseg.data import COCO
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
+from probseg.types import BoxStep, Click
 from support.drawn_sets import write_coco
 from support.refusals import refused
 from support.rows import each
@@ -109,17 +110,18 @@ def as_coco(*images):
 @each(
     ("name", "text"),
     [
-        ("p.csv", "image,x,y\nsub/a.jpg,3,4\n./sub//a.jpg,5,6\nsub/./a.jpg,7,8\n"),
-        ("p.json", '{"./sub/a.jpg": [{"clicks": [[3, 4], [5, 6], [7, 8]]}]}'),
+        ("p.csv", "image,x,y,positive\nsub/a.jpg,3,4,\n./sub//a.jpg,5,6,0\nsub/./a.jpg,7,8,1\n"),
+        ("p.json", '{"./sub/a.jpg": [{"clicks": [[3, 4], [5, 6, false], [7, 8, true]]}]}'),
         ("p.json", as_coco({**IMAGE, "file_name": "./sub//a.jpg"})),
     ],
 )
 def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     (image,) = read_prompts(tmp_path / name).images
+    clicks = Click(3, 4), Click(5, 6, positive=False), Click(7, 8)
     assert image.file == "sub/a.jpg"
     (one,) = image.objects
-    assert one.box or [click.x for click in one.clicks] == [3, 5, 7]
+    assert one.steps in (clicks, (BoxStep((1, 2, 4, 6)),))
 
 
 @each(
@@ -137,10 +139,10 @@ def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, t
         ("image,x,y,x\na.jpg,3,4,5\n", "each once"),
         ("image;x;y\na.jpg;3;4\n", "image;x;y"),
         ("image,x,y,positive\na.jpg,3,4,yes\n", "line 2: `positive` must be 1 or 0, got 'yes'"),
-        ('{"a.jpg": [{"box": "1234"}]}', "a box must be [x0, y0, x1, y1], got 1234"),
-        ('{"a.jpg": [{"box": [1, 2, 3, true]}]}', "finite numbers, got True"),
+        ('{"a.jpg": [{"box": "1234"}]}', "`box` must be four numbers [x0, y0, x1, y1], got '1234'"),
+        ('{"a.jpg": [{"box": [1, 2, 3, true]}]}', "`box` must be four numbers"),
         ('{"a.jpg": [{"clicks": [3, 4]}]}', "a click must be [x, y]"),
-        ('{"a.jpg": [{"clicks": [["3", 4]]}]}', "finite numbers, got '3'"),
+        ('{"a.jpg": [{"clicks": [["3", 4]]}]}', "`x` must be a number such as 12.5, got '3'"),
         ('{"a.jpg": {"box": [1, 2, 3, 4]}}', "a.jpg: expected a list of objects"),
         ('{"a.jpg": [{"box": [1,2,3,4]}], "./a.jpg": []}', "'./a.jpg' is there more than"),
         (as_coco({**IMAGE, "file_name": None}), "'file_name' must be a text, got None"),
@@ -162,5 +164,5 @@ def test_tables_of_prompts_from_spreadsheets(tmp_path):
     (image,) = read_prompts(path).images
     assert image.file == "a.jpg"
     first, second = image.objects
-    assert [click.positive for click in first.clicks] == list(signs.values())
-    assert [click[:2] for click in second.clicks] == [(7, 8)]
+    assert [click.positive for click in first.steps] == list(signs.values())
+    assert [click[:2] for click in second.steps] == [(7, 8)]

@@ -14,8 +14,8 @@ from probseg.clicks.boxes import scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation import PROTOCOLS, draw_crop, run_object, run_objects
 from probseg.interact import OneStep
-from probseg.interact.batches import SegmenterModel
 from probseg.metrics import click_compliance, iou
+from probseg.models.network import SegmenterModel
 from probseg.types import IGNORE, Click, Prompts
 from support.fakes import draw_sample, micro_model
 from support.rows import each

@@ -17,7 +17,7 @@ from probseg.export import Runner, export_model, folder
 from probseg.export.graphs import Replaced, adaptive_avg_pool2d, solve
 from probseg.export.parity import TorchRunner, measure
 from probseg.export.targets import TARGETS
-from probseg.interact.zoom import RECOMMENDED_ZOOM
+from probseg.geometry import RECOMMENDED_ZOOM
 from probseg.models import build
 from probseg.paths import digest
 from probseg.zoo.store import save
@@ -71,7 +71,7 @@ class Shifted:
 
     def __init__(self, model, more):
         self.model = model
-        self.about, self.zoom, self.more = {"zoom": RECOMMENDED_ZOOM}, None, more
+        self.zoom, self.more = RECOMMENDED_ZOOM, more
 
     def note(self, *hooked):
         self.answer = SimpleNamespace(logits=(hooked[-1][0, 0] + self.more).numpy())
@@ -162,7 +162,8 @@ def test_description(exported):
     assert list(about["graphs"]) == parts
     files = {graph["file"]: graph["sha256"] for graph in about["graphs"].values()}
     assert files == {name: digest(path / name) for name in files}
-    assert {file.name for file in path.glob("*.*")} == {*files, "export.json", "runner.py"}
+    written = {*files, "export.json", "runner.py", "geometry.py"}
+    assert {file.name for file in path.glob("*.*")} == written
     inputs = {one["name"]: one["shape"] for one in about["graphs"][parts[-1]]["inputs"]}
     assert inputs["image"] == [1, 3, SIDE, SIDE]
     assert inputs["points"] == [1, "clicks", 2]

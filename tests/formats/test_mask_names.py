@@ -129,7 +129,7 @@ def predicted(root, drawn):
     jobs = []
     for image in drawn:
         clicks = (Click(0, 0),)
-        prompts = [PromptedObject(str(n), 1, clicks, None) for n, _ in enumerate(image.objects)]
+        prompts = [PromptedObject(str(n), 1, clicks) for n, _ in enumerate(image.objects)]
         one = PromptedImage(image.file, tuple(prompts))
         jobs.append(Job(one, root / "images" / image.file, "digest"))
     writer = PredictionWriter(root, root / "images", jobs, {1: "object"}, ["masks"])

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probseg.geometry import CUT, SMALLEST_SIDE, cut_factor, expected_iou, first_windows
 from probseg.interact import InteractionLoop, OneStep, Zoom, begin
-from probseg.interact.probability import ProbabilityMap
-from probseg.interact.zoom import CUT, SMALLEST_SIDE, cut_factor, expected_iou, first_windows
+from probseg.interact.mask import ProbabilityMap
 from probseg.types import Click
 from support.rows import each
 

@@ -1,19 +1,24 @@
 """Clicked pixels get the label of their click, and nothing else changes more than it must."""
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import logit
 from skimage.data import coffee
 
 from probseg.evaluation import PROTOCOLS, run_object
-from probseg.interact import InteractionLoop, OneStep, Predictor, begin, image_tensor
-from probseg.interact.probability import LENGTH, MARGIN, ProbabilityMap, conditioned, keep_clicks
+from probseg.geometry import LENGTH, MARGIN, View, conditioned
+from probseg.interact import ZOOMS, InteractionLoop, OneStep, Predictor, begin, image_tensor
+from probseg.interact.mask import ProbabilityMap, keep_clicks
+from probseg.interact.photograph import as_photograph
 from probseg.interact.session import build_loop
 from probseg.metrics.masks import click_compliance
 from probseg.types import Click
 from support.fakes import micro_model
+from support.rows import each
 from support.toy_models import sees_nothing, toy_sample
 
 IMAGE = coffee()[::4, ::4].copy()  # 100 x 150
@@ -55,15 +60,13 @@ def test_it_is_the_posterior_mean(length):
     logits = generator.normal(0, 2, (37, 52))
     rows, columns = np.array([3, 4, 20, 36]), np.array([5, 9, 51, 0])
     wanted = np.array([0.1, -0.1, -2.0, 3.0])
-    values = torch.from_numpy(logits).sigmoid()
-    samples = torch.from_numpy(np.stack([rows, columns], axis=-1))
-    found = conditioned(values, samples, torch.from_numpy(wanted), length).logit()
+    values, samples = 1 / (1 + np.exp(-logits)), np.stack([rows, columns], axis=-1)
     expected = reference(logits, rows, columns, wanted, length)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(expected - logits).max() > 1
-    rounded = conditioned(values.float(), samples, torch.from_numpy(wanted), length)
-    assert rounded.dtype == torch.float32
-    np.testing.assert_allclose(rounded.logit(), expected, atol=1e-3)
+    for dtype, atol in ((np.float64, 1e-5), (np.float32, 1e-3)):
+        found = conditioned(values.astype(dtype), samples, wanted, length)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(logit(found.astype(float)), expected, atol=atol)
 
 
 def test_obeyed_clicks_change_nothing():
@@ -124,23 +127,26 @@ def test_clicks_hold_between_the_values_of_a_large_photograph(x, y, positive):
     answer = ProbabilityMap(values, (0, 0, 3000, 2000), (2000, 3000))
     changed = keep_clicks(answer, [Click(x, y, positive)])
     assert changed.values.shape == values.shape
-    part = changed.part((x, y, x + 1, y + 1), (1, 1))
+    part = changed.part(View((x, y, x + 1, y + 1), (1, 1)))
     assert (part.item() > 0.5) == (changed.full()[y, x] > 0.5) == positive
 
 
-def test_the_kept_answer_is_the_next_previous_mask():
-    given_masks = []
+def test_clicks_hold_after_a_second_look_at_a_large_photograph():
+    """Whose answers have fewer values than pixels, which are interpolated once more."""
+    image = cv2.resize(IMAGE, (2600, 1733), interpolation=cv2.INTER_CUBIC)
+    loop = InteractionLoop(dark, zoom=ZOOMS["look"], previous_mask=True, keep_clicks=True)
+    places = np.random.default_rng(0).integers(0, 1700, (8, 2)).tolist()
+    clicks = [Click(x, y, positive=n % 3 == 0) for n, (x, y) in enumerate(places)]
+    state = begin(as_photograph(image))
+    for count, click in enumerate(clicks, 1):
+        (state,) = loop.step([state], [click])
+        assert click_compliance(state.probability > 0.5, clicks[:count]) == 1
 
-    @OneStep
-    def remembers(image, prompts):
-        given_masks.append(prompts.previous.clone())
-        return torch.full((1, 1, *image.shape[2:]), -3.0)
 
-    loop = InteractionLoop(remembers, previous_mask=True, keep_clicks=True)
-    (first,) = loop.step([begin(image_tensor(IMAGE))], [Click(70, 50)])
-    loop.step([first], [Click(10, 10, positive=False)])
-    np.testing.assert_array_equal(given_masks[1][0, 0], first.probability)
-    assert given_masks[1][0, 0, 50, 70] > 0.5
+@each(("samples", "pixels"), [(8, 26), (8, 42), (577, 1054)])
+def test_rounding_leads_no_click_out_of_the_values(samples, pixels):
+    answer = ProbabilityMap(torch.zeros(samples, samples), (0, 0, pixels, pixels), (pixels, pixels))
+    assert keep_clicks(answer, [Click(pixels - 1, pixels - 1)]).full()[-1, -1] > 0.5
 
 
 def test_the_predictor_keeps_clicks_and_undoes_them():

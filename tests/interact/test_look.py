@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS
+from probseg.geometry import View, box_size, look_size, look_window, places
 from probseg.interact import (
     RECOMMENDED_ZOOM,
     ZOOMS,
@@ -18,11 +19,8 @@ from probseg.interact import (
     begin,
     image_tensor,
 )
-from probseg.interact.photograph import box_size, fitted, places
-from probseg.interact.probability import ProbabilityMap
-from probseg.interact.zoom import look_size, look_window, next_window, with_look
-from probseg.models.network import scaled
-from probseg.types import Click, Prompts
+from probseg.interact.mask import ProbabilityMap, with_look
+from probseg.types import Click
 from support.fakes import draw_scene
 from support.rows import each
 from support.toy_models import Spy, shades
@@ -50,7 +48,7 @@ def test_the_window_of_a_look_has_its_side_and_the_click_not_on_its_rim(data):
             side = round(0.5 * max(*box_size(window), 40))
             assert box_size(look) == (min(side, height), min(side, width))
         zero, one = (ProbabilityMap.of(np.full(size, value, np.float32)) for value in (0, 1))
-        seen = ProbabilityMap(one.part(look, box_size(look))[0], look, size)
+        seen = ProbabilityMap(one.part(View(look, box_size(look)))[0], look, size)
         assert with_look(zero, seen).full()[click.y, click.x] == 1
         last = look
 
@@ -97,7 +95,9 @@ def test_maps_with_fewer_values_than_pixels_become_as_dense_as_the_denser():
     both = with_look(coarse, fine)
     assert both.box == (500, 500, 5000, 2500)
     assert tuple(both.values.shape) == (800, 1800)
-    x, y = places(np.array([[1000.0, 1500], [4000, 700]]), both.box, (800, 1800)).astype(int).T
+    x, y = (
+        places(np.array([[1000.0, 1500], [4000, 700]]), View(both.box, (800, 1800))).astype(int).T
+    )
     np.testing.assert_allclose(both.values[y, x], [0.75, 0.25])
 
 
@@ -105,65 +105,6 @@ def test_maps_with_fewer_values_than_pixels_become_as_dense_as_the_denser():
 def remembers(image, prompts):
     """Logits that also hang on the answer before."""
     return shades.predict(image, prompts) + 3 * prompts.previous - 1.5
-
-
-def answered(image, box, clicks, before, target):
-    """Return the probabilities of a box of the image, after an answer to all of it."""
-    x0, y0, x1, y1 = box
-    size = y1 - y0, x1 - x0
-    view = size if target is None else scaled(size, target)
-    points = places(np.array([[click.x, click.y] for click in clicks], float), box, view)
-    prompts = Prompts(
-        torch.tensor(points, dtype=torch.float32)[None],
-        torch.tensor([[int(click.positive) for click in clicks]]),
-        torch.full((1, 4), torch.nan),
-        fitted(before[None, y0:y1, x0:x1], view)[None],
-    )
-    logits = remembers.predict(fitted(image[:, y0:y1, x0:x1].float() / 255, view)[None], prompts)
-    whole = torch.zeros_like(before)
-    whole[y0:y1, x0:x1] = fitted(logits[0].sigmoid(), size)[0]
-    return whole
-
-
-def share(first, last, length, rim):
-    """Return the share of a look, line by line, that is in all lines from the first to the last."""
-    at = np.arange(length)
-    rising = np.ones(length) if first == 0 else (at - first + 1) / (rim + 1)
-    falling = np.ones(length) if last == length - 1 else (last + 1 - at) / (rim + 1)
-    return torch.tensor(np.minimum(rising, falling).clip(0, 1), dtype=torch.float32)
-
-
-def test_the_loop_looks_as_a_program_without_it_does():
-    """Answer, then look or answer again: line by line, without states and batches."""
-    image = image_tensor(draw_scene(130, 170)[0])
-    clicks = [
-        Click(80, 60),
-        Click(100, 66),
-        Click(102, 68, False),
-        Click(30, 20),
-        Click(169, 5, False),
-    ]
-    loop = InteractionLoop(remembers, zoom=LOOK, previous_mask=True)
-    state, probability, window, look = begin(image), torch.zeros(130, 170), None, None
-    for count in range(1, len(clicks) + 1):
-        (state,) = loop.step([state], [clicks[count - 1]])
-        before = ProbabilityMap.of(probability.numpy())
-        window = next_window(LOOK, window, before, clicks[:count])
-        box, target = ((0, 0, 170, 130), None) if window is None else (window, LOOK.target)
-        for _ in range(2 if count == 1 else 1):
-            probability = answered(image, box, clicks[:count], probability, target)
-        if count > 1:
-            look = look_window(LOOK, box, clicks[count - 1], (130, 170), look)
-            x0, y0, x1, y1 = look
-            closer = answered(
-                image, look, clicks[:count], probability, min(max(x1 - x0, y1 - y0, 30), 48)
-            )
-            rim = max(x1 - x0, y1 - y0) // 8
-            part = share(y0, y1 - 1, 130, rim)[:, None] * share(x0, x1 - 1, 170, rim)
-            probability = part * closer + (1 - part) * probability
-        np.testing.assert_allclose(state.probability, probability, atol=1e-5)
-        assert state.window == window
-    assert window is not None
 
 
 def test_a_look_that_stays_is_not_encoded_again():

@@ -1,4 +1,7 @@
+import pickle
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -7,16 +10,12 @@ from torch import nn
 
 from probseg import interact
 from probseg.attention import Adaptation
-from probseg.backbones import Backbone
-from probseg.clicks.boxes import padded_crop
 from probseg.errors import UnknownNameError
 from probseg.evaluation import PROTOCOLS, draw_crop
-from probseg.heads import ConvHead, FPNDecoder
+from probseg.geometry import padded_crop
 from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
-from probseg.models import Segmenter
-from probseg.models.segmenter import Logits
-from probseg.types import Click, FeatureInfo, Sample
+from probseg.types import Click, Sample
 from support.fakes import draw_scene, micro_model
 from support.refusals import refused
 from support.rows import each
@@ -78,15 +77,6 @@ def test_clicks_one_by_one_equal_all_at_once(model):
     assert predictor.clicks == other.clicks == tuple(CLICKS)
 
 
-def test_undo_is_as_if_never_clicked(predictor):
-    before = predictor.predict(CLICKS[:2], box=BOX)
-    changed = predictor.predict(CLICKS[2:])
-    assert not np.array_equal(before.probability, changed.probability)
-    undone = predictor.undo()
-    np.testing.assert_array_equal(undone.probability, before.probability)
-    assert predictor.clicks == tuple(CLICKS[:2])
-
-
 def test_undo_takes_back_clicks_and_boxes_and_redo_brings_them_back(predictor):
     click = predictor.predict(CLICKS[:1])
     boxed = predictor.predict(box=BOX)
@@ -137,6 +127,43 @@ def test_a_new_image_starts_again_whatever_its_layout(model, predictor):
     np.testing.assert_array_equal(
         predictor.predict(clicks).probability, other.predict(clicks).probability
     )
+
+
+def test_threads_wait_for_each_other_and_an_image_that_comes_between_is_refused(model, monkeypatch):
+    predictor, other = Predictor(model), Predictor(model)
+    busy, go = Event(), Event()
+
+    def hold(*_):
+        busy.set()
+        assert go.wait(60)
+
+    for one in (predictor, other):
+        one.set_image(photo())
+    hook = predictor.model.head.register_forward_pre_hook(hold)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(predictor.predict, CLICKS[:1])
+        assert busy.wait(60)
+        with pytest.raises(RuntimeError, match="for each thread"):
+            predictor.set_image(photo(seed=1))
+        second = pool.submit(predictor.predict, CLICKS[1:])
+        assert not wait([second], timeout=0.3).done
+        hook.remove()
+        go.set()
+        for answer, clicks in ((first, CLICKS[:1]), (second, CLICKS[1:])):
+            expected = other.predict(clicks).probability
+            np.testing.assert_array_equal(answer.result().probability, expected)
+        busy.clear(), go.clear()
+        monkeypatch.setattr("probseg.interact.predictor.as_photograph", hold)
+        pool.submit(predictor.set_image, photo(seed=1))
+        assert busy.wait(60)
+        asking = pool.submit(predictor.predict, CLICKS[:1])
+        assert not wait([asking], timeout=0.3).done
+        monkeypatch.setattr("probseg.interact.predictor.encode_image", lambda *_: other._image)
+        go.set()
+        with pytest.raises(RuntimeError, match="for each thread"):
+            asking.result()
+    copied = pickle.loads(pickle.dumps(other))
+    np.testing.assert_array_equal(copied.predict().probability, expected)
 
 
 def test_wrong_input_is_refused_and_changes_nothing(model, predictor):
@@ -343,58 +370,3 @@ def test_a_new_crop_is_paid_for_again(counted):
     predictor.reset()  # and the encoding of the whole image
     predictor.predict([Click(100, 25)])
     assert len(seen) == 3
-
-
-class Answers(Segmenter):
-    """Says that a disk around the last positive click is the object."""
-
-    def grid_logits(self, image, decoder_maps, prompts):
-        height, width = image.shape[-2:]
-        x, y = prompts.points[0][prompts.labels[0] == 1][-1]
-        rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-        distance = ((columns - x) ** 2 + (rows - y) ** 2).sqrt()
-        disk = 0.06 * width + len(prompts.labels[0]) - distance
-        return Logits(disk[None, None], None, None)
-
-
-@pytest.fixture
-def zooming():
-    model = Answers(TinyBackbone(), FPNDecoder, ConvHead, previous_mask=True)
-    predictor = Predictor(model, zoom="fixed")
-    predictor.set_image(photo(500, 700))
-    return predictor
-
-
-class TinyBackbone(Backbone):
-    features = FeatureInfo((4,), (4,))
-    mean = std = (0.5, 0.5, 0.5)
-
-    def __init__(self):
-        super().__init__()
-        self.reduce = torch.nn.Conv2d(3, 4, 4, stride=4)
-
-    def forward(self, x):
-        return [self.reduce(x)]
-
-
-def test_zooms_in_from_the_second_click_on_as_the_protocol_does(zooming):
-    clicks = [Click(300, 200), Click(320, 210), Click(500, 300, positive=False)]
-    loop = InteractionLoop(zooming.model, zoom=ZOOMS["fixed"], previous_mask=True, keep_clicks=True)
-    state = begin(image_tensor(photo(500, 700)))
-    windows = []
-    for click in clicks:
-        (state,) = loop.step([state], [click])
-        np.testing.assert_array_equal(zooming.predict([click]).probability, state.probability)
-        windows.append(state.window)
-    assert windows[0] is None
-    assert windows[1] is not None
-
-
-def test_undo_with_a_zoom_is_as_if_never_clicked(zooming):
-    zooming.predict([Click(300, 200)])
-    before = zooming.predict([Click(320, 210)])
-    changed = zooming.predict([Click(650, 450)])
-    assert not np.array_equal(before.probability, changed.probability)
-    np.testing.assert_array_equal(zooming.undo().probability, before.probability)
-    again = zooming.predict([Click(650, 450)])
-    np.testing.assert_array_equal(again.probability, changed.probability)

@@ -49,7 +49,9 @@ def test_clicks_of_any_form_are_the_same_clicks(predictor, image):
     assert predictor.clicks == tuple(clicks)
 
 
-def test_a_box_that_reaches_over_the_edge_is_cut_with_a_warning(predictor, image):
+def test_a_box_is_rounded_outwards_and_cut_with_a_warning_at_the_edge(predictor, image):
+    whole, parts = (30, 10, 47, 31), (30.9, 10.4, 46.1, 30.6)
+    assert np.array_equal(*(answer(predictor, image, box=box) for box in (whole, parts)))
     expected = answer(predictor, image, box=(30, 10, 48, 32))
     for box in ((30, 10, 49.5, 33), (30, 10, 50, 34)):
         with pytest.warns(UserWarning, match="`box`"):

@@ -7,8 +7,7 @@ from probseg.annotate.tools.prompted import PromptedModel
 from probseg.data import ImageMaskFolder
 from probseg.interact import InteractionLoop, Session, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
-from probseg.interact.steps import Stroke
-from probseg.types import Click
+from probseg.types import Click, Stroke
 from support.fakes import draw_scene, micro_model, write_folder
 
 IMAGE = draw_scene(48, 64)[0]

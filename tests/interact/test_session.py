@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probseg.interact import InteractionLoop, OneStep, Session, Zoom, begin, image_tensor
-from probseg.interact.steps import BoxStep, MaskStep, Patch, Stroke, fill_holes, remove_islands
-from probseg.types import Click
+from probseg.interact.steps import fill_holes, remove_islands
+from probseg.types import BoxStep, Click, MaskStep, Patch, Stroke
 from support.fakes import draw_scene
 from support.rows import each
 from support.toy_models import shades

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from probseg.interact.steps import Stroke, covered, snapped
+from probseg.interact.steps import covered, snapped
+from probseg.types import Stroke
 
 SIZE = HEIGHT, WIDTH = 30, 40
 GREY = np.full((*SIZE, 3), 128, np.uint8)

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS, run_object
+from probseg.geometry import View, next_window, places
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin
-from probseg.interact.photograph import places
-from probseg.interact.probability import ProbabilityMap
-from probseg.interact.zoom import next_window
+from probseg.interact.mask import ProbabilityMap
 from probseg.metrics import iou
-from probseg.models.network import scaled
 from probseg.types import Click
 from support.rows import each
 from support.toy_models import Spy, toy_sample
@@ -202,7 +200,7 @@ def test_full_size_images_too_and_every_event_is_seen(name):
 
 def test_clicks_outside_of_a_window_stay_outside():
     points = np.array([[9.5, 0], [20, -5], [-3, 12]])
-    moved = places(points, (0, 0, 10, 10), (19, 19))
+    moved = places(points, View((0, 0, 10, 10), (19, 19)))
     np.testing.assert_allclose(moved, [[18, 0], [40, -10], [-6, 24]])
 
 
@@ -305,24 +303,6 @@ def test_a_window_that_stays_is_not_taken_in_again():
     assert model.encoded[:2] == [[(80, 90)], [(40, 40)]]
     assert len(model.encoded) == 3
     assert len(model.decoded) == 5
-
-
-def test_the_previous_mask_is_cut_and_resized_with_the_image():
-    _, model, shown = answers(6, set())
-    loop = InteractionLoop(model, zoom=SMALL, flip=True, previous_mask=True)
-    state = begin(torch.zeros(3, 80, 90, dtype=torch.uint8))
-    (state,) = loop.step([state], [Click(40, 30)])
-    before = state.probability
-    (state,) = loop.step([state], [Click(44, 31)])
-    x0, y0, x1, y1 = state.window
-    size = scaled((y1 - y0, x1 - x0), 40)
-    expected = bilinear(before[y0:y1, x0:x1], size)
-    (straight, mirrored) = (prompts for _, prompts in shown[2:])
-    np.testing.assert_allclose(straight.previous[0, 0], expected, atol=1e-4)
-    np.testing.assert_allclose(mirrored.previous[0, 0], expected[:, ::-1], atol=1e-4)
-    np.testing.assert_allclose(
-        mirrored.points[0, :, 0], size[1] - 1 - straight.points[0, :, 0], atol=1e-4
-    )
 
 
 def test_protocols_zoom():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.clicks.annotators import largest_error_click
-from probseg.clicks.boxes import mask_box
+from probseg.geometry import mask_box
 from probseg.lab.baselines import BASELINES, ClassicalModel, ColourMixture, OpenCVGrabCut
 from probseg.lab.scene import GUESS_RADIUS, SEED_RADIUS, make_scene
 from probseg.metrics import iou

@@ -8,11 +8,10 @@ import torch
 
 from probseg.evaluation import get_protocol, run_objects
 from probseg.interact import InteractionLoop, Predictor, begin
-from probseg.interact.batches import SegmenterModel
 from probseg.interact.mask import Mask
-from probseg.interact.steps import Stroke
 from probseg.models import variant
-from probseg.types import Click
+from probseg.models.network import SegmenterModel
+from probseg.types import Click, Stroke
 from support.fakes import draw_sample, micro_model
 from support.network_cases import prompts
 from support.rows import each

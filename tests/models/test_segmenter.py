@@ -14,9 +14,8 @@ from torch.nn import functional
 from probseg.backbones import PromptStem, rgb_parameters
 from probseg.clicks import ClickMaps
 from probseg.heads import ConvHead, Head, PromptFusion
-from probseg.interact.batches import SegmenterModel
 from probseg.models import Segmenter, build, override, read_preset
-from probseg.models.encoded import moved_prompts
+from probseg.models.network import SegmenterModel, moved_prompts
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import Coarse, micro_model
 from support.micro import FUSION

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from probseg.interact.batches import OneStep, SegmenterModel
 from probseg.models import Segmenter
+from probseg.models.network import OneStep, SegmenterModel
 from probseg.types import IGNORE, Sample
 from support.fakes import Pixels
 

@@ -10,7 +10,7 @@ from PIL import Image
 from probseg.annotate.tools.prompted import PromptedModel, confidence
 from probseg.descriptions import RECOMMENDED
 from probseg.images import rgb_pixels
-from probseg.interact.states import InteractionState
+from probseg.interact.loop import InteractionState
 
 
 class Interactor:

@@ -31,9 +31,9 @@ from starlette.routing import Route
 
 from probseg.annotate.routes import AsciiJson, Json, guarded, post
 from probseg.annotate.server import Guard
-from probseg.annotate.steps import check_number
 from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import brush
+from probseg.formats.prompts import parse_number
 from probseg.images import decode_image, read_image
 
 MAX_CONFIG = 1 << 20
@@ -261,7 +261,7 @@ def asked(body: Mapping[str, Any]) -> Question | None:
         return None
     tag, image_tag, key = brush_tags(body["label_config"])
     names = ("original_height", "original_width")
-    height, width = (check_number(regions[0][name], name) for name in names)
+    height, width = (parse_number(regions[0][name], name) for name in names)
     positive: list[tuple[float, float]] = []
     negative: list[tuple[float, float]] = []
     box, label = None, ""
@@ -272,7 +272,7 @@ def asked(body: Mapping[str, Any]) -> Question | None:
             raise ValueError(msg)
         label = value[kind][0]
         sizes = ("width", "height") if kind == "rectanglelabels" else ()
-        shares = [check_number(value[name], name) / 100 for name in ("x", "y", *sizes)]
+        shares = [parse_number(value[name], name) / 100 for name in ("x", "y", *sizes)]
         x, y, *sides = (share * (width, height)[n % 2] for n, share in enumerate(shares))
         if sides:
             box = (x, y, x + sides[0], y + sides[1])

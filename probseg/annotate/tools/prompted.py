@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from probseg.geometry import OVERHANG
+from probseg.interact.loop import InteractionState
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import as_photograph
 from probseg.interact.session import Answer, answer_steps, build_loop, encode_image, prepared
-from probseg.interact.states import OVERHANG, InteractionState, fitted_box
-from probseg.interact.steps import BoxStep, Step
-from probseg.types import Click
+from probseg.types import BoxStep, Click, Step
 from probseg.zoo import create_interactive
 
 Point = Sequence[float]
@@ -61,7 +61,8 @@ class PromptedModel:
         steps: list[Step] = [pixel_click(point, True, size) for point in positive]
         steps += [pixel_click(point, False, size) for point in negative]
         if box is not None:
-            steps.append(BoxStep(fitted_box(box, size)))
+            x0, y0, x1, y1 = box
+            steps.append(BoxStep((x0, y0, x1, y1)))
         elif not positive:
             return Mask(np.zeros(size, np.float32))
         return Mask(answer_steps(self._loop, Answer(encoded), steps).state.answer)

@@ -19,9 +19,9 @@ from starlette.routing import Route
 
 from probseg.annotate.routes import Json, guarded, post
 from probseg.annotate.server import Guard
-from probseg.annotate.steps import check_number
 from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import polygons
+from probseg.formats.prompts import parse_number
 from probseg.images import decode_image
 
 MODEL_ID = "probseg"
@@ -97,7 +97,7 @@ def _prompts(
     boxes: list[list[float]] = []
     for mark in marks:
         kind, label = mark["type"], mark["label"]
-        data = [check_number(number, "data") for number in mark["data"]]
+        data = [parse_number(number, "data") for number in mark["data"]]
         if kind == "point" and len(data) == 2 and label in points:
             points[label].append((data[0], data[1]))
         elif kind == "rectangle" and len(data) == 4 and label == 1:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probseg.annotate.server import has_password
-from probseg.annotate.steps import check_number
 from probseg.annotate.tools.prompted import Encodings, PromptedModel
+from probseg.formats.prompts import parse_number
 from probseg.formats.regions import as_region
 from probseg.images import decode_image
 
@@ -78,13 +78,13 @@ def asked(body: Any) -> Question:  # noqa: ANN401
     try:
         image = base64.b64decode(body["image"], validate=True)
         positive, negative = (
-            [(check_number(x, key), check_number(y, key)) for x, y in body[key]]
+            [(parse_number(x, key), parse_number(y, key)) for x, y in body[key]]
             for key in ("pos_points", "neg_points")
         )
         box = None
         if body.get("obj_bbox"):
             (x0, y0), (x1, y1) = body["obj_bbox"]
-            x0, y0, x1, y1 = (check_number(number, "obj_bbox") for number in (x0, y0, x1, y1))
+            x0, y0, x1, y1 = (parse_number(number, "obj_bbox") for number in (x0, y0, x1, y1))
             box = (x0, y0, x1, y1)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = (

@@ -1,0 +1,128 @@
+"""The one parser of prompts: what files, command line, page and tools send becomes steps.
+
+It needs pydantic, which a model does not: only the doors import this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from probseg.formats import run_lengths
+from probseg.images import MAX_PIXELS
+from probseg.types import BoxStep, Click, Patch, Step, Stroke
+
+MAX_POINTS = 10_000
+"""Most points of a stroke."""
+
+MAX_RADIUS = 500.0
+"""Largest radius of a stroke in pixels."""
+
+EXPECTED = {
+    "type": "'click', 'box' or 'brush'",
+    "x": "a number such as 12.5",
+    "y": "a number such as 12.5",
+    "positive": "true or false",
+    "box": "four numbers [x0, y0, x1, y1]",
+    "radius": f"above 0 and at most {MAX_RADIUS}",
+    "points": f"1 to {MAX_POINTS} pairs [x, y]",
+    "segmentation": "run lengths with a size",
+}
+"""What is expected of each part of a step, for messages."""
+
+Number = Annotated[float, Field(strict=True, gt=-1e9, lt=1e9)]
+Truth = Annotated[bool, Field(strict=True)]
+Side = Annotated[int, Field(strict=True, ge=1, le=MAX_PIXELS)]
+_NUMBER: TypeAdapter[float] = TypeAdapter(Number)
+
+
+Points = Annotated[tuple[tuple[Number, Number], ...], Field(min_length=1, max_length=MAX_POINTS)]
+_POINTS: TypeAdapter[tuple[tuple[float, float], ...]] = TypeAdapter(Points)
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Click(_Form):
+    type: Literal["click"]
+    x: Number
+    y: Number
+    positive: Truth = True
+
+    def step(self) -> Click:
+        return Click(self.x, self.y, self.positive)
+
+
+class _Box(_Form):
+    type: Literal["box"]
+    box: tuple[Number, Number, Number, Number]
+
+    def step(self) -> BoxStep:
+        return BoxStep(self.box)
+
+
+class _Stroke(_Form):
+    type: Literal["brush"]
+    radius: Annotated[Number, Field(gt=0, le=MAX_RADIUS)]
+    points: Points
+    positive: Truth = True
+
+    def step(self) -> Stroke:
+        return Stroke(self.points, self.radius, self.positive)
+
+
+class _RunLengths(_Form):
+    size: tuple[Side, Side]
+    counts: Annotated[str, Field(strict=True)]
+
+
+class _Patch(_Form):
+    type: Literal["patch"]
+    segmentation: _RunLengths
+    positive: Truth = True
+
+    def step(self) -> Patch:
+        return Patch(run_lengths.decode(self.segmentation.model_dump()), self.positive)
+
+
+FORMS: TypeAdapter[Any] = TypeAdapter(
+    Annotated[_Click | _Box | _Stroke | _Patch, Field(discriminator="type")]
+)
+"""A step in JSON, with nothing besides: what the database of the page holds."""
+
+
+def parse_step(sent: Mapping[str, Any]) -> Step:
+    """Return the step that a mapping describes; a ValueError names a part that is wrong.
+
+    Its keys are `type` and those of the type: `x`, `y`, `positive` of a "click", `box` of a "box",
+    `points`, `radius`, `positive` of a "brush". Other keys are of no account.
+    """
+    try:
+        step: Step = FORMS.validate_python({k: v for k, v in sent.items() if k in EXPECTED}).step()
+    except ValidationError as error:
+        _, *parts = *error.errors(include_url=False)[0]["loc"], "type"
+        name = str(parts[0]) if sent.get("type") in ("click", "box", "brush", "patch") else "type"
+        msg = f"`{name}` must be {EXPECTED[name]}, got {sent.get(name)!r:.200}"
+        raise ValueError(msg) from None
+    return step
+
+
+def parse_points(value: object) -> tuple[tuple[float, float], ...]:
+    """Return the corners of a line or of a ring, which are those of a stroke."""
+    try:
+        return _POINTS.validate_python(value)
+    except ValidationError:
+        msg = f"{EXPECTED['points']}, got {value!r:.200}"
+        raise ValueError(msg) from None
+
+
+def parse_number(value: object, name: str) -> float:
+    """Return a coordinate; a ValueError names what is no finite number, or an absurd one."""
+    try:
+        return _NUMBER.validate_python(value)
+    except ValidationError:
+        msg = f"`{name}` must be {EXPECTED['x']}, got {value!r:.200}"
+        raise ValueError(msg) from None

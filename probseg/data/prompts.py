@@ -148,7 +148,7 @@ def _read_csv(path: Path) -> PromptFile:
     categories = _Categories()
     for key, points in clicks.items():
         box = [boxes[key]] if key in boxes else []
-        prompted = _object(*key, categories.number(*labels[key]), [*points, *box])
+        prompted = PromptedObject(key[1], categories.number(*labels[key]), (*points, *box))
         images.setdefault(key[0], []).append(prompted)
     return _prompt_file(images, categories)
 
@@ -178,7 +178,7 @@ def _read_json(path: Path) -> PromptFile:
             if entry.get("box") is not None:
                 steps.append(parse_step({"type": "box", "box": entry["box"]}))
             category = categories.number(str(entry.get("label") or UNNAMED))
-            objects.append(_object(file, str(number), category, steps))
+            objects.append(PromptedObject(str(number), category, tuple(steps)))
         images[file] = objects
     return _prompt_file(images, categories)
 
@@ -253,7 +253,7 @@ def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping
 def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Categories) -> PromptFile:
     for file, objects in images.items():
         for prompted in objects:
-            if not prompted.clicks and prompted.box is None:
+            if not prompted.steps:
                 msg = f"{file}: the object {prompted.key} has neither a box nor a click"
                 raise ValueError(msg)
     prompts = tuple(
@@ -265,13 +265,6 @@ def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Catego
 def _file(name: str) -> str:
     """Return the one way to write a path; empty where it names no file."""
     return "" if not name else PurePosixPath(name).as_posix()
-
-
-def _object(file: str, key: str, category: int, steps: list[Step]) -> PromptedObject:
-    if not steps:
-        msg = f"{file}: the object {key} has neither a box nor a click"
-        raise ValueError(msg)
-    return PromptedObject(key, category, tuple(steps))
 
 
 def _click(values: object) -> Step:

@@ -100,7 +100,7 @@ const acts = {
   next: () => page.go(1),
   previous: () => page.go(-1),
   done: () => page.done(),
-  review: () => page.setState(page.photo.state === "review" ? "open" : "review"),
+  review: () => page.review(),
   search: () => $("search").focus(),
   help: () => $("help").showModal(),
   grid: () => page.grid.toggle(),
@@ -191,7 +191,7 @@ export function listen() {
   document.addEventListener("keyup", (event) => actionOf(event.key, ["without"]) && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {
-    if (page.clicker.pending.length) event.preventDefault();
+    if (page.clicker.pending.length || page.clicker.waiting.length) event.preventDefault();
   });
   for (const [id, action] of Object.entries(buttons)) {
     $(id).onclick = acts[action];

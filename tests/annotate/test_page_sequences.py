@@ -31,7 +31,7 @@ KEYS = (
         "2",
         "Delete",
     ),
-    *("d", "n", "p", "r", "u", "g", "t", "m", "v", "y", "y", "c"),
+    *("d", "n", "p", "r", "u", "g", "t", "m", "v", "y", "y", "c", "Delete"),
 )
 MOVES = ("d", "n", "p")  # while the next photograph loads, the page takes no clicks
 SLOW = """latency => { const real = window.real ??= window.fetch; window.latency = latency;
@@ -223,7 +223,6 @@ def run(chromium, place, seed, actions, latencies=LATENCIES):
         machine.close()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("seed", range(2))
 def test_screen_server_files_and_exports_agree(chromium, tmp_path, seed):
     run(chromium, tmp_path / "photos", seed, 60)
@@ -258,7 +257,6 @@ def outcome(chromium, place, seed, actions, latency):
     return rows, areas
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("seed", [7])
 def test_commands_mean_the_same_at_every_latency(chromium, tmp_path, seed):
     wanted = outcome(chromium, tmp_path / "0", seed, 40, 0)

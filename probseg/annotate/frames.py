@@ -148,4 +148,5 @@ def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[s
         "labels": labels,
         "quality": quality,
         "error": photograph.error,
+        "stamp": photograph.stamp[1] // 1000,
     }

@@ -234,6 +234,98 @@ def test_long_sequences(chromium, tmp_path, seed):
     run(chromium, tmp_path / "photos", seed, 500)
 
 
+@pytest.fixture
+def machine(chromium, tmp_path):
+    machine = Machine(chromium, tmp_path / "photos", random.Random(0))
+    machine.slow(800)
+    yield machine
+    machine.check()
+    machine.close()
+
+
+SPOTS = [(20, 20), (64, 48), (105, 75)]
+
+
+def test_each_click_and_enter_is_an_object_on_a_slow_link(machine):
+    for at in SPOTS:
+        machine.command("left", at)
+        machine.command("1", at)
+        machine.command("Enter", at)
+    machine.settle()
+    assert machine.page.run("clicker.objects.map(({ label }) => label)") == ["cat"] * 3
+    machine.command("left", SPOTS[0])  # selects the first one
+    machine.command("Delete", SPOTS[0])
+    machine.command("left", SPOTS[0])
+    machine.command("Escape", SPOTS[0])
+    machine.settle()
+    assert machine.page.run("[clicker.objects.length, clicker.current.object]") == [2, None]
+
+
+@pytest.mark.parametrize("refused", ["f", "i", "zz"])
+def test_what_a_refused_command_leaves_is_what_is_shown(machine, refused):
+    machine.command("left", SPOTS[1])
+    for key in refused:
+        machine.command(key, SPOTS[1])
+    machine.settle()
+    assert machine.page.banner()
+    assert machine.page.mask().any() == (refused != "zz")
+    if refused != "zz":
+        machine.command("Enter", SPOTS[1])
+        machine.settle()
+        assert machine.page.run("clicker.objects.length") == 1
+
+
+def test_strokes_edit_the_selected_object_and_are_cut_where_they_leave(machine):
+    page = machine.page
+    machine.slow(0)
+    page.click(*SPOTS[1])
+    page.press("Enter")
+    before = page.run("clicker.objects[0].area")
+    page.click(*SPOTS[1])
+    page.press("e")
+    page.drag((40, 48), (500, 48))
+    assert page.run("clicker.objects.length") == 1
+    assert page.run("clicker.objects[0].area") < before
+    assert page.run("clicker.current.object") is None
+    page.press("Escape")
+    page.run("clicker.zoom(0.05 / clicker.view.scale)")
+    page.run("clicker.brush = 120")
+    page.drag((64, -600), (64, 700))
+    assert "without a pixel" in page.tab.locator(".clicker-status").inner_text()
+    page.press("Escape")
+    assert page.run("clicker.current.object") is None
+    long = "Array.from({ length: 25000 }, (_, i) => [i % 120, 20])"
+    page.run(
+        "(clicker.gesture = { kind: 'stroke', positive: true, radius: 2, snap: false, "
+        f"points: {long} }}, clicker._up({{ clientX: 0, clientY: 0 }}))"
+    )
+    machine.settle()
+    assert page.mask()[20, 5:115].all()
+
+
+def test_labels_of_the_open_and_of_the_next_object(machine):
+    page = machine.page
+    machine.slow(0)
+    page.click(*SPOTS[0])
+    page.press("1", "Enter", "2")
+    page.click(*SPOTS[0])
+    page.press("Enter")  # opens it again
+    assert page.tab.locator("#labels [aria-pressed=true]").inner_text().endswith("cat")
+    page.press("Enter")
+    page.click(*SPOTS[2])
+    page.press("Enter")
+    labels = "clicker.objects.map(({ label }) => label)"
+    assert page.run(labels) == ["cat", "dog"]
+    page.tab.get_by_role("button", name="Edit labels").click()
+    page.tab.get_by_label("Name of cat").fill("dog")
+    page.tab.get_by_label("Name of cat").press("Tab")
+    page.until(f"{labels}.join() === 'dog,dog' && probsegPage.session.labels.length === 1")
+    page.tab.on("dialog", lambda dialog: dialog.accept())
+    page.tab.get_by_label("Remove dog").click()
+    page.until(f"{labels}.join() === ',' && !probsegPage.session.labels.length")
+    page.tab.keyboard.press("Escape")
+
+
 def outcome(chromium, place, seed, actions, latency):
     """Give the same commands at a latency, 0 for one after the answer to the other."""
     machine = Machine(chromium, place, random.Random(seed))

@@ -2,7 +2,7 @@
 
 import { element, keyName, KEYS } from "./canvas.js";
 import { page } from "./page.js";
-import { changeModel, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
+import { changeModel, editLabels, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
 import { $ } from "./requests.js";
 
 const LABELS = Object.fromEntries(Array.from({ length: 9 }, (_, i) => [`label_${i + 1}`, [`${i + 1}`]]));
@@ -204,6 +204,7 @@ export function listen() {
     if (event.key === "Enter") page.find();
     else if (event.key === "Escape") page.clearSearch();
   });
+  $("labels-button").onclick = editLabels;
   $("model").onchange = () => changeModel($("model").value);
   $("without").title = $("without").title.replace("$", keyName(page.keys.without[0]));
   $("without").onpointerdown = showWithout;

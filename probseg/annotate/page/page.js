@@ -95,8 +95,16 @@ export const page = {
   },
 
   take(session) {
+    const shown = this.photo?.id;
     this.session = session;
     this.byId = new Map(session.photographs.map((photo, index) => [photo.id, index]));
+    for (const photo of session.photographs) {
+      const transport = this.transports.get(photo.id);
+      if (!transport) continue;
+      if (transport.photo.stamp !== photo.stamp) [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
+      transport.photo = photo;
+    }
+    if (shown !== undefined) this.index = this.byId.get(shown) ?? 0;
     document.title = `${session.folder.split(/[\\/]/).filter(Boolean).at(-1) ?? ""} – probseg annotate`;
     $("model").replaceChildren(
       ...session.models.map((name) => new Option(name, name, false, name === session.model.name)),
@@ -223,10 +231,11 @@ export const page = {
   },
 
   /** Take over what an answer says of a photograph. */
-  note(photo, { state, objects, stamp }) {
-    if (stamp !== undefined && stamp !== photo.stamp) {
-      if (photo.stamp !== undefined) [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
-      photo.stamp = stamp;
+  note(photo, { state, objects, stamp, error }) {
+    if (stamp !== undefined && stamp !== photo.stamp) { // the file is another one
+      [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
+      Object.assign(photo, { stamp, error });
+      if (photo === this.photo && !this.arriving) this.open(this.index);
     }
     const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality]);
     const before = shown();
@@ -251,7 +260,7 @@ export const page = {
     if (answer.objects) this.showObjects(answer.objects);
     drawLabels(); // the open or the selected object may have another one
     if (answer.reviewed) banner.show("note", `This photograph was ${answer.reviewed}. It has changed: decide again.`);
-    this.share(answer.shared);
+    this.share(answer).catch(report);
     if (this.doubting) this.clicker.askUncertainty();
   },
 
@@ -300,14 +309,18 @@ export const page = {
     }, clicker.next !== null);
   },
 
-  /** Take over labels and settings that another window changed; `version` counts the changes. */
-  async share(version) {
-    if (version === undefined || version === this.session.shared) return;
-    const before = JSON.stringify(this.session.settings);
-    Object.assign(this.session, await json("shared"));
-    drawLabels();
-    this.list.redraw();
-    if (before === JSON.stringify(this.session.settings)) return;
+  /** Take over what all windows have in common, where its number is another than what is known. */
+  async share(answer) {
+    if (answer.shared === undefined || answer.shared === this.session.shared) return;
+    const { labels, settings } = this.session;
+    this.session.shared = answer.shared; // it is asked for once
+    Object.assign(this.session, answer.labels ? answer : await json("shared"));
+    const differs = (before, now) => JSON.stringify(before) !== JSON.stringify(now);
+    if (differs(labels, this.session.labels)) {
+      this.take(await json("session")); // objects follow their labels
+      await this.clicker.refresh();
+    }
+    if (!differs(settings, this.session.settings)) return;
     drawKnobs();
     $("model").value = this.session.model.name;
     banner.show("note", "The model or its settings were changed in another window.");

@@ -33,19 +33,42 @@ export function drawLabels() {
   const input = element("input", { placeholder: "new label", "aria-label": "New label", size: 9, maxLength: 60 });
   input.addEventListener("keydown", async (event) => {
     const name = input.value.trim();
-    if (event.key !== "Enter" || !name) return;
-    try {
-      Object.assign(page.session, await json("labels", { body: { add: name } }));
-      page.chooseLabel(name);
-      drawLabels();
-      page.countLabels();
-      page.list.redraw();
-      page.clicker.over.focus();
-    } catch (error) {
-      report(error);
-    }
+    if (event.key !== "Enter" || !name || !(await changeLabels({ add: name }))) return;
+    page.chooseLabel(name);
+    page.clicker.over.focus();
   });
   $("labels").replaceChildren(...chips, input);
+}
+
+/** Change the list of labels; returns whether the server did. */
+async function changeLabels(change) {
+  try {
+    await page.share(await json("labels", { body: change }));
+    return true;
+  } catch (error) {
+    report(error);
+    return false;
+  }
+}
+
+/** Show all labels with a field for the name of each, and buttons that move it up or remove it. */
+export function editLabels() {
+  const { labels } = page.session;
+  const change = async (asked) => (await changeLabels(asked)) && editLabels();
+  const button = (text, hint, onclick) => element("button", { type: "button", textContent: text, "aria-label": hint, title: hint, onclick });
+  const rows = labels.map((name, place) => {
+    const input = element("input", { value: name, "aria-label": `Name of ${name}`, maxLength: 100 });
+    input.onchange = () => input.value.trim() && change({ rename: name, to: input.value });
+    const order = [...labels.slice(0, Math.max(0, place - 1)), name, ...labels];
+    const remove = () => {
+      const count = page.session.photographs.reduce((sum, photo) => sum + (photo.labels[name] ?? 0), 0);
+      if (!count || confirm(`${count} finished objects lose the label “${name}”.`)) change({ rename: name, to: null });
+    };
+    const cells = [input, button("↑", `Move ${name} up`, () => change({ order })), button("×", `Remove ${name}`, remove)];
+    return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
+  });
+  $("label-rows").replaceChildren(...rows);
+  if (!$("label-list").open) $("label-list").showModal();
 }
 
 let settingsTimer = 0;

@@ -95,9 +95,7 @@ def create_app(
             "/api/photos/{name}/actions",
             lambda name, body: sessions.act(photo(name), body),
         ),
-        _get(
-            "/api/photos/{name}/without", lambda name: sessions.mask_without_adapting(photo(name))
-        ),
+        _get("/api/photos/{name}/without", lambda name: sessions.without_adapting(photo(name))),
         _get("/api/shared", sessions.share),
         _post("/api/settings", lambda body: sessions.change_settings(body)),
         _post("/api/model", model),

@@ -241,7 +241,7 @@ def by_strips(
         part = np.asarray(convert(strip))
         if not top:
             pixels = np.empty((*size, *part.shape[2:]), np.uint8)
-            as_stored = STORED.get(orientation, lambda upright: upright)(pixels)
+            as_stored = STORED.get(orientation, np.asarray)(pixels)
         as_stored[top : top + strip.height] = part
     return pixels
 

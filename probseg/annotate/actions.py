@@ -75,7 +75,14 @@ class Change:
         """Answer a click, a box or a stroke, and add it to the open object or to a new one.
 
         A stroke with `snap` keeps to contours and edges; it is stored as the pixels that are left.
+        With `object` a stroke edits a finished object; the open one is finished before.
         """
+        edited = None
+        if self.action["type"] == "brush" and self.action.get("object") is not None:
+            edited, _ = self._finished_object("object")
+            self._close_object()
+            self.answers.drop_finished(self.photograph)  # this one is not among them meanwhile
+            self.store.reopen(edited.id)
         current = self.store.open_object(self.name)
         step = check_step(self.action, readable_size(self.photograph))
         if step["type"] == "brush" and check_truth(self.action, "snap", otherwise=False):
@@ -85,7 +92,9 @@ class Change:
             assert isinstance(stroke, Stroke), "its type is that of a stroke"
             step = stored_patch(snapped(stroke, image, state.probability))
         self._add(current, step)
-        return False
+        if edited is not None:
+            self._finish(self._open_object(NO_OBJECT), edited.label)
+        return edited is not None
 
     def edit(self) -> bool:
         """Fill the holes of the open object, or remove its parts that nobody clicked on."""
@@ -199,7 +208,7 @@ class Change:
     def finish(self) -> bool:
         """Close the open object with its mask and perhaps a label."""
         current = self._open_object(NO_OBJECT)
-        self._finish(current, checked_label(self.action.get("label", current.label)))
+        self._finish(current, self._label(current))
         return True
 
     def set_state(self) -> bool:
@@ -209,7 +218,7 @@ class Change:
             msg = f"`state` must be one of {list(STATES)}, got {state!r}"
             raise RequestError(msg)
         closes = state not in ("open", "review", "returned")
-        closed = closes and self._close_object(self.action)
+        closed = closes and self._close_object()
         before = self.store.photograph(self.name).state
         self.store.set_state(self.name, state)
         return closed or "rejected" in {before} ^ {state}
@@ -228,10 +237,20 @@ class Change:
         return True
 
     def set_label(self) -> bool:
-        """Set the class of an object."""
-        stored = self._find_object("object", self.photograph)
-        self._set_label(stored, checked_label(self.action.get("label")))
-        return True
+        """Set the class of an object, by default of the open one."""
+        if "object" in self.action:
+            stored = self._find_object("object", self.photograph)
+        else:
+            stored = self._open_object(NO_OBJECT)
+        self._set_label(stored, self._label())
+        return stored.mask is not None
+
+    def _label(self, current: StoredObject | None = None) -> str | None:
+        """Return the label of the action, or else that of an object that is closed by it."""
+        closes = current is not None and self.action["type"] not in ("finish", "state")
+        if closes or "label" not in self.action:
+            return current and current.label
+        return self.sessions.current_label(self.action["label"])
 
     def _find_object(self, key: str, photograph: Photograph) -> StoredObject:
         """Return the object that an argument of the action has the number of."""
@@ -261,7 +280,7 @@ class Change:
     def _add(self, current: StoredObject | None, step: StoredStep) -> None:
         """Answer a step, and add it to the open object or, if that is None, to a new one."""
         self.answers.session(self.photograph, current).add(as_step(step))
-        number = self.store.begin(self.name) if current is None else current.id
+        number = self.store.begin(self.name, self._label()) if current is None else current.id
         self.store.add_step(number, step)
         self.answers.stored(self.photograph, number, step)
 
@@ -284,18 +303,15 @@ class Change:
             raise RequestError(NO_PIXEL)
         return mask
 
-    def _close_object(self, action: Mapping[str, Any] | None = None) -> bool:
-        """Finish the open object, perhaps with the label of an action; return whether there is one.
-
-        Without any prompt it is deleted.
-        """
+    def _close_object(self) -> bool:
+        """Finish the open object, or delete it if it has no prompt; return whether there is one."""
         current = self.store.open_object(self.name)
         if current is None:
             return False
         if self.answers.session(self.photograph, current).answer.mask is None:
             self.store.delete(current.id)
         else:
-            self._finish(current, checked_label((action or {}).get("label", current.label)))
+            self._finish(current, self._label(current))
         return True
 
     def _finish(self, current: StoredObject, label: str | None) -> None:
@@ -314,10 +330,8 @@ class Change:
     def _set_label(self, stored: StoredObject, label: str | None) -> None:
         """Set the class of an object, which can be chosen from now on."""
         self.store.set_label(stored.id, label)
-        known = self.sessions.labels
-        if label is not None and label not in known and len(known) < MOST_LABELS:
-            known.append(label)
-            self.store.set_setting("labels", known)
+        if len(self.sessions.labels) < MOST_LABELS:
+            self.sessions.set_labels([*self.sessions.labels, label])
 
 
 ACTIONS: dict[str, Callable[[Change], bool]] = {

@@ -17,7 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from probseg.annotate.photographs import Photograph, read_readable, stored_labels
+from probseg.annotate.photographs import (
+    Photograph,
+    pixel_digest,
+    read_readable,
+    stored_labels,
+)
 from probseg.annotate.steps import StoredStep, as_step, check_place
 from probseg.annotate.store import Store, StoredObject
 from probseg.attention import Adaptation
@@ -143,6 +148,7 @@ class _Opened:
     """A photograph in memory."""
 
     image: InteractionState  # without prompts
+    pixels: str  # digest of the photograph
     # All finished objects, bool, shape `(H, W)`; None if not known
     finished: npt.NDArray[np.bool_] | None = None
     number: int | None = None  # of the object of the session; None for one that is not stored
@@ -183,7 +189,7 @@ class Answers:
         if opened is None:
             image = read_readable(photograph) if image is None else image
             state = self._answerer.begin(image)
-            opened = _Opened(state)
+            opened = _Opened(state, pixel_digest(image))
             self._opened[photograph.id] = opened
             self._bound_memory(photograph)
         self._opened.move_to_end(photograph.id)
@@ -242,6 +248,25 @@ class Answers:
                     opened.finished |= stored_labels(stored.mask, photograph) == 1
         return mask & ~opened.finished
 
+    def without_adapting(
+        self, photograph: Photograph, current: StoredObject | None
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return the mask of an object as it would be if the network did not adapt.
+
+        Settings and answers in memory are the same before and after.
+        """
+        settings = self._answerer.settings()
+        on = {name: settings[name] for name in ITERATIONS if settings[name] is not None}
+        opened = self._opened.pop(photograph.id, None)
+        self._answerer.change(dict.fromkeys(on, 0))
+        try:
+            return self.mask(photograph, self.session(photograph, current).answer)
+        finally:
+            self._answerer.change(on)
+            self.forget(photograph)
+            if opened is not None:
+                self._opened[photograph.id] = opened
+
     def drop(self, photograph: Photograph) -> None:
         """Drop the session of the open object; the photograph stays encoded."""
         if photograph in self:
@@ -251,6 +276,10 @@ class Answers:
         """Drop the union of the finished objects, after they have changed."""
         if photograph in self:
             self._opened[photograph.id].finished = None
+
+    def forget(self, photograph: Photograph) -> None:
+        """Drop a photograph, after its file has changed."""
+        self._opened.pop(photograph.id, None)
 
     def clear(self) -> None:
         """Drop all sessions and encodings, after the model or its settings have changed."""

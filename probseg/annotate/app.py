@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from probseg.annotate.photographs import shown, thumbnail
+from probseg.annotate.photographs import Photograph, shown, thumbnail
 from probseg.annotate.routes import AsciiJson, refusal
 from probseg.annotate.server import READER, Guard
 from probseg.annotate.sessions import Sessions
@@ -45,8 +45,8 @@ def create_app(
     """Return the ASGI application that serves the page and its data."""
 
     @lru_cache(THUMBNAILS)
-    def small(name: str) -> bytes:
-        return thumbnail(sessions.photograph(name))
+    def small(photograph: Photograph) -> bytes:
+        return thumbnail(photograph)
 
     async def session(request: Request) -> Response:
         reads = request.scope[READER]
@@ -79,7 +79,7 @@ def create_app(
         ),
         _get(
             "/api/photos/{name}/thumbnail",
-            lambda name: Response(small(name), media_type="image/jpeg"),
+            lambda name: Response(small(photo(name)), media_type="image/jpeg"),
         ),
         _get(
             "/api/photos/{name}/objects/{number}/mask",
@@ -95,9 +95,11 @@ def create_app(
             "/api/photos/{name}/actions",
             lambda name, body: sessions.act(photo(name), body),
         ),
-        _post("/api/settings", lambda body: {"settings": sessions.change_settings(body)}),
+        _get("/api/photos/{name}/without", lambda name: sessions.without_adapting(photo(name))),
+        _get("/api/shared", sessions.share),
+        _post("/api/settings", lambda body: sessions.change_settings(body)),
         _post("/api/model", model),
-        _post("/api/labels", lambda body: {"labels": sessions.set_labels(body.get("labels"))}),
+        _post("/api/labels", lambda body: sessions.change_labels(body)),
         _post("/api/export", lambda body: sessions.export(body.get("format"))),
     ]
 

@@ -28,11 +28,14 @@ from probseg.paths import replacing
 
 _logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 """`PRAGMA user_version` of `SCHEMA`."""
 
 COLUMNS = {
-    "photographs": ("name", "state", "revision", "written"),
+    "photographs": (
+        *("name", "state", "revision", "written"),
+        *("height", "width", "bytes", "modified", "digest", "pixels"),
+    ),
     "objects": (
         *("id", "photo", "label", "open", "kept", "mask", "counts", "area", "source", "base"),
         *("model", "seconds", "touched", "quality"),
@@ -50,7 +53,9 @@ CREATE TABLE photographs (
     state TEXT NOT NULL DEFAULT 'open'
         CHECK (state IN ('open', 'done', 'review', 'accepted', 'rejected', 'returned')),
     revision INTEGER NOT NULL DEFAULT 0 CHECK (revision BETWEEN 0 AND 1000000000000),
-    written INTEGER NOT NULL DEFAULT 0
+    written INTEGER NOT NULL DEFAULT 0,
+    height INTEGER, width INTEGER, bytes INTEGER, modified INTEGER, -- of the file that was clicked
+    digest TEXT, pixels TEXT
 ) STRICT;
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -139,6 +144,23 @@ def values(literals: str) -> list[str | bytes | float | None]:
     return [value(text) for text in texts]
 
 
+def literal(value: str | bytes | float | None) -> str:
+    """Return a value as SQLite's function `quote` writes it; the inverse of `values`."""
+    if isinstance(value, str):
+        quoted = value.replace("'", "''")
+        return f"'{quoted}'"
+    if isinstance(value, bytes):
+        return f"X'{value.hex().upper()}'"
+    return "NULL" if value is None else repr(value)
+
+
+PLACES = {
+    "name": {"photographs_state": 1, "objects_delete": _DELETED.index("photo")},
+    "label": {"objects_label": 0, "objects_delete": _DELETED.index("label")},
+}
+"""Where names of photographs and labels stand among the literals of the history."""
+
+
 def _recorded(name: str, event: str, values: Sequence[str], number: str = "OLD.id") -> str:
     """Return a trigger that records how to take a change back, if a change is being recorded.
 
@@ -210,6 +232,7 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
     "inference": TypeAdapter(Inference),
     "annotations": TypeAdapter(bool),
     "annotations_due": TypeAdapter(bool),
+    "annotations_digest": TypeAdapter(Annotated[str, Field(max_length=64)]),
     "exports": TypeAdapter(Annotated[list[str], Field(max_length=100)]),
 }
 """What each setting may be."""
@@ -350,11 +373,11 @@ def _renew(path: Path, old: sqlite3.Connection, version: int) -> None:
     """Replace a file of an earlier schema by one with its rows; `old` is closed.
 
     Version 1 had no quality; version 3 has a history of statements as text; before it, steps that
-    undo had taken back lay behind a cursor of their object.
+    undo had taken back lay behind a cursor of their object. Version 4 did not know the files.
     """
     inverses = {text: name for name, text in INVERSES.items()}  # version 3 has the texts
     numbers = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
-    history = []
+    history = old.execute("SELECT * FROM history").fetchall() if version == 4 else []
     for *row, text in old.execute("SELECT * FROM history") if version == 3 else []:
         name = inverses.get(LITERAL.sub("?", text))
         history.append((*row, name, ", ".join(LITERAL.findall(text))))
@@ -364,8 +387,9 @@ def _renew(path: Path, old: sqlite3.Connection, version: int) -> None:
         )
         history = []
     old.set_authorizer(_authorized)
+    later = {"quality": 2, **dict.fromkeys(COLUMNS["photographs"][4:], 5)}
     selected = {
-        table: ", ".join("NULL" if version == 1 and name == "quality" else name for name in columns)
+        table: ", ".join("NULL" if version < later.get(name, 0) else name for name in columns)
         for table, columns in COLUMNS.items()
         if table not in ("history", "recording")
     }

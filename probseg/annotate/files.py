@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import shutil
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from probseg.annotate.photographs import Photograph
-from probseg.annotate.store import Effort, Finished, Store, StoredObject
+from probseg.annotate.folder import GONE, SETTLED, Folder
+from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations
+from probseg.annotate.photographs import Photograph, fingerprint
+from probseg.annotate.store import Effort, Fingerprint, Finished, Store, StoredObject
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.errors import DataError, UsageError
 from probseg.formats import coco, png, run_lengths
@@ -29,8 +34,6 @@ DATABASE = Path(".probseg") / "annotations.sqlite"
 
 ORIGINALS = Path(".probseg") / "masks"
 """Folder of the files of before annotation began."""
-
-ANNOTATIONS = "annotations.json"
 
 KEYS = "keys.json"
 """The file with keys of the page, which a person may write."""
@@ -81,62 +84,151 @@ def read_keys(folder: Path) -> dict[str, list[str]]:
 class Files:
     """Mask files and `annotations.json` of a folder while it is annotated.
 
-    Masks that were there are in `folder`, all that is written goes to `out`. Callers of all methods
-    but `refused`, `counts`, `write_coco` and `export` hold the lock.
+    Masks that were there are in the folder, all that is written goes to `out`. Callers of `read`
+    and `write` hold the lock.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        out: Path,
-        photographs: Sequence[Photograph],
-        store: Store,
-        lock: threading.RLock,
-    ) -> None:
+    def __init__(self, folder: Folder, out: Path, store: Store, lock: threading.RLock) -> None:
         self.folder, self.out = folder, out
-        self._photographs, self._store, self._lock = photographs, store, lock
-        self._names = MaskNames(photograph.stem for photograph in photographs)
+        self._store, self._lock = store, lock
         self._timer = threading.Timer(0, lambda: None)
         self._closed = False
+        self._listed: tuple[int, MaskNames, MaskFiles] | None = None
+        self.unreadable: dict[str, str] = {}  # why masks of photographs cannot be read
+        self._brought: dict[str, list[Brought]] = {}
+        self._edited = False
+        self.classes: list[str] = []
+        path = out / ANNOTATIONS
+        there = path.is_file() and not leads_out(path, out)
+        if there and not store.setting("annotations"):
+            self.classes, self._brought = read_annotations(path, folder.photographs)
+        elif there and (digest := store.setting("annotations_digest")):
+            self._edited = file_digest(path) != digest
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Yield photographs, masks and folders that are not used, as their names say, and why."""
-        for photograph in self._photographs:
+        for photograph in self.folder.photographs:
             if photograph.error is not None:
                 yield photograph.name, photograph.error
-        refused = mask_files(self.folder, self._names).refused
-        nested = unread_folders(self.folder / "images", self.folder / "masks")
-        for path, reason in (*refused.items(), *nested.items()):
-            yield path.relative_to(self.folder).as_posix(), reason
+        yield from ((name, GONE) for name in self.folder.gone)
+        yield from self.unreadable.items()
+        if self._edited:
+            yield ANNOTATIONS, f"was changed by another program; it is copied to {ORIGINALS}"
+        place = self.folder.path
+        nested = unread_folders(place / "images", place / "masks")
+        for path, reason in (*self.masks().refused.items(), *nested.items()):
+            yield path.relative_to(place).as_posix(), reason
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of mask files by the stem of their photograph."""
-        owned = mask_files(self.folder, self._names).owned
-        return {stem: len(paths) for stem, paths in owned.items()}
+    def left_out(self) -> list[str]:
+        """Say how many objects are in no file, and why."""
+        rows = (
+            ("objects of photographs that have changed since", self.folder.changed),
+            ("objects of photographs that are gone", self.folder.gone),
+        )
+        lines = [
+            f"{sum(counts.values())} {what}: {_first(counts)}" for what, counts in rows if counts
+        ]
+        if self.unreadable:
+            lines.append(f"masks that cannot be read: {_first(self.unreadable)}")
+        return lines
 
-    def read(self, photograph: Photograph) -> None:
-        """Store the masks that a photograph had before it was annotated, at its first use."""
-        name = photograph.name
-        if photograph.size is None or self._store.photograph(name).revision:
+    def masks(self) -> MaskFiles:
+        """List the files in `masks/`, unless nothing was added or removed since the last time."""
+        place, names = self.folder.path / "masks", self.folder.names
+        stamp = place.stat().st_mtime_ns if place.is_dir() else 0
+        if self._listed is None or self._listed[:2] != (stamp, names):
+            files = mask_files(self.folder.path, names)
+            if time.time_ns() - stamp < SETTLED:
+                return files
+            self._listed = stamp, names, files
+        return self._listed[2]
+
+    def unread(self) -> Iterator[tuple[str, Photograph | None]]:
+        """Yield photographs with masks that are not in the database yet."""
+        with self._lock:
+            owned, known = set(self.masks().owned), set(self._store.names())
+            listed = {photo.name: photo for photo in self.folder.photographs}
+            waiting = dict.fromkeys(self._brought)
+            waiting |= {name: None for name, photo in listed.items() if photo.stem in owned}
+        for name in waiting:
+            photo = listed.get(name)
+            new = name not in known and photo is not None and photo.size is not None
+            if (name in self._brought or new) and name not in self.unreadable:
+                yield name, photo
+
+    def read_all(self) -> None:
+        """Store all masks that were there and that nobody has looked at yet, one after the other.
+
+        What cannot be read is left out, see `unreadable`.
+        """
+        for name, photo in self.unread():
+            try:
+                file = fingerprint(photo) if photo and photo.size else None  # while others click
+                with self._lock:
+                    if self._closed:
+                        return
+                    self.read(name, photo, file)
+            except DataError as error:
+                self.unreadable[name] = str(error)
+
+    def read(self, name: str, photo: Photograph | None, file: Fingerprint | None = None) -> None:
+        """Store the masks that a photograph had before it was annotated, at its first use.
+
+        They are those of its mask files and those of an `annotations.json`, which are the same
+        objects where they have the same pixels. Masks of a photograph that is gone are stored, too.
+        """
+        known = bool(self._store.photograph(name).revision)
+        brought = self._brought.get(name, [])
+        if (known and not brought) or (photo is not None and photo.size is None):
             return
-        paths = mask_files(self.folder, self._names).owned.get(photograph.stem, [])
-        masks = existing_masks(paths, photograph)
+        stored = {one.counts for one in self._store.objects(name)} if known else set()
+        paths = self.masks().owned.get(photo.stem, []) if photo and not known else []
+        drawn = {}
+        for source, labels in existing_masks(paths, photo) if photo else []:
+            drawn[source] = finished(labels)
         with self._store.change(name, None):
-            for source, labels in masks:
-                self._store.add_finished(name, finished(labels), source=source)
+            for one in brought:
+                mask = finished(one.mask(photo and photo.size).astype(np.uint8))
+                if mask.counts in stored:
+                    continue
+                same = [source for source, other in drawn.items() if other.counts == mask.counts]
+                mask = drawn.pop(same[0]) if same else mask
+                source = None if one.past.seconds else ANNOTATIONS
+                self._store.add_finished(name, mask, one.label, source, one.past)
+            for source, mask in drawn.items():
+                self._store.add_finished(name, mask, source=source)
+            if photo is not None and (brought or drawn):
+                self._store.set_fingerprint(name, file or fingerprint(photo))
             self._store.keep_written(name)
+        if self._brought.pop(name, None) and photo is None:
+            self.folder.gone[name] = len(brought)
 
     def write(self, name: str) -> None:
         """Write the mask files of a photograph now, and the COCO file soon."""
-        photograph = next((p for p in self._photographs if p.name == name), None)
-        if photograph is not None:
+        photograph = next((p for p in self.folder.photographs if p.name == name), None)
+        if photograph is not None and photograph.error is None:
             rejected = self._store.photograph(name).state == "rejected"
             objects = [] if rejected else self._store.objects(name)
-            write_masks(self.out, photograph, objects, self._names)
+            write_masks(self.out, photograph, objects, self.folder.names)
+        self._store.set_written(name)
+        self.write_annotations_soon()
+
+    def write_annotations_soon(self) -> None:
+        """Write the COCO file soon, or at the next start."""
         if not self._store.setting("annotations_due"):
             self._store.set_setting("annotations_due", True)
-        self._store.set_written(name)
         self._write_coco_soon()
+
+    def forget_moved(self, moves: Mapping[str, str]) -> None:
+        """Remove masks under the old names of photographs: they are written under the new ones."""
+        for old, new in moves.items():
+            masks = [stored.mask for stored in self._store.objects(new)]
+            stem = Path(old).stem
+            theirs, owners = MaskNames([stem]), (None, stem)
+            for path in (self.out / "masks").glob(f"{glob.escape(stem)}*.png"):
+                own = theirs.owner(path.stem) and self.folder.names.owner(path.stem) in owners
+                if own and not path.is_symlink() and path.read_bytes() in masks:
+                    path.unlink()
 
     def write_what_is_due(self) -> None:
         """Write what a server that was killed did not."""
@@ -151,35 +243,42 @@ class Files:
         self._timer.daemon = True
         self._timer.start()
 
-    def write_coco(self) -> Path:
-        """Write `annotations.json`, unless the folder is closed; return its path."""
+    def write_coco(self, *, reads: bool = True) -> Path:
+        """Write `annotations.json`, unless the folder is closed; return its path.
+
+        Masks that nobody has looked at are read before; unless it `reads`, nothing is written then.
+        """
         path = self.out / ANNOTATIONS
+        if reads:
+            self.read_all()
         with self._lock:
-            if not self._closed:
-                if not self._store.setting("annotations"):  # it may be somebody else's
+            if not self._closed and next(self.unread(), None) is None:
+                if not self._store.setting("annotations") or self._edited:
                     _back_up(path, self.out)
                     self._store.set_setting("annotations", True)
-                write_coco(path, self._photographs, self._store)
+                    self._edited = False
+                write_coco(path, self.folder.photographs, self._store)
+                self._store.set_setting("annotations_digest", file_digest(path))
                 self._store.set_setting("annotations_due", False)
         return path
 
     def export(self, name: str) -> tuple[Path, list[str]]:
         """Write what is exported under one of `export_names`, in place of its last version.
 
-        Returns the file or folder, and what the format cannot hold, one thing a line.
+        Returns the file or folder, and what is not in it, one thing a line.
         """
         annotations = self.write_coco()
         with self._lock:
-            efforts = self._store.efforts()
+            efforts, lost = self._store.efforts(), self.left_out()
         if name == COCO:
-            return annotations, []
+            return annotations, lost
         path = self._make_room(export_names()[name])
         if name == REPORT:
             write_report(path, efforts)
-            return path, []
-        project = self.folder.resolve()  # the document root of Label Studio is above it
+            return path, lost
+        project = self.folder.path.resolve()  # the document root of Label Studio is above it
         storage = PurePosixPath(project.name, "images" if (project / "images").is_dir() else "")
-        return path, _CONVERSION["write"](name, annotations, path, storage)
+        return path, [*lost, *_CONVERSION["write"](name, annotations, path, storage)]
 
     def _make_room(self, name: str) -> Path:
         """Remove the last export of a name; what was never exported is refused."""
@@ -200,6 +299,17 @@ class Files:
         """Write nothing from now on."""
         self._timer.cancel()
         self._closed = True
+
+
+def _first(names: Collection[str]) -> str:
+    """Name some of many."""
+    return ", ".join([*names][:3]) + " ..." * (len(names) > 3)
+
+
+def file_digest(path: Path) -> str:
+    """Return a digest of the content of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2s").hexdigest()
 
 
 class MaskFiles(NamedTuple):

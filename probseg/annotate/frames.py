@@ -81,6 +81,7 @@ def describe_photograph(
         "state": stored.state,
         "error": photograph.error,
         "revision": stored.revision,
+        "stamp": photograph.stamp[1] // 1000,
         **describe_open(stored, next((o for o in objects if o.open), None)),
         "objects": describe_finished(objects, photograph),
     }
@@ -102,6 +103,7 @@ def describe_open(stored: StoredPhotograph, current: StoredObject | None) -> dic
         "clicks": clicks,
         "box": boxes[-1] if boxes else None,
         "label": current.label,
+        "fresh": current.mask is None and current.base is None,
     }
     return {**moves, "current": described}
 
@@ -132,14 +134,9 @@ def describe_finished(
     ]
 
 
-def describe_overview(
-    photograph: Photograph, stored: Overview | None, files: int
-) -> dict[str, Any]:
-    """Describe a photograph in the list of all.
-
-    One that was never opened has nothing stored; its mask files count as its objects.
-    """
-    state, labels, quality = stored or Overview("open", {"": files} if files else {}, None)
+def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[str, Any]:
+    """Describe a photograph in the list of all."""
+    state, labels, quality = stored or Overview("open", {}, None)
     height, width = photograph.size or (None, None)
     return {
         "id": photograph.id,
@@ -151,4 +148,5 @@ def describe_overview(
         "labels": labels,
         "quality": quality,
         "error": photograph.error,
+        "stamp": photograph.stamp[1] // 1000,
     }

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image
 
+from probseg.annotate.store import Fingerprint
 from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.mask_names import too_long
@@ -51,6 +52,7 @@ class Photograph:
     path: Path
     size: tuple[int, int] | None  # `(H, W)` after the EXIF rotation; None if it cannot be read
     error: str | None = None  # why it cannot be read; None if it can
+    stamp: tuple[int, int] = (0, 0)  # bytes, and nanoseconds of the last change
 
     @cached_property
     def name(self) -> str:
@@ -63,13 +65,45 @@ class Photograph:
         return self.path.stem
 
 
-def list_photographs(folder: Path) -> list[Photograph]:
+def place_of(folder: Path) -> Path:
+    """Return where the photographs of a folder are: in its `images/` if it has one."""
+    return folder / "images" if (folder / "images").is_dir() else folder
+
+
+def stamp_of(path: Path) -> tuple[int, int]:
+    """Return the bytes of a file and the nanoseconds of its last change; zeros if it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def fingerprint(photograph: Photograph, pixels: str | None = None) -> Fingerprint:
+    """Return what tells the file of a readable photograph from others."""
+    assert photograph.size is not None, "it can be read"
+    with photograph.path.open("rb") as file:
+        digest = hashlib.file_digest(file, "blake2s").hexdigest()
+    pixels = pixel_digest(read_readable(photograph)) if pixels is None else pixels
+    return Fingerprint(*photograph.size, *photograph.stamp, digest, pixels)
+
+
+def pixel_digest(image: npt.NDArray[np.uint8]) -> str:
+    """Return a digest of a photograph's pixels, uint8, `(H, W, 3)`."""
+    return hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).hexdigest()
+
+
+Read = dict[tuple[Path, tuple[int, int]], tuple[tuple[int, int] | None, str | None]]
+"""Size of each file that was looked at and why it cannot be read, by its path and stamp."""
+
+
+def list_photographs(folder: Path, read: Read | None = None) -> list[Photograph]:
     """Return the photographs of a folder, or of its `images/` if it has one, by name.
 
     Unreadable files, links that leave the folder, second files of one stem, and names that are not
-    UTF-8 or too long are listed with an error.
+    UTF-8 or too long are listed with an error. Files in `read` are not looked at again.
     """
-    place = folder / "images" if (folder / "images").is_dir() else folder
+    place, read = place_of(folder), {} if read is None else read
     readable = list_pictures(place)
     if not readable:
         refuse_only_unread(place)
@@ -82,7 +116,7 @@ def list_photographs(folder: Path) -> list[Photograph]:
     photographs: list[Photograph] = []
     for path in sorted([*readable, *unread_files(place)]):
         name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
-        size, error = None, None
+        size, error, stamp = None, None, stamp_of(path)
         if leads_out(path, folder):
             error = LEADS_OUT
         elif any("\ud800" <= c <= "\udfff" for c in path.name):  # bytes that are not UTF-8
@@ -94,11 +128,13 @@ def list_photographs(folder: Path) -> list[Photograph]:
         elif reason := not_supported(path):
             error = reason
         else:
-            try:
-                size = image_size(path)
-            except DataError as unreadable:
-                error = str(unreadable).replace(f"{path}: ", "")
-        photographs.append(Photograph(name, path, size, error))
+            if (path, stamp) not in read:
+                try:
+                    read[path, stamp] = image_size(path), None
+                except DataError as unreadable:
+                    read[path, stamp] = None, str(unreadable).replace(f"{path}: ", "")
+            size, error = read[path, stamp]
+        photographs.append(Photograph(name, path, size, error, stamp))
     return photographs
 
 
@@ -147,13 +183,20 @@ def thumbnail(photograph: Photograph) -> bytes:
 
 def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
     """Decode a mask of the database, as `probseg.formats.png.decode` does."""
-    name = f"a stored mask of {photograph.name}"
-    with opened(io.BytesIO(mask), name) as picture:
-        size = picture.height, picture.width
-    if size != photograph.size:
-        msg = f"{name}: has the size {size}, the photograph {photograph.size}; delete the object"
+    size, expected = mask_size(mask), photograph.size
+    if size != expected:
+        msg = (
+            f"a stored mask of {photograph.name}: has the size {size}, the photograph {expected}; "
+            "delete the object"
+        )
         raise DataError(msg)
     return png.decode(mask)
+
+
+def mask_size(mask: bytes) -> tuple[int, int]:
+    """Return `(H, W)` of a mask of the database."""
+    with opened(io.BytesIO(mask), "a stored mask") as picture:
+        return picture.height, picture.width
 
 
 def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.uint8]:
@@ -177,7 +220,7 @@ def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
         raise DataError(photograph.error)
     image = read_image(photograph.path)
     if image.shape[:2] != photograph.size:
-        msg = "the file has changed since the server was started; start it again"
+        msg = "the file has changed; open the photograph again"
         raise DataError(msg)
     return image
 

@@ -7,12 +7,14 @@ Objects are rows of steps in the `Store`; `Answers` holds the answers to them.
 from __future__ import annotations
 
 import shlex
+import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from probseg.annotate.actions import carry_out, checked_label, readable_size
 from probseg.annotate.answers import Answerer, Answers
 from probseg.annotate.database import MOST_LABELS
 from probseg.annotate.files import DATABASE, Files, check_links, export_names, read_keys
+from probseg.annotate.folder import Folder
 from probseg.annotate.frames import (
     describe_finished,
     describe_open,
@@ -30,6 +33,7 @@ from probseg.annotate.frames import (
 )
 from probseg.annotate.photographs import (
     Photograph,
+    fingerprint,
     list_photographs,
     read_readable,
     small_map,
@@ -41,6 +45,12 @@ from probseg.errors import DataError, UsageError
 from probseg.formats import polygons
 from probseg.formats.prompts import MAX_RADIUS
 from probseg.interact.session import Session
+
+REVIEWED = ("accepted", "rejected")
+"""States in which a photograph does not stay when it is changed."""
+
+PATIENCE = 2.0
+"""Seconds that a page waits for the masks that were there; of large folders it learns later."""
 
 MANY_OBJECTS = 40
 """With fewer objects, trainings take small batches, so that an epoch has several steps."""
@@ -56,23 +66,31 @@ class Sessions:
     def __init__(
         self, folder: Path, out: Path | None, answerer: Answerer, labels: Sequence[str] = ()
     ) -> None:
-        self.folder, self.out = folder, out or folder
-        self.photographs = list_photographs(folder)
-        self._by_id = {photograph.id: photograph for photograph in self.photographs}
+        self.out = out or folder
+        list_photographs(folder)  # nothing is made in a folder without any
         check_links(self.out)
         read_keys(self.out)
         self._lock = threading.RLock()
         self.store = Store(self.out / DATABASE)
-        self.files = Files(folder, self.out, self.photographs, self.store, self._lock)
+        try:
+            self._folder = Folder(folder, self.store, self._lock)
+            self.files = Files(self._folder, self.out, self.store, self._lock)
+        except BaseException:
+            self.store.close()
+            raise
         self.answerer = answerer
         self.labels: list[str] = self.store.setting("labels") or []
+        self.shared = 0  # number of changes of what all windows have in common
+        self._aliases: dict[str | None, str | None] = {}  # new names of classes, for other windows
         avoid_finished = self.store.setting("avoid_finished")
         self.answers = Answers(answerer, self.store, avoid_finished in (None, True))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
-        if labels:
+        self._reading = Thread(target=self._read_all, daemon=True)
+        if labels or self.files.classes:
             try:
-                self.set_labels([*labels, *self.labels])
+                names = [*map(checked_label, labels), *self.labels, *self.files.classes]
+                self.set_labels(names)
             except RequestError as error:
                 self.store.close()
                 msg = f"--labels: {error}"
@@ -83,38 +101,69 @@ class Sessions:
         if answerer.first is not None:
             self._remember_inference()
         with self._lock:
+            self.files.forget_moved(self._folder.moved)
             self.files.write_what_is_due()
+        self._reading.start()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the photographs."""
+        return self._folder.path
+
+    @property
+    def photographs(self) -> Sequence[Photograph]:
+        """All photographs."""
+        return self._folder.photographs
 
     def close(self) -> None:
-        """Write what is not written yet, and close the database."""
+        """Write what is not written yet, and close the database.
+
+        Masks that were there and that nobody has looked at yet are left to the next session.
+        """
         self._background.shutdown(cancel_futures=True)
         with self._lock:
-            self.files.write_coco()
+            self.files.write_coco(reads=False)
             self.files.close()
             self.store.close()
+
+    def _read_all(self) -> None:
+        """Read the masks that were there; a request that needs one of them does not wait."""
+        with suppress(sqlite3.ProgrammingError):  # the database was closed meanwhile
+            self.files.read_all()
+
+    def _refresh(self, *, look: bool = False) -> None:
+        """Take note of photographs that were added, removed, renamed or changed; under the lock."""
+        for name, before in self._folder.refresh(look=look).items():
+            self.answers.forget(before)
+            if self.store.photograph(name).revision:  # who has the page open is told
+                with self.store.change(name, None):
+                    self.store.keep_written(name)
+        self.files.forget_moved(self._folder.moved)
+        self.files.write_what_is_due()
 
     # What clients read
 
     def session(self) -> dict[str, Any]:
         """Return what a page needs to begin."""
         with self._lock:
-            overview = self.store.overview()
-        files = self.files.counts()
-        rows = [
-            describe_overview(p, overview.get(p.name), files.get(p.stem, 0))
-            for p in self.photographs
-        ]
+            self._refresh()
+        if not self._reading.is_alive():  # of photographs that were added
+            self.files.read_all()
+        self._reading.join(PATIENCE)
+        with self._lock:
+            overview, left = self.store.overview(), dict(self.files.unread())
+            rows = [describe_overview(p, overview.get(p.name)) for p in self.photographs]
         objects = sum(row["objects"] for row in rows)
         return {
-            "model": {"name": self.answerer.name},
             "models": self.answerer.names,
-            "labels": [*self.labels],
-            "settings": self.settings(),
+            **self.share(),
             "photographs": rows,
             "train_command": self._train_command(objects),
             "formats": [*export_names()],
             "keys": read_keys(self.out),
             "folder": self.folder.name,
+            "unread": len(left),
+            "left_out": self.files.left_out(),
         }
 
     def _train_command(self, objects: int) -> str:
@@ -128,21 +177,32 @@ class Sessions:
         command = f"probseg fit --config configs/experiment/folder.yaml --data.root {root}"
         return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
+    def share(self) -> dict[str, Any]:
+        """Return what all windows have in common, and the number of its changes."""
+        return {
+            "shared": self.shared,
+            "model": {"name": self.answerer.name},
+            "labels": [*self.labels],
+            "settings": self.settings(),
+        }
+
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""
         return {**self.answerer.settings(), "avoid_finished": self.answers.avoid_finished}
 
     def photograph(self, name: str) -> Photograph:
-        """Return a photograph by its opaque name."""
-        try:
-            return self._by_id[name]
-        except KeyError:
-            raise MissingError(name) from None
+        """Return a photograph by its opaque name, as its file is now."""
+        photograph = self._folder.find(name)
+        if not self._folder.is_current(photograph):
+            with self._lock:
+                self._refresh(look=True)
+            photograph = self._folder.find(name)
+        return photograph
 
     def describe(self, photograph: Photograph) -> dict[str, Any]:
         """Return all that a page shows of a photograph."""
         with self._lock:
-            self.files.read(photograph)
+            self.files.read(photograph.name, photograph)
             stored = self.store.photograph(photograph.name)
             return describe_photograph(photograph, stored, self.store.objects(photograph.name))
 
@@ -176,7 +236,7 @@ class Sessions:
         than 255 objects only the first have one.
         """
         with self._lock:
-            self.files.read(photograph)
+            self.files.read(photograph.name, photograph)
             objects = self.store.objects(photograph.name)
         masks = {o.id: o.mask for o in objects if o.mask is not None and not o.open}
         numbers = [*masks][:255]
@@ -194,10 +254,16 @@ class Sessions:
         return {"polygons": rings}
 
     def current_mask(self, photograph: Photograph) -> bytes:
-        """Return the frame of the open object."""
+        """Return the frame of the open object, with all that a page shows of the photograph."""
         with self._lock:
-            self.files.read(photograph)
-            return self._frame(photograph, _timed({}, time.perf_counter()))
+            described = self.describe(photograph)
+            return self._frame(photograph, {**described, **_timed({}, time.perf_counter())})
+
+    def without_adapting(self, photograph: Photograph) -> bytes:
+        """Return the frame of the open object as if the network did not adapt; nothing changes."""
+        with self._lock:
+            current = self.store.open_object(photograph.name)
+            return pack({}, current and self.answers.without_adapting(photograph, current))
 
     def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
         """Return the answer to one more click, which is not given; None if the model is busy."""
@@ -233,13 +299,16 @@ class Sessions:
             raise RequestError(msg)
         with self._lock:
             began, name = time.perf_counter(), photograph.name
-            self.files.read(photograph)
+            self.files.read(photograph.name, photograph)
             try:
                 with self.store.change(name, revision) as before:
                     files_change = carry_out(self, photograph, action)
-                    self._reconsider(name, before.state, files_change)
+                    files_change = self._reconsider(name, before.state, files_change)
                     if not files_change:
                         self.store.keep_written(name)
+                    if photograph.error is None and self.store.lacks_fingerprint(name):
+                        pixels = self.answers.open(photograph).pixels
+                        self.store.set_fingerprint(name, fingerprint(photograph, pixels))
             except BaseException:
                 self.answers.drop(photograph)  # its steps were not stored
                 self.answers.drop_finished(photograph)
@@ -252,6 +321,8 @@ class Sessions:
             state = self.store.photograph(name).state
             if state != before.state:
                 news["state"] = state
+                if before.state in REVIEWED and action["type"] not in ("state", "undo", "redo"):
+                    news["reviewed"] = before.state
             return self._frame(photograph, {**news, **_timed(request, began)})
 
     def change_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,7 +342,8 @@ class Sessions:
             if rest:
                 self._remember_inference()
                 self.answers.clear()
-            return self.settings()
+            self.shared += 1
+            return self.share()
 
     def choose_model(self, name: object) -> None:
         """Answer with another model from now on."""
@@ -282,17 +354,53 @@ class Sessions:
             self.answerer.load(name)
             self._remember_inference()
             self.answers.clear()
+            self.shared += 1
 
-    def set_labels(self, labels: object) -> list[str]:
-        """Set the classes to choose from."""
-        if not isinstance(labels, list) or len(labels) > MOST_LABELS:
-            msg = f"`labels` must be a list of at most {MOST_LABELS} names"
-            raise RequestError(msg)
-        names = [checked_label(label) for label in labels]
+    def change_labels(self, change: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a class, rename or remove one with its objects, or order the classes.
+
+        Windows that do not know of each other's changes lose none. Objects of a class that gets the
+        name of another one join it, those of a class that is removed have none.
+        """
         with self._lock:
-            self.labels = list(dict.fromkeys(name for name in names if name is not None))
-            self.store.set_setting("labels", self.labels)
-            return [*self.labels]
+            match change:
+                case {"add": label}:
+                    name = checked_label(label)
+                    self._aliases.pop(name, None)
+                    self.set_labels([*self.labels, name])
+                case {"order": [*labels]}:
+                    known = [label for label in labels if label in self.labels]
+                    self.set_labels([*known, *self.labels])
+                case {"rename": str(old), "to": label}:
+                    new = checked_label(label)
+                    self._aliases.pop(new, None)
+                    if old != new:
+                        self._aliases[old] = new
+                        self.store.relabel(old, new)
+                    self.set_labels([new if label == old else label for label in self.labels])
+                    self.files.write_annotations_soon()
+                case _:
+                    msg = "expected {'add': name}, {'rename': name, 'to': name or null} or 'order'"
+                    raise RequestError(msg)
+            return self.share()
+
+    def current_label(self, label: object) -> str | None:
+        """Return a label of a client under the name that it has now."""
+        name = checked_label(label)
+        while name in self._aliases:
+            name = self._aliases[name]
+        return name
+
+    def set_labels(self, labels: Sequence[str | None]) -> None:
+        """Set the classes to choose from."""
+        names = list(dict.fromkeys(name for name in labels if name is not None))
+        if len(names) > MOST_LABELS:
+            msg = f"`labels` must be at most {MOST_LABELS} names"
+            raise RequestError(msg)
+        if names != self.labels:
+            self.labels = names
+            self.store.set_setting("labels", names)
+            self.shared += 1
 
     def export(self, name: object) -> dict[str, Any]:
         """Write the finished objects in a format of `export_names`, or the report of the work.
@@ -310,6 +418,7 @@ class Sessions:
 
     def report(self) -> dict[str, Any]:
         """Return the work on finished objects by label."""
+        self.files.read_all()
         with self._lock:
             return {"labels": [effort._asdict() for effort in self.store.efforts()]}
 
@@ -319,15 +428,17 @@ class Sessions:
         """Return the session of the open object, or of a new one where none is open."""
         return self.answers.session(photograph, self.store.open_object(photograph.name))
 
-    def _reconsider(self, name: str, before: str, files_change: bool) -> None:
-        """Open a photograph that is done again where an object is open, or accepted and changed."""
-        state = self.store.photograph(name).state
-        if state != before or state not in ("done", "accepted"):
-            return
-        if self.store.open_object(name) is not None:
-            self.store.set_state(name, "open")
-        elif files_change and state == "accepted":
-            self.store.set_state(name, "done")
+    def _reconsider(self, name: str, before: str, files_change: bool) -> bool:
+        """Take the decision on a photograph back that has changed since; return if files change.
+
+        It is open where an object is open, or else done.
+        """
+        state, opens = self.store.photograph(name).state, self.store.open_object(name) is not None
+        if state != before or state not in ("done", *REVIEWED):
+            return files_change
+        if opens or (files_change and state in REVIEWED):
+            self.store.set_state(name, "open" if opens else "done")
+        return files_change or (opens and state == "rejected")
 
     def _remember_inference(self) -> None:
         inference = {"model": self.answerer.name, "settings": self.answerer.settings()}
@@ -340,7 +451,8 @@ class Sessions:
         if current is not None and photograph.error is None:
             answer = self.answers.session(photograph, current).answer
             mask = self.answers.mask(photograph, answer)
-        header = {"revision": stored.revision, **describe_open(stored, current), **news}
+        header = {"revision": stored.revision, "shared": self.shared}
+        header |= describe_open(stored, current) | news
         return pack(header, mask)
 
     def _prepare(self, photograph: Photograph) -> None:

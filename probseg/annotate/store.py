@@ -11,7 +11,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import Any, Literal, NamedTuple
 
 from probseg.annotate.database import (
     INVERSES,
+    PLACES,
     SETTINGS,
     WAY_OUT,
     is_label,
+    literal,
     open_database,
     values,
 )
@@ -55,6 +57,15 @@ class StoredPhotograph(NamedTuple):
     redo: bool
 
 
+class Past(NamedTuple):
+    """How a mask came about, as far as it is known."""
+
+    steps: Sequence[dict[str, Any]] = ()
+    seconds: float = 0.0
+    model: str | None = None
+    quality: float | None = None
+
+
 class Overview(NamedTuple):
     """What the list of photographs says of one of them."""
 
@@ -70,6 +81,17 @@ class Effort(NamedTuple):
     objects: int  # masks that were read from files count once somebody opened them
     seconds: float
     clicks: int
+
+
+class Fingerprint(NamedTuple):
+    """The file of a photograph on which objects were drawn."""
+
+    height: int  # of the photograph, upright
+    width: int
+    bytes: int
+    modified: int  # nanoseconds
+    digest: str  # of the content of the file
+    pixels: str  # of the pixels, which stay if a program writes keywords into the file
 
 
 class MissingError(KeyError):
@@ -231,6 +253,91 @@ class Store:
             known[name].labels[label] = count
         return known
 
+    def fingerprint(self, photo: str) -> Fingerprint | None:
+        """Return the file on which a photograph's objects were drawn; None if it is not known."""
+        sql = f"SELECT {', '.join(Fingerprint._fields)} FROM photographs WHERE name = ?"
+        row = self._db.execute(sql, (photo,)).fetchone()
+        return None if row is None or None in row else Fingerprint(*row)
+
+    def set_fingerprint(self, photo: str, file: Fingerprint) -> None:
+        """Record the file on which a photograph's objects are drawn."""
+        marks = ", ".join(f"{name} = ?" for name in Fingerprint._fields)
+        self._db.execute(f"UPDATE photographs SET {marks} WHERE name = ?", (*file, photo))
+
+    def lacks_fingerprint(self, photo: str) -> bool:
+        """Say whether a photograph has objects and the file is not known."""
+        sql = "SELECT 1 FROM photographs JOIN objects ON photo = name WHERE name = ? AND digest"
+        return self._db.execute(f"{sql} IS NULL LIMIT 1", (photo,)).fetchone() is not None
+
+    def with_objects(self) -> dict[str, int]:
+        """Return the number of objects of each photograph that has any, open ones too, by name."""
+        return dict(self._db.execute("SELECT photo, COUNT(*) FROM objects GROUP BY photo"))
+
+    def mask(self, photo: str) -> bytes | None:
+        """Return one of the finished masks of a photograph; None where there is none."""
+        sql = "SELECT mask FROM objects WHERE photo = ? AND mask IS NOT NULL LIMIT 1"
+        row = self._db.execute(sql, (photo,)).fetchone()
+        return None if row is None else row[0]
+
+    def rename(self, moves: Mapping[str, str]) -> None:
+        """Give photographs with all that was done to them other names, all at once.
+
+        What a name belonged to and does not move stays under a name that no file has.
+        """
+        self._db.execute("BEGIN IMMEDIATE")
+        now = time.strftime("%Y-%m-%d %H.%M.%S")
+        try:
+            for new in set(moves.values()) - set(moves):
+                self._rename(new, f"{new}, replaced {now}")
+            for old in moves:
+                self._rename(old, f"{old}/{now}")
+            for old, new in moves.items():
+                self._rename(f"{old}/{now}", new)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def relabel(self, old: str, new: str | None) -> None:
+        """Give all objects of a class another one, also those that undo brings back."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("UPDATE objects SET label = ? WHERE label = ?", (new, old))
+            self._rewrite("label", old, new)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _rename(self, old: str, new: str) -> None:
+        columns = ("state", "revision", *Fingerprint._fields)
+        listed = ", ".join(columns)
+        sql = (
+            f"INSERT INTO photographs (name, written, {listed}) "
+            f"SELECT ?, -1, {listed} FROM photographs WHERE name = ?"
+        )
+        self._db.execute(sql, (new, old))
+        for table in ("objects", "history"):
+            self._db.execute(f"UPDATE {table} SET photo = ? WHERE photo = ?", (new, old))
+        self._rewrite("name", old, new, " AND photo = ?", new)
+        self._db.execute("DELETE FROM photographs WHERE name = ?", (old,))
+
+    def _rewrite(
+        self, what: str, old: str, new: str | None, where: str = "", *values_of_it: str
+    ) -> None:
+        """Replace a name or a label in what undo and redo know."""
+        for inverse, place in PLACES[what].items():
+            sql = f"SELECT number, literals FROM history WHERE inverse = ?{where}"
+            for number, literals in self._db.execute(sql, (inverse, *values_of_it)).fetchall():
+                known = values(literals)
+                if known[place] == old:
+                    known[place] = new
+                    text = ", ".join(map(literal, known))
+                    sql = "UPDATE history SET literals = ? WHERE number = ?"
+                    self._db.execute(sql, (text, number))
+
     def efforts(self) -> list[Effort]:
         """Return the work on finished objects, by label."""
         sql = (
@@ -281,12 +388,22 @@ class Store:
         return number
 
     def add_finished(
-        self, photo: str, mask: Finished, label: str | None = None, source: str | None = None
+        self,
+        photo: str,
+        mask: Finished,
+        label: str | None = None,
+        source: str | None = None,
+        past: Past = Past(),  # noqa: B008
     ) -> None:
         """Add an object that is finished; inside `change`."""
-        columns = "photo, open, label, source, base, mask, counts, area"
-        sql = f"INSERT INTO objects ({columns}) VALUES (?, 0, ?, ?, ?, ?, ?, ?)"
-        self._db.execute(sql, (photo, label, source, mask.png, *mask))
+        columns = "photo, open, label, source, base, mask, counts, area, kept, seconds, model"
+        sql = f"INSERT INTO objects ({columns}, quality) VALUES (?, 0{', ?' * 10})"
+        base = None if past.steps else mask.png
+        row = (photo, label, source, base, *mask, len(past.steps), *past[1:])
+        number = self._db.execute(sql, row).lastrowid
+        for position, step in enumerate(past.steps):
+            row = (number, position, json.dumps(step))
+            self._db.execute("INSERT INTO steps VALUES (?, ?, ?)", row)
 
     def add_step(self, number: int, step: dict[str, Any]) -> None:
         """Add a step to an object; inside `change`."""

@@ -18,6 +18,8 @@ const DRAG = 5; // CSS pixels that a pointer moves before it is a drag and no cl
 const SLOWEST_PREVIEW = 80; // milliseconds; above it the preview switches itself off
 const LARGEST_LAYER = 8e6; // pixels of the layer of finished objects, scaled down above
 const MAX_SCALE = 40;
+const WIDEST = 500; // pixels of the photograph: largest radius of a stroke
+const LONGEST = 10_000; // most points of a stroke
 
 /** Keys of each action as `KeyboardEvent.key` names them; of letters, both cases where free. */
 export const KEYS = {
@@ -220,13 +222,15 @@ export class Clicker extends EventTarget {
     this.edits = edits;
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
     this.label = null;
-    this.locked = false; // while another photograph is on its way, clicks would be meant for this one
+    this.locked = false; // while another photograph is on its way
+    this.held = this.running = false;
     this.tool = "object";
     this.brush = 14; // radius in CSS pixels
     this.snap = false; // whether strokes keep to contours and edges
     this.view = { scale: 1, x: 0, y: 0 };
     this.fitted = true;
     this.sequence = 0;
+    this.waiting = []; // commands whose meaning depends on answers that are on their way
     this.timings = []; // milliseconds from mouse-up to the painted mask
     this.preview = { wanted: true, slow: false, trips: [], region: null, busy: false };
     this.layers = { marks: true, mask: true, finished: true };
@@ -249,31 +253,91 @@ export class Clicker extends EventTarget {
     this.fitted = true;
     this._resize();
     this.draw();
-    this.refresh();
+    if (this._marked()) this.refresh();
+    else this._showMask(null);
     this._fetchFinished();
+    this._runWaiting();
   }
 
   /**
-   * Ask for the mask of the current object again, as after a change of settings. With `ghost` the
-   * outline of the mask before stays, dashed, until the next action.
+   * Ask for the annotation as the server knows it, as after a change of settings or a refusal. With
+   * `ghost` the outline of the mask before stays, dashed, until the next action.
    */
   async refresh({ ghost = false } = {}) {
-    if (!this._marked()) return this._showMask(null);
     const opened = this.opened;
     const sequence = ++this.sequence;
     const answer = await this._ask({ type: "mask" }, sequence);
     if (answer && opened === this.opened && sequence === this.sequence) {
       const before = this.ghost ?? this.mask?.outline ?? null;
+      this._accept(answer);
       this._showMask(answer);
       this.ghost = ghost ? before : null;
       this._status();
+      this.dispatchEvent(new CustomEvent("answer", { detail: answer }));
+      if (answer.objects) this._fetchFinished();
     }
     return answer;
   }
 
+  /**
+   * Run a command of the person after all commands before it. One whose meaning depends on answers
+   * waits for them; one that is `sure` is sent behind the others at once.
+   */
+  command(run, sure = false, ready = () => true) {
+    const free = !this.locked && (sure || (!this.pending.length && ready()));
+    return this.inOrder(run, free, ready);
+  }
+
+  /** Run what needs no answer, such as a change of photograph, after the commands that wait. */
+  inOrder(run, free = true, ready = () => true) {
+    if (this.running || (free && !this.waiting.length && !this.held)) return run();
+    return new Promise((resolve) => this.waiting.push({ ready, run: () => resolve(run()) }));
+  }
+
+  /** Let all later commands wait until a command of several steps is through. */
+  async hold(run) {
+    this.held = true;
+    try {
+      return await run();
+    } finally {
+      this.held = false;
+      this._runWaiting();
+    }
+  }
+
+  _runWaiting() {
+    this.running = true;
+    const free = () => !this.pending.length && !this.locked && !this.held;
+    while (free() && this.waiting[0]?.ready()) this.waiting.shift().run();
+    this.running = false;
+    this._update();
+  }
+
+  /**
+   * Whether an object is open once all that was sent is answered, and whether it is `fresh`, not a
+   * finished one or a copy; null where the server alone knows.
+   */
+  get next() {
+    let next = { open: this._marked(), fresh: this.current.fresh ?? false };
+    for (const { action } of this.pending) {
+      const { type } = action;
+      if (["click", "box", "brush"].includes(type) && action.object === undefined) {
+        next = next && { open: true, fresh: next.fresh || !next.open };
+      } else if (["finish", "cancel", "split", "merge", "brush"].includes(type)) next = { open: false, fresh: false };
+      else if (["reopen", "copy"].includes(type)) next = { open: true, fresh: false };
+      else if (!["clear", "fill_holes", "remove_islands", "label", "reshape"].includes(type)) next = null;
+    }
+    return next;
+  }
+
   /** Send an action; its mark is shown at once, and its mask if nothing newer was sent. */
-  async act(action, since = performance.now()) {
-    if (!this.image || this.locked) return null;
+  act(action, since = performance.now()) {
+    return this.command(() => this.send(action, since), true);
+  }
+
+  /** Send an action now, as a part of a command that is held. */
+  async send(action, since = performance.now()) {
+    if (!this.image) return null;
     const opened = this.opened;
     const sequence = ++this.sequence;
     const parting = action.type === "finish" ? this.mask : null;
@@ -281,7 +345,7 @@ export class Clicker extends EventTarget {
     this.ghost = null;
     this._clearPreview();
     if (["finish", "clear", "cancel"].includes(action.type)) this.suggestion = null;
-    if (["click", "box", "brush"].includes(action.type)) this.select(null);
+    if (["click", "box", "reopen", "delete", "copy"].includes(action.type)) this.select(null);
     this._update();
     try {
       const answer = await this.transport.send(action, sequence);
@@ -297,22 +361,56 @@ export class Clicker extends EventTarget {
       if (answer.objects) this._fetchFinished();
       return answer;
     } catch (error) {
-      if (opened !== this.opened) return null;
-      this.pending = this.pending.filter((sent) => sent.sequence !== sequence);
+      // What is shown may be the answer to an action before: until the truth is there, this one waits.
+      if (opened === this.opened && sequence === this.sequence && this.edits) await this.refresh();
+      if (opened === this.opened) this.pending = this.pending.filter((sent) => sent.sequence !== sequence);
       this._update();
       this._problem(error);
       return null;
+    } finally {
+      if (opened === this.opened) this._runWaiting();
     }
   }
 
   click(x, y, positive, since) {
     const { width, height } = this.size;
     if (x < 0 || y < 0 || x >= width || y >= height) return null;
-    const object = positive ? this._selectable(x, y) : null;
-    if (object !== null) return this.select(object);
-    const sign = positive ? "Object" : "Background";
-    this._say(`${sign} mark at ${Math.floor(x)}, ${Math.floor(y)}`);
-    return this.act({ type: "click", x, y, positive }, since);
+    const { opened } = this;
+    return this.command(() => {
+      if (opened !== this.opened) return null; // it was meant for another photograph
+      const object = positive ? this._selectable(x, y) : null;
+      if (object !== null) return this.select(object);
+      const sign = positive ? "Object" : "Background";
+      this._say(`${sign} mark at ${Math.floor(x)}, ${Math.floor(y)}`);
+      return this.send({ type: "click", x, y, positive, ...this._begun }, since);
+    }, !positive || !this.edits || this.next?.open, () => !this.fetching || !this._arriving(x, y));
+  }
+
+  /** Whether a point may be on a finished object whose mask is still on its way. */
+  _arriving(x, y) {
+    return this.objects.some((object) => {
+      const [left, top, width, height] = object.window ?? [0, 0, 0, 0];
+      const inside = x >= left && y >= top && x < left + width && y < top + height;
+      return inside && this.finished.get(object.id)?.stamp !== stamp(object);
+    });
+  }
+
+  /** Give a box or strokes to the open object, or begin one; strokes edit the selected object. */
+  _mark(actions, since) {
+    const { opened } = this;
+    this.command(() => {
+      if (opened !== this.opened) return;
+      const { selected } = this;
+      for (const action of actions) {
+        const edits = action.type === "brush" && selected !== null;
+        this.send({ ...action, ...(edits ? { object: selected } : this._begun) }, since);
+      }
+    }, true);
+  }
+
+  /** The label of an object that an action begins. */
+  get _begun() {
+    return this.edits && this.label !== null && !this.next?.open ? { label: this.label } : {};
   }
 
   /** Select a finished object, or none with null. */
@@ -327,7 +425,8 @@ export class Clicker extends EventTarget {
   }
 
   finish() {
-    return this._marked() ? this.act({ type: "finish", label: this.label }) : null;
+    const { next } = this;
+    return this.command(() => (this.next?.open ? this.act({ type: "finish" }) : null), next !== null);
   }
 
   undo() {
@@ -346,7 +445,11 @@ export class Clicker extends EventTarget {
   }
 
   /** Ask how sure the model is, and where a click would help most; shows both. */
-  async askUncertainty() {
+  askUncertainty() {
+    return this.command(() => this._askUncertainty());
+  }
+
+  async _askUncertainty() {
     if (!this._marked()) return null;
     const opened = this.opened;
     const answer = await this._ask({ type: "uncertainty" }, this.sequence);
@@ -446,6 +549,7 @@ export class Clicker extends EventTarget {
     this.pending = [];
     this.mask = this.ghost = this.uncertainty = this.suggestion = this.compared = null;
     this.finished = new Map(); // id -> {region, colour, stamp}
+    this.fetching = 0;
     this.layer = null;
     this.crosshair = this.gesture = this.highlighted = this.selected = null;
     this.hidden.clear();
@@ -477,8 +581,9 @@ export class Clicker extends EventTarget {
     return shown.findLast(({ id }) => this.finished.get(id)?.region.has(x, y))?.id ?? null;
   }
 
+  /** Whether an object is open, with or without a mark or a pixel. */
   _marked() {
-    return this.current.clicks.length > 0 || this.current.box !== null || this.mask !== null;
+    return this.current !== NOTHING;
   }
 
   _showMask(answer) {
@@ -501,7 +606,6 @@ export class Clicker extends EventTarget {
   /** Fetch the masks of finished objects that changed, a few at a time. */
   async _fetchFinished() {
     const opened = this.opened;
-    const stamp = ({ area, window, clicks }) => JSON.stringify([area, window, clicks]);
     const wanted = this.objects.filter(
       (object) => this.finished.get(object.id)?.stamp !== stamp(object),
     );
@@ -518,7 +622,11 @@ export class Clicker extends EventTarget {
         this.draw();
       }
     };
+    this.fetching++;
     await Promise.all([worker(), worker(), worker()]);
+    if (opened !== this.opened) return;
+    this.fetching--;
+    this._runWaiting();
   }
 
   _layerChanged() {
@@ -610,7 +718,8 @@ export class Clicker extends EventTarget {
     else if (key === " ") this._space(true);
     else {
       const action = this.bound.get(key) ?? this.bound.get(key.toLowerCase());
-      if (!action || (action === "delete" && this.selected === null)) return false;
+      const selects = this.selected !== null || this.waiting.length > 0;
+      if (!action || (action === "delete" && !selects)) return false;
       this._acts[action]();
     }
     return true;
@@ -632,8 +741,11 @@ export class Clicker extends EventTarget {
       redo: () => this.redo(),
       clear: () => this._command("clear"),
       cancel: () => this._escape(),
-      finish: () => (this.selected === null ? this.finish() : this._change("reopen")),
-      delete: () => this._change("delete"),
+      finish: () => this.command(
+        () => (this.selected === null ? this.finish() : this._change("reopen")),
+        this.next !== null,
+      ),
+      delete: () => this.command(() => this.selected !== null && this._change("delete"), true),
       hide: () => this._toggleMasks(),
       zoom_in: () => this._zoomKey(1.25),
       zoom_out: () => this._zoomKey(0.8),
@@ -661,8 +773,11 @@ export class Clicker extends EventTarget {
     this.crosshair = null;
     this._clearPreview();
     if (this.tool === "box") this.choose("object");
-    if (!begun && this.selected !== null) this.select(null);
-    else if (!begun && this.edits && this._marked()) this.act({ type: "cancel" });
+    const leave = () => {
+      if (this.selected !== null) this.select(null);
+      else if (this.edits && this.next?.open) this.act({ type: "cancel" });
+    };
+    if (!begun) this.command(leave, this.next !== null);
     this.draw();
   }
 
@@ -743,7 +858,7 @@ export class Clicker extends EventTarget {
   }
 
   _down(event) {
-    if (!this.image) return;
+    if (!this.image || this.locked) return;
     this.over.setPointerCapture(event.pointerId);
     const at = this._at(event);
     this.pointers.set(event.pointerId, at);
@@ -767,7 +882,7 @@ export class Clicker extends EventTarget {
       this.gesture = { kind: "box", from: photo, to: photo };
     } else if (painting) {
       const positive = (this.tool === "brush") !== secondary;
-      const radius = Math.max(0.5, this.brush / this.view.scale);
+      const radius = Math.min(WIDEST, Math.max(0.5, this.brush / this.view.scale));
       this.gesture = { kind: "stroke", positive, radius, points: [[photo.x, photo.y]], snap: this.snap };
     } else {
       const positive = this.tool === "object" && !secondary;
@@ -824,8 +939,9 @@ export class Clicker extends EventTarget {
     } else if (gesture.kind === "grip") gesture.grip.drop();
     else if (gesture.kind === "box") this._drawnBox(gesture, since);
     else if (gesture.kind === "stroke") {
-      const { positive, radius, points, snap } = gesture;
-      this.act({ type: "brush", positive, radius, points, snap }, since);
+      const { positive, radius, snap } = gesture;
+      const parts = cut(gesture, this.size);
+      this._mark(parts.map((points) => ({ type: "brush", positive, radius, points, snap })), since);
     }
     this.draw();
   }
@@ -840,7 +956,7 @@ export class Clicker extends EventTarget {
     const box = this._clipped(from, to);
     if (box[2] - box[0] < 2 || box[3] - box[1] < 2) return;
     if (this.tool === "box") this.choose("object");
-    this.act({ type: "box", box }, since);
+    this._mark([{ type: "box", box }], since);
   }
 
   _clipped(from, to) {
@@ -1141,10 +1257,10 @@ export class Clicker extends EventTarget {
       this.buttons[name].setAttribute("aria-pressed", String(this.tool === name));
     }
     this.buttons.snap?.setAttribute("aria-pressed", String(this.snap));
-    const marked = this._marked() || this.pending.length > 0;
-    this.buttons.undo.disabled = !this.undoable && !this.pending.length;
-    this.buttons.redo.disabled = !this.redoable;
-    this.buttons.clear.disabled = this.buttons.finish.disabled = !marked;
+    const sent = this.pending.length + this.waiting.length > 0;
+    this.buttons.undo.disabled = !this.undoable && !sent;
+    this.buttons.redo.disabled = !this.redoable && !sent;
+    this.buttons.clear.disabled = this.buttons.finish.disabled = !this._marked() && !sent;
     this.buttons.fit.disabled = !this.image;
     this.root.dataset.tool = this.space ? "pan" : this.tool;
     this.root.dataset.waiting = String(this.pending.length);
@@ -1158,7 +1274,9 @@ export class Clicker extends EventTarget {
     if (this.image) parts.push(`${Math.round(100 * this.view.scale)} %`);
     if (this.ghost) parts.push("dashed: before the change");
     if (!this.layers.mask) parts.push(`masks hidden (${keyName(this.keys.hide[0])})`);
-    if (this.pending.length > 1) parts.push(`${this.pending.length} clicks on their way`);
+    const sent = this.pending.length + this.waiting.length;
+    if (sent > 1) parts.push(`${sent} commands on their way`);
+    else if (!sent && this._marked() && !this.mask) parts.push("an object without a pixel is open");
     this.readout.textContent = parts.join("  ·  ");
     this.readout.hidden = !parts.length;
     this.dispatchEvent(new CustomEvent("status"));
@@ -1187,9 +1305,39 @@ export class Clicker extends EventTarget {
   }
 }
 
+/** Return what tells the mask of a finished object from an earlier one. */
+const stamp = ({ area, window, clicks }) => JSON.stringify([area, window, clicks]);
+
 /** Return what is drawn of a region: itself, painted, and its outline. */
 function shown(region, colour) {
   return region && { region, canvas: region.painted(rgb(colour)), outline: region.outline() };
+}
+
+/**
+ * Return the parts of a stroke that can reach the photograph, as lists of points, none too long.
+ * Each segment is clipped to the photograph and what the brush reaches around it.
+ */
+function cut({ radius, points }, { width, height }) {
+  const parts = [];
+  const [dx, dy] = [Math.min(radius, width), Math.min(radius, height)];
+  let last = null; // end of the last part, where the next segment goes on from there
+  points.forEach((to, number) => {
+    const from = points[Math.max(0, number - 1)];
+    let [begin, end] = [0, 1];
+    [[0, -dx, width + dx], [1, -dy, height + dy]].forEach(([axis, least, most]) => {
+      const by = to[axis] - from[axis];
+      const [a, b] = [(least - from[axis]) / by, (most - from[axis]) / by];
+      if (by) [begin, end] = [Math.max(begin, Math.min(a, b)), Math.min(end, Math.max(a, b))];
+      else if (from[axis] < least || from[axis] > most) end = -1;
+    });
+    if (begin > end) return;
+    const at = (share) => [0, 1].map((axis) => from[axis] + share * (to[axis] - from[axis]));
+    if (begin > 0 || last !== number - 1) parts.push([at(begin)]);
+    else if (parts.at(-1).length >= LONGEST) parts.push([parts.at(-1).at(-1)]);
+    parts.at(-1).push(at(end));
+    last = end === 1 ? number : null;
+  });
+  return parts.map((part) => (part.length === 2 && `${part[0]}` === `${part[1]}` ? [part[0]] : part));
 }
 
 async function loaded(address) {

@@ -265,7 +265,7 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     Image.fromarray(labels).save(folder / "masks" / "photo1.png")
     client = begin(folder, answerer)
     rows = client.get("/api/session")["photographs"]
-    assert [(row["objects"], row["labels"]) for row in rows] == [(0, {}), (1, {"": 1}), (0, {})]
+    assert [(row["objects"], row["labels"]) for row in rows] == [(0, {}), (2, {"": 2}), (0, {})]
     objects = client.get(client.path(1))["objects"]
     assert [one["window"] for one in objects] == [[10, 10, 20, 10], [40, 40, 40, 20]]
     assert (folder / "masks" / "photo1.png").is_file(), "looking changes nothing"
@@ -480,24 +480,6 @@ def test_what_the_command_line_chose_is_kept_for_the_next_start(tmp_path):
     client.sessions.close()
     with pytest.raises(UsageError, match="--labels"):
         begin(folder, later, labels=["a" * 101])
-
-
-def test_annotations_of_other_work_are_kept(client):
-    folder = client.sessions.folder
-    client.sessions.close()
-    (folder / "annotations.json").unlink()
-    for out in (None, folder / "elsewhere"):
-        path = (out or folder) / "annotations.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("of another program")
-        (path.parent / ".probseg" / "annotations.sqlite").unlink(missing_ok=True)
-        for _ in range(2):
-            later = begin(folder, client.sessions.answerer, out=out)
-            later.click(*CLICKS[0])
-            later.sessions.close()
-        assert json.loads(path.read_text())["images"]
-        kept = path.parent / ".probseg" / "masks" / path.name
-        assert kept.read_text() == "of another program"
 
 
 def test_two_clients_do_not_overwrite_each_other(client):

@@ -199,7 +199,7 @@ def _script(server):
         {"type": "undo"},
     ]
     scripted = [(f"{server.path(0)}/actions", {"action": action}) for action in first]
-    scripted.append(("/api/labels", {"labels": ["nut", "bolt", "washer"]}))
+    scripted.append(("/api/labels", {"add": "washer"}))
     scripted += [("/api/export", {"format": name}) for name in export_names()]
     scripted.append(("/api/settings", {"avoid_finished": False}))
     return scripted + [(f"{server.path(1)}/actions", {"action": action}) for action in second]
@@ -405,7 +405,8 @@ SENT = {
     "/api/photos/ID/open": _mostly({}),
     "/api/settings": _mostly(SETTINGS),
     "/api/model": _mostly({"name": st.just("none")}),
-    "/api/labels": _mostly({"labels": st.lists(LABELS | WRONG, max_size=3)}),
+    "/api/labels": _mostly({"add": LABELS})
+    | _mostly({"order": st.lists(LABELS | WRONG, max_size=3)}),
     "/api/export": _mostly({"format": st.sampled_from(list(export_names()))}),
 }
 """What is sent to each path, nearly as a client of the page would."""

@@ -74,12 +74,13 @@ class Disks:
 
 
 @contextmanager
-def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[str]:
+def serving(folder: Path, model: Segmenter | Disks | None = None, port: int = 0) -> Iterator[str]:
     """Serve the photographs of a folder; yields the address of the page.
 
     Args:
         folder: Of photographs.
         model: What answers, without a zoom; None for `lite0_unet_prop`.
+        port: Where to listen; 0 for any free port.
     """
     uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
     from probseg.annotate.answers import Answerer
@@ -91,7 +92,7 @@ def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[st
     if model is not None:
         answerer.model = model
     sessions = Sessions(folder, None, answerer, labels=["cat", "dog"])
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     host = f"127.0.0.1:{listening.getsockname()[1]}"
     app = create_app(sessions, frozenset({host}), TOKEN, READER)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
@@ -194,7 +195,8 @@ class Page:
 
     def settle(self) -> None:
         """Wait until all that was sent is answered, and the photograph is there and painted."""
-        self.until("!clicker.pending.length && !probsegPage.arriving")
+        idle = "!clicker.pending.length && !clicker.waiting.length && !clicker.held"
+        self.until(f"{idle} && !probsegPage.arriving")
         self.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
     def until_stored(self) -> None:

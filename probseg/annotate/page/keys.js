@@ -2,7 +2,7 @@
 
 import { element, keyName, KEYS } from "./canvas.js";
 import { page } from "./page.js";
-import { changeModel, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
+import { changeModel, editLabels, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
 import { $ } from "./requests.js";
 
 const LABELS = Object.fromEntries(Array.from({ length: 9 }, (_, i) => [`label_${i + 1}`, [`${i + 1}`]]));
@@ -100,7 +100,7 @@ const acts = {
   next: () => page.go(1),
   previous: () => page.go(-1),
   done: () => page.done(),
-  review: () => page.setState(page.photo.state === "review" ? "open" : "review"),
+  review: () => page.review(),
   search: () => $("search").focus(),
   help: () => $("help").showModal(),
   grid: () => page.grid.toggle(),
@@ -191,7 +191,7 @@ export function listen() {
   document.addEventListener("keyup", (event) => actionOf(event.key, ["without"]) && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {
-    if (page.clicker.pending.length) event.preventDefault();
+    if (page.clicker.pending.length || page.clicker.waiting.length) event.preventDefault();
   });
   for (const [id, action] of Object.entries(buttons)) {
     $(id).onclick = acts[action];
@@ -204,6 +204,7 @@ export function listen() {
     if (event.key === "Enter") page.find();
     else if (event.key === "Escape") page.clearSearch();
   });
+  $("labels-button").onclick = editLabels;
   $("model").onchange = () => changeModel($("model").value);
   $("without").title = $("without").title.replace("$", keyName(page.keys.without[0]));
   $("without").onpointerdown = showWithout;

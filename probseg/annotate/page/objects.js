@@ -99,13 +99,19 @@ export const finished = {
 
   /** Make each part of the selected object an object. */
   split() {
-    const { selected } = this.clicker;
-    if (selected === null) banner.show("note", "Select the object to split: click on a finished one.");
-    else this.clicker.act({ type: "split", object: selected });
+    this.clicker.command(() => {
+      const { selected } = this.clicker;
+      if (selected === null) banner.show("note", "Select the object to split: click on a finished one.");
+      else this.clicker.act({ type: "split", object: selected });
+    }, true);
   },
 
   /** Make the selected object and the next one that is selected one object. */
   merge() {
+    this.clicker.command(() => this._merge(), true);
+  },
+
+  _merge() {
     this.merging = this.clicker.selected;
     const text = this.merging === null
       ? "Select the first of two objects to merge: click on a finished one."
@@ -114,14 +120,18 @@ export const finished = {
   },
 
   /** Begin an object with the mask of the next one of the photograph that was annotated before. */
-  async copyObject() {
+  copyObject() {
+    return this.clicker.command(() => this.clicker.hold(() => this._copyObject()), true);
+  },
+
+  async _copyObject() {
     const { source } = this;
     if (!source || source.photo === this.photo) {
       banner.show("note", "Nothing to copy: first open a photograph with finished objects, then this one.");
     } else if (!source.ids.length) banner.show("note", `All objects of ${source.photo.name} are copied.`);
     else {
       const object = source.ids[0];
-      if (await this.clicker.act({ type: "copy", photo: source.photo.id, object })) source.ids.shift();
+      if (await this.clicker.send({ type: "copy", photo: source.photo.id, object })) source.ids.shift();
     }
   },
 };

@@ -21,7 +21,11 @@ export class Outline {
   }
 
   /** Show the outline of the open object, or of the selected one, which is opened; or hide it. */
-  async toggle() {
+  toggle() {
+    return this.clicker.command(() => this.clicker.hold(() => this._toggle()));
+  }
+
+  async _toggle() {
     if (this.shown) return this.hide();
     const { clicker } = this;
     const { selected } = clicker;
@@ -29,7 +33,7 @@ export class Outline {
       banner.show("note", "Click on an object first: its outline gets corners to drag.");
       return;
     }
-    if (selected !== null && !(await clicker.act({ type: "reopen", object: selected }))) return;
+    if (selected !== null && !(await clicker.send({ type: "reopen", object: selected }))) return;
     this.shown = true;
     clicker.extra = this;
     $("outline-button").setAttribute("aria-pressed", "true");

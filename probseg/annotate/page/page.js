@@ -6,7 +6,7 @@ import { allKeys, buildHelp, listen } from "./keys.js";
 import { finished } from "./objects.js";
 import { Outline } from "./outline.js";
 import { drawKnobs, drawLabels, drawPreviewSwitch } from "./panel.js";
-import { bitmaps, smallMasks } from "./pictures.js";
+import { bitmaps, smallMasks, thumbnails } from "./pictures.js";
 import { buildExports } from "./reports.js";
 import { $, banner, json, token } from "./requests.js";
 import { listing } from "./strip.js";
@@ -17,8 +17,7 @@ const SUN = "M10 6.5a3.5 3.5 0 1 0 0 7a3.5 3.5 0 0 0 0-7zM10 1.5v2M10 16.5v2M1.5
 /** Say what an error means to the person. */
 export function report(error) {
   if (error.status === 409) {
-    const reload = element("button", { type: "button", textContent: "Reload", onclick: () => page.open(page.index) });
-    banner.show("stale", "This photograph was changed in another tab.", reload);
+    banner.show("stale", "This photograph was changed in another tab. It is shown as it is now; what you did last was not carried out.");
   } else if (error.status === 401) {
     banner.show("fatal", "The server was restarted with another address: open the one that it printed last.");
   } else if (error.message) banner.show("note", error.message);
@@ -96,8 +95,16 @@ export const page = {
   },
 
   take(session) {
+    const shown = this.photo?.id;
     this.session = session;
     this.byId = new Map(session.photographs.map((photo, index) => [photo.id, index]));
+    for (const photo of session.photographs) {
+      const transport = this.transports.get(photo.id);
+      if (!transport) continue;
+      if (transport.photo.stamp !== photo.stamp) [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
+      transport.photo = photo;
+    }
+    if (shown !== undefined) this.index = this.byId.get(shown) ?? 0;
     document.title = `${session.folder.split(/[\\/]/).filter(Boolean).at(-1) ?? ""} – probseg annotate`;
     $("model").replaceChildren(
       ...session.models.map((name) => new Option(name, name, false, name === session.model.name)),
@@ -109,6 +116,8 @@ export const page = {
     drawKnobs();
     drawLabels();
     this.progress();
+    if (session.left_out.length) banner.show("note", `Not in the files: ${session.left_out.join("; ")}.`);
+    if (session.unread) setTimeout(async () => this.take(await json("session")), 2000);
   },
 
   progress() {
@@ -121,6 +130,7 @@ export const page = {
     const parts = [`${this.index + 1} of ${photographs.length}`, `${done} done`];
     if (review) parts.push(`${review} to review`);
     if (returned) parts.push(`${returned} sent back`);
+    if (this.session.unread) parts.push(`reading the masks of ${this.session.unread} more`);
     $("progress-text").textContent = parts.join(" · ");
     $("review").setAttribute("aria-pressed", String(this.photo?.state === "review"));
     $("done").textContent = this.finished() ? "Next" : "Done, next";
@@ -172,7 +182,7 @@ export const page = {
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
-      this.setLabel(known.current?.label ?? (sessionStorage.getItem(`label ${this.session.folder}`) || null));
+      this.setLabel(sessionStorage.getItem(`label ${this.session.folder}`) || null);
       this.clicker.hidden.clear();
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
@@ -196,6 +206,7 @@ export const page = {
     $("clicker").hidden = Boolean(reason);
     $("unreadable").hidden = !reason;
     if (!reason) return;
+    this.clicker.waiting = []; // they have nothing to act on
     this.showObjects([]);
     $("unreadable").replaceChildren(
       element("strong", { textContent: "This photograph cannot be read." }),
@@ -204,14 +215,28 @@ export const page = {
     );
   },
 
+  /** Open a photograph after all commands before. */
+  visit(index) {
+    return this.clicker.inOrder(() => this.open(index));
+  },
+
   go(step) {
+    this.clicker.inOrder(() => this._go(step));
+  },
+
+  _go(step) {
     const photo = this.neighbour(step);
     if (photo) this.open(this.byId.get(photo.id));
     else banner.show("note", step > 0 ? "This is the last photograph of the list." : "This is the first photograph of the list.");
   },
 
   /** Take over what an answer says of a photograph. */
-  note(photo, { state, objects }) {
+  note(photo, { state, objects, stamp, error }) {
+    if (stamp !== undefined && stamp !== photo.stamp) { // the file is another one
+      [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
+      Object.assign(photo, { stamp, error });
+      if (photo === this.photo && !this.arriving) this.open(this.index);
+    }
     const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality]);
     const before = shown();
     if (state) photo.state = state;
@@ -232,17 +257,16 @@ export const page = {
 
   answered(answer) {
     banner.clear("note");
-    if (answer.objects) {
-      this.showObjects(answer.objects);
-      drawLabels(); // the selected object may have another label
-    }
-    if (answer.current?.object != null && answer.current.label) this.setLabel(answer.current.label);
+    if (answer.objects) this.showObjects(answer.objects);
+    drawLabels(); // the open or the selected object may have another one
+    if (answer.reviewed) banner.show("note", `This photograph was ${answer.reviewed}. It has changed: decide again.`);
+    this.share(answer).catch(report);
     if (this.doubting) this.clicker.askUncertainty();
   },
 
   async setState(state) {
     const photo = this.photo;
-    const answer = await this.clicker.act({ type: "state", state, label: this.clicker.label });
+    const answer = await this.clicker.send({ type: "state", state });
     if (!answer) return false;
     photo.state = answer.state ?? state;
     this.strip.redraw(photo.id);
@@ -250,12 +274,21 @@ export const page = {
     return true;
   },
 
-  async done() {
-    const marked = this.clicker.current.object !== null || this.clicker.pending.length > 0;
-    if (!this.photo || this.photo.error || (this.finished() && !marked)) return this.go(1);
+  review() {
+    return this.clicker.command(() =>
+      this.clicker.hold(() => this.setState(this.photo.state === "review" ? "open" : "review")));
+  },
+
+  done() {
+    if (!this.photo || this.photo.error) return this.go(1);
+    return this.clicker.command(() => this.clicker.hold(() => this._done()));
+  },
+
+  async _done() {
+    if (this.finished() && this.clicker.current.object == null) return this._go(1);
     const next = this.neighbour(1);
     if (!(await this.setState("done"))) return;
-    if (next) this.open(this.byId.get(next.id));
+    if (next) await this.open(this.byId.get(next.id));
     else banner.show("note", "That was the last photograph of the list.");
   },
 
@@ -265,11 +298,32 @@ export const page = {
     drawLabels();
   },
 
-  /** Take the label for the selected object, or else for the one that is finished next. */
+  /** Label the selected object, or else the open one and, where that is new, those after it. */
   chooseLabel(label) {
-    const { selected } = this.clicker;
-    if (selected === null) this.setLabel(label);
-    else this.clicker.act({ type: "label", object: selected, label });
+    const { clicker } = this;
+    return clicker.command(() => {
+      const { selected, next } = clicker;
+      if (selected !== null) return clicker.send({ type: "label", object: selected, label });
+      if (!next.open || next.fresh) this.setLabel(label);
+      return next.open ? clicker.send({ type: "label", label }) : null;
+    }, clicker.next !== null);
+  },
+
+  /** Take over what all windows have in common, where its number is another than what is known. */
+  async share(answer) {
+    if (answer.shared === undefined || answer.shared === this.session.shared) return;
+    const { labels, settings } = this.session;
+    this.session.shared = answer.shared; // it is asked for once
+    Object.assign(this.session, answer.labels ? answer : await json("shared"));
+    const differs = (before, now) => JSON.stringify(before) !== JSON.stringify(now);
+    if (differs(labels, this.session.labels)) {
+      this.take(await json("session")); // objects follow their labels
+      await this.clicker.refresh();
+    }
+    if (!differs(settings, this.session.settings)) return;
+    drawKnobs();
+    $("model").value = this.session.model.name;
+    banner.show("note", "The model or its settings were changed in another window.");
   },
 };
 

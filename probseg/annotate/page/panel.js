@@ -13,9 +13,11 @@ const PRIORS = [0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
 
 export function drawLabels() {
   const { labels } = page.session;
-  const { selected, label } = page.clicker;
-  $("labels-title").textContent = selected === null ? "Label of this object" : "Label of the selected object";
-  const now = selected === null ? label : page.objects.get(selected)?.label;
+  const { selected, label, current } = page.clicker;
+  const open = current.object != null;
+  const which = selected !== null ? "selected" : open ? "open" : "next";
+  $("labels-title").textContent = `Label of the ${which} object`;
+  const now = selected !== null ? page.objects.get(selected)?.label : open ? current.label : label;
   const chips = labels.map((name, index) => {
     const chosen = now === name;
     const chip = element("button", {
@@ -31,20 +33,42 @@ export function drawLabels() {
   const input = element("input", { placeholder: "new label", "aria-label": "New label", size: 9, maxLength: 60 });
   input.addEventListener("keydown", async (event) => {
     const name = input.value.trim();
-    if (event.key !== "Enter" || !name) return;
-    try {
-      const wanted = labels.includes(name) ? labels : [...labels, name];
-      page.session.labels = (await json("labels", { body: { labels: wanted } })).labels;
-      page.chooseLabel(name);
-      drawLabels();
-      page.countLabels();
-      page.list.redraw();
-      page.clicker.over.focus();
-    } catch (error) {
-      report(error);
-    }
+    if (event.key !== "Enter" || !name || !(await changeLabels({ add: name }))) return;
+    page.chooseLabel(name);
+    page.clicker.over.focus();
   });
   $("labels").replaceChildren(...chips, input);
+}
+
+/** Change the list of labels; returns whether the server did. */
+async function changeLabels(change) {
+  try {
+    await page.share(await json("labels", { body: change }));
+    return true;
+  } catch (error) {
+    report(error);
+    return false;
+  }
+}
+
+/** Show all labels with a field for the name of each, and buttons that move it up or remove it. */
+export function editLabels() {
+  const { labels } = page.session;
+  const change = async (asked) => (await changeLabels(asked)) && editLabels();
+  const button = (text, hint, onclick) => element("button", { type: "button", textContent: text, "aria-label": hint, title: hint, onclick });
+  const rows = labels.map((name, place) => {
+    const input = element("input", { value: name, "aria-label": `Name of ${name}`, maxLength: 100 });
+    input.onchange = () => input.value.trim() && change({ rename: name, to: input.value });
+    const order = [...labels.slice(0, Math.max(0, place - 1)), name, ...labels];
+    const remove = () => {
+      const count = page.session.photographs.reduce((sum, photo) => sum + (photo.labels[name] ?? 0), 0);
+      if (!count || confirm(`${count} finished objects lose the label “${name}”.`)) change({ rename: name, to: null });
+    };
+    const cells = [input, button("↑", `Move ${name} up`, () => change({ order })), button("×", `Remove ${name}`, remove)];
+    return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
+  });
+  $("label-rows").replaceChildren(...rows);
+  if (!$("label-list").open) $("label-list").showModal();
 }
 
 let settingsTimer = 0;
@@ -56,7 +80,7 @@ function changeSettings(changes) {
     const body = changeSettings.waiting;
     changeSettings.waiting = {};
     try {
-      page.session.settings = (await json("settings", { body })).settings;
+      Object.assign(page.session, await json("settings", { body }));
       await page.clicker.refresh({ ghost: true });
       if (page.doubting) page.clicker.askUncertainty();
     } catch (error) {
@@ -151,24 +175,20 @@ export async function suggest() {
   else banner.show("note", "The model is sure everywhere: no click to suggest.");
 }
 
-/** Show the mask without adapting while a key or button is held; the settings come back at once. */
+/** Show the mask without adapting while a key or button is held. */
 export async function showWithout() {
   if (page.without || $("without").hidden) return;
   page.without = true;
   const { clicker, transport } = page;
-  const kept = page.session.settings;
-  const off = {};
-  for (const name of ["key_iterations", "value_iterations", "click_iterations"]) if (kept[name] != null) off[name] = 0;
-  try {
-    await json("settings", { body: off });
-    const answer = await transport.send({ type: "mask" }, clicker.sequence);
-    if (page.without && transport === page.transport) clicker.compare(answer);
-  } catch (error) {
-    report(error);
-  } finally {
-    const on = Object.fromEntries(Object.keys(off).map((name) => [name, kept[name]]));
-    json("settings", { body: on }).catch(report);
-  }
+  await clicker.command(async () => {
+    const { opened } = clicker;
+    try {
+      const answer = await transport.send({ type: "without" }, clicker.sequence);
+      if (page.without && opened === clicker.opened) clicker.compare(answer);
+    } catch (error) {
+      report(error);
+    }
+  });
 }
 
 export function showWith() {

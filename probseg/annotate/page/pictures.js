@@ -19,6 +19,10 @@ export const bitmaps = {
     return made;
   },
 
+  forget(id) {
+    this.kept.delete(id);
+  },
+
   async _fetch(id) {
     try {
       const blob = await (await get(`photos/${id}/image`)).blob();

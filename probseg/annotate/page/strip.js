@@ -53,7 +53,7 @@ export const listing = {
       return;
     }
     this.clearSearch();
-    this.open(index);
+    this.visit(index);
   },
 
   clearSearch() {
@@ -96,7 +96,7 @@ export const listing = {
         role: "option",
         "aria-selected": String(index === this.index),
         title: photo.name,
-        onclick: () => this.open(index),
+        onclick: () => this.visit(index),
       },
       image,
       element("span", { className: "thumb-name", textContent: photo.name.length > 18 ? `…${photo.name.slice(-17)}` : photo.name }),

@@ -39,37 +39,47 @@ export class PhotoTransport {
       const { x, y, positive } = action;
       return frame(await once(`${root}/preview`, { body: { sequence, x, y, positive } }));
     }
-    if (action.type === "mask") {
-      return frame(await get(action.object == null ? `${root}/mask` : `${root}/objects/${action.object}/mask`));
+    if (action.type === "mask" && action.object != null) {
+      return frame(await get(`${root}/objects/${action.object}/mask`));
     }
-    if (action.type === "uncertainty") return frame(await get(`${root}/uncertainty`));
-    const sent = this.idle.catch(() => null).then(() => this._act(action, sequence));
+    if (["uncertainty", "without"].includes(action.type)) return frame(await get(`${root}/${action.type}`));
+    const ask = action.type === "mask" ? () => this._ask() : () => this._act(action, sequence);
+    const sent = this.idle.catch(() => null).then(ask);
     this.idle = sent;
     return sent;
   }
 
+  /** Ask for all that the server knows, with the mask of the open object. */
+  async _ask() {
+    const answer = await frame(await get(`photos/${this.photo.id}/mask`));
+    this.revision = answer.revision;
+    this.stale = false;
+    this.note(this.photo, answer);
+    return answer;
+  }
+
   async _act(action, sequence) {
     if (this.stale) throw new ServerError(409, "");
+    if (this.unsure) this.revision = (await json(`photos/${this.photo.id}`)).revision;
+    this.unsure = false;
     const root = `photos/${this.photo.id}`;
     const body = { sequence, revision: this.revision, action };
-    let arrived = null;
     try {
       const response = await persist(
         () => once(`${root}/actions`, { body }),
         async () => {
           // The answer may have been lost after the action was taken in: then it is not sent twice.
-          const now = await (await once(root)).json();
-          if (now.revision !== this.revision + 1) return null;
-          arrived = now;
-          return once(`${root}/mask`);
+          const now = await frame(await once(`${root}/mask`));
+          return now.revision === this.revision + 1 ? now : null;
         },
       );
-      const answer = { ...(await frame(response)), ...arrived, sequence };
+      const answer = { ...(response instanceof Response ? await frame(response) : response), sequence };
       this.revision = answer.revision;
       this.note(this.photo, answer);
       return answer;
     } catch (error) {
       if (error.status === 409) this.stale = true;
+      this.unsure = error.status >= 500; // the database may have it though a file was not written
       throw error;
     }
   }

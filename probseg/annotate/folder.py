@@ -1,0 +1,148 @@
+"""The photographs of a folder, whose files may change between sessions and during one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from probseg.annotate.photographs import (
+    Photograph,
+    Read,
+    fingerprint,
+    list_photographs,
+    mask_size,
+    pixel_digest,
+    place_of,
+    read_readable,
+    stamp_of,
+)
+from probseg.annotate.store import Fingerprint, MissingError, Store
+from probseg.errors import DataError
+from probseg.formats.mask_names import MaskNames
+
+CHANGED = (
+    "the file has changed since objects were drawn on it: they are kept, but left out of all "
+    "files; put the earlier file back, or rename this one to begin anew"
+)
+GONE = "is gone; its objects are kept, but left out of all files until it is back"
+
+SETTLED = 2 * 10**9
+"""Nanoseconds after which a time stamp of a folder differs from that of any later change."""
+
+
+class Folder:
+    """The photographs of a folder, compared with those that the database knows.
+
+    Objects stay with the content that they were drawn on: a file with another name is recognised,
+    and one with other pixels is set aside as if it could not be read. Only files whose size or time
+    have changed are looked at.
+    """
+
+    def __init__(self, path: Path, store: Store, lock: threading.RLock) -> None:
+        self.path, self._store, self._lock = path, store, lock
+        self._read: Read = {}
+        self._list()
+
+    def _list(self) -> None:
+        place = place_of(self.path)
+        stamp = place.stat().st_mtime_ns
+        self._listed = stamp if time.time_ns() - stamp > SETTLED else None
+        self.photographs: Sequence[Photograph] = list_photographs(self.path, self._read)
+        self.moved = self._compare()
+        self.names = MaskNames(photograph.stem for photograph in self.photographs)
+        self._by_id = {photograph.id: photograph for photograph in self.photographs}
+
+    def refresh(self, *, look: bool = False) -> dict[str, Photograph]:
+        """List the folder again if files were added or removed, or if told to; under the lock.
+
+        Returns the photographs that were listed before and are others now, by name.
+        """
+        with suppress(OSError):
+            look = look or place_of(self.path).stat().st_mtime_ns != self._listed
+        if not look:
+            return {}
+        before = {photograph.name: photograph for photograph in self.photographs}
+        with suppress(DataError):  # all photographs are gone: the list stays as it was
+            self._list()
+        now = {photograph.name: photograph for photograph in self.photographs}
+        return {name: old for name, old in before.items() if now.get(name) != old}
+
+    def find(self, number: str) -> Photograph:
+        """Return a photograph by its opaque name."""
+        try:
+            return self._by_id[number]
+        except KeyError:
+            raise MissingError(number) from None
+
+    def is_current(self, photograph: Photograph) -> bool:
+        """Say whether the file is the one that was listed."""
+        return stamp_of(photograph.path) == photograph.stamp
+
+    def _compare(self) -> dict[str, str]:
+        """Find files that were renamed or changed since objects were drawn on them.
+
+        Returns new names of photographs by the old ones, after the database has them.
+        """
+        known = self._store.with_objects()
+        prints = {name: self._store.fingerprint(name) for name in known}
+        free = {photo.name: photo for photo in self.photographs if photo.error is None}
+        astray = [
+            name
+            for name in known
+            if name not in free or not self._is_same(name, prints[name], free.pop(name), free)
+        ]
+        of_size: dict[int, list[Photograph]] = defaultdict(list)
+        for photo in free.values():
+            of_size[photo.stamp[0]].append(photo)
+        moves: dict[str, str] = {}
+        for name in astray:
+            file = prints[name]
+            for photo in of_size[file.bytes] if file else []:
+                if file and fingerprint(photo, pixels="").digest == file.digest:
+                    moves[name] = photo.name
+                    of_size[file.bytes].remove(photo)
+                    break
+        if moves:
+            self._store.rename(moves)
+        left = {name: known[name] for name in astray if name not in moves}
+        aside = {name for name in left if name in free and name not in moves.values()}
+        self.photographs = [
+            replace(photo, size=None, error=CHANGED) if photo.name in aside else photo
+            for photo in self.photographs
+        ]
+        listed = {photo.name for photo in self.photographs}
+        listed -= set(moves.values())  # what was there before is gone
+        self.gone = {name: count for name, count in left.items() if name not in listed}
+        self.changed = {name: left[name] for name in aside}
+        return moves
+
+    def _is_same(
+        self, name: str, file: Fingerprint | None, photo: Photograph, free: dict[str, Photograph]
+    ) -> bool:
+        """Say whether a file has the pixels that objects were drawn on; if not, it is free again.
+
+        Of databases of earlier versions only the size of the photographs is known.
+        """
+        assert photo.size is not None, "it can be read"
+        if file is None:
+            mask, same = self._store.mask(name), False
+            with suppress(DataError):
+                same = mask is None or mask_size(mask) == photo.size
+        elif (file.bytes, file.modified) == photo.stamp:
+            same = True
+        else:
+            same = (file.height, file.width) == photo.size
+            if same and fingerprint(photo, pixels=file.pixels).digest != file.digest:
+                same = False
+                with suppress(DataError):
+                    same = pixel_digest(read_readable(photo)) == file.pixels
+            if same:
+                self._store.set_fingerprint(name, fingerprint(photo, pixels=file.pixels))
+        if not same:
+            free[name] = photo
+        return same

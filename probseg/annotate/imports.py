@@ -1,0 +1,118 @@
+"""An `annotations.json` that is there when annotation begins, of this page or of others."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import ijson
+import numpy as np
+import numpy.typing as npt
+
+from probseg.annotate.database import MOST_LABELS, is_label
+from probseg.annotate.photographs import Photograph
+from probseg.annotate.steps import check_place, check_stored
+from probseg.annotate.store import Past
+from probseg.data.sets.annotations import entries
+from probseg.errors import DataError, UsageError
+from probseg.formats.coco import score_of, size_of, text, whole
+from probseg.formats.polygons import from_coco
+from probseg.formats.regions import FARTHEST
+from probseg.formats.run_lengths import decode, stated_size
+
+ANNOTATIONS = "annotations.json"
+
+NO_LABEL = "object"
+"""Category of objects without a label."""
+
+LONGEST_NAME = 1000
+"""Most characters of the name of a photograph."""
+
+
+@dataclass(frozen=True)
+class Brought:
+    """An object of the file."""
+
+    segmentation: Any  # as the file has it
+    size: tuple[int, int]
+    label: str | None
+    past: Past
+
+    def mask(self, size: tuple[int, int] | None) -> npt.NDArray[np.bool_]:
+        """Draw the object in a photograph of `(H, W)`, None if that is gone."""
+        own = stated_size(self.segmentation) if isinstance(self.segmentation, dict) else self.size
+        if own != (size or self.size):
+            msg = f"{ANNOTATIONS}: an object is for {own[1]} x {own[0]} pixels; the file is another"
+            raise DataError(msg)
+        try:
+            if isinstance(self.segmentation, dict):
+                return decode(self.segmentation)
+            outlines = [np.array(points, dtype=np.float64) for points in self.segmentation]
+            if not all((abs(points) <= FARTHEST).all() for points in outlines):
+                msg = f"a coordinate is above {FARTHEST}"
+                raise ValueError(msg)
+            return from_coco(outlines, own).mask()
+        except (ValueError, TypeError, KeyError) as error:
+            msg = f"{ANNOTATIONS}: an object cannot be drawn ({error})"
+            raise DataError(msg) from error
+
+
+def read_annotations(
+    path: Path, photographs: Sequence[Photograph]
+) -> tuple[list[str], dict[str, list[Brought]]]:
+    """Read classes, and the objects of each photograph by its name.
+
+    Folders in names of photographs do not count. The file is refused if it is none of COCO, or of
+    other photographs alone: it would be replaced.
+    """
+    brought: dict[str, list[Brought]] = defaultdict(list)
+    try:
+        images = {
+            whole(one, "id"): (PureWindowsPath(text(one, "file_name")).name[:LONGEST_NAME], one)
+            for one in entries(path, "images")
+        }
+        kinds = {whole(one, "id"): one["name"] for one in entries(path, "categories")}
+        for one in entries(path, "annotations"):
+            name, image = images[whole(one, "image_id")]
+            label = kinds.get(one.get("category_id"))
+            known = isinstance(label, str) and is_label(label) and label != NO_LABEL
+            size = size_of(image)
+            if one.get("segmentation"):
+                label = label if known else None
+                brought[name].append(Brought(one["segmentation"], size, label, _past(one, size)))
+        listed = {photo.name for photo in photographs}
+        if images and not listed & {name for name, _ in images.values()}:
+            msg = "it has none of the photographs of this folder"
+            raise ValueError(msg)
+    except (DataError, ValueError, KeyError, TypeError, AttributeError, ijson.JSONError) as error:
+        msg = (
+            f"{path}: cannot be read as annotations of these photographs ({error!r:.300}), and "
+            "would be replaced; rename it, or choose another --out"
+        )
+        raise UsageError(msg) from error
+    names = [name for name in kinds.values() if isinstance(name, str) and is_label(name)]
+    return [name for name in names if name != NO_LABEL][:MOST_LABELS], dict(brought)
+
+
+def _past(entry: dict[str, Any], size: tuple[int, int]) -> Past:
+    """Return how a mask came about, without what this page cannot have written."""
+    steps, seconds, model = (entry.get(key) for key in ("prompts", "seconds", "model"))
+    try:
+        steps = steps if isinstance(steps, list) else []
+        for step in steps:
+            check_stored(json.dumps(step))
+            check_place(step, size)
+        score = score_of(entry)
+    except (ValueError, TypeError):
+        steps, score = [], None
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    return Past(
+        steps,
+        float(seconds) if number and 0 <= seconds <= 1e9 else 0.0,
+        model[:LONGEST_NAME] if isinstance(model, str) else None,
+        score if score is not None and 0 <= score <= 1 else None,
+    )

@@ -1,0 +1,350 @@
+"""No object is lost, and none is in a file as another, whatever happens to a folder."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from probseg.annotate.answers import Answerer
+from probseg.annotate.frames import unpack
+from probseg.annotate.photographs import refusals
+from probseg.errors import UsageError
+from support.annotate_client import MODEL, again, begin, draw_photographs
+from support.pages import Disks
+
+
+@pytest.fixture(scope="module")
+def answerer():
+    answerer = Answerer(MODEL)
+    answerer.model, answerer.zoom = Disks(), None
+    return answerer
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return draw_photographs(tmp_path / "photos", 4)
+
+
+def bring_masks(folder, size=(96, 128)):
+    """Give each photograph a mask file of two objects."""
+    (folder / "masks").mkdir(exist_ok=True)
+    for n, photo in enumerate(sorted(folder.glob("*.png"))):
+        labels = np.zeros(size, np.uint8)
+        labels[5:15, 5 : 15 + n], labels[30:40, 30:40] = 1, 2
+        Image.fromarray(labels).save(folder / "masks" / f"{photo.stem}.png")
+
+
+def annotate(folder, answerer, photographs=2):
+    """Finish two objects of different classes on some photographs."""
+    client = begin(folder, answerer)
+    for n in range(photographs):
+        for x, label in ((30, "cat"), (100, None)):
+            client.click(x, 40 + n, n=n)
+            client.act({"type": "finish", "label": label}, n)
+    client.sessions.close()
+
+
+def written(folder):
+    """Name, class and pixels of each object of `annotations.json`."""
+    content = json.loads((folder / "annotations.json").read_text())
+    names = {one["id"]: one["file_name"] for one in content["images"]}
+    kinds = {one["id"]: one["name"] for one in content["categories"]}
+    return sorted(
+        (
+            names[one["image_id"]],
+            kinds[one["category_id"]],
+            one["segmentation"]["counts"],
+            len(one["prompts"]),
+            one["seconds"],
+            one.get("score"),
+        )
+        for one in content["annotations"]
+    )
+
+
+def exported(client):
+    """All exports as bytes by name, and what is said of each."""
+    contents = {}
+    for kind in client.get("/api/session")["formats"]:
+        answer = client.http.post("/api/export", json={"format": kind})
+        assert answer.status_code == 200, (kind, answer.text)
+        path = Path(answer.json()["path"])
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in files:
+            contents[kind, file.name] = file.read_bytes() if file.is_file() else b""
+        contents[kind, "lost"] = answer.json()["lost"]
+    return contents
+
+
+def test_exports_have_all_masks_whether_photographs_were_opened_or_not(folder, answerer):
+    bring_masks(folder)
+    client = begin(folder, answerer)
+    rows = client.get("/api/session")["photographs"]
+    assert [(row["objects"], row["labels"]) for row in rows] == [(2, {"": 2})] * 4
+    before = exported(client)
+    assert len(written(folder)) == 8
+    assert all(b"\n" in before["yolo", f"photo{n}.txt"].strip() for n in range(4))
+    for n in range(4):
+        client.get(client.path(n))
+        client.http.get(f"{client.path(n)}/masks")
+    assert exported(client) == before
+    assert client.get("/api/report")["labels"] == []
+    client.sessions.close()
+
+
+def test_masks_that_cannot_be_read_are_named_and_the_others_exported(folder, answerer):
+    bring_masks(folder)
+    Image.fromarray(np.zeros((10, 10), np.uint8)).save(folder / "masks" / "photo2.png")
+    client = begin(folder, answerer)
+    answer = client.http.post("/api/export", json={"format": "coco"}).json()
+    assert any("photo2.png" in line for line in answer["lost"])
+    assert len(written(folder)) == 6
+    client.sessions.close()
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_a_copy_without_the_hidden_folder_has_all_objects(folder, answerer, masks):
+    annotate(folder, answerer)
+    before = written(folder)
+    shutil.rmtree(folder / ".probseg")
+    if not masks:
+        shutil.rmtree(folder / "masks")
+    client = begin(folder, answerer)
+    assert client.get("/api/session")["labels"] == ["cat"]
+    client.click(64, 80, n=2)
+    client.act({"type": "finish", "label": None}, 2)
+    number = client.get(client.path())["objects"][0]["id"]
+    assert len(client.act({"type": "reopen", "object": number})[0]["current"]["clicks"]) == 1
+    client.act({"type": "cancel"})
+    client.sessions.close()
+    assert [one for one in written(folder) if one[0] != "photo2.png"] == before
+    assert len(list((folder / "masks").iterdir())) == 1 + 4 * masks or not masks
+
+
+def test_annotations_of_other_programs_are_imported_or_refused_but_not_replaced(folder, answerer):
+    path = folder / "annotations.json"
+    for other in ("of another program", '{"images": [{"id": 1, "file_name": "x.png"}]}'):
+        path.write_text(other)
+        with pytest.raises(UsageError, match="rename it"):
+            begin(folder, answerer)
+        assert path.read_text() == other
+    square = {"id": 1, "image_id": 7, "category_id": 3, "iscrowd": 0, "area": 100}
+    image = {"id": 7, "file_name": "images\\photo1.png", "height": 96, "width": 128}
+    content = {
+        "images": [image, {**image, "id": 8, "file_name": "elsewhere.png"}],
+        "categories": [{"id": 3, "name": "horse"}],
+        "annotations": [
+            {**square, "segmentation": [[10, 10, 20, 10, 20, 20, 10, 20]]},
+            {**square, "id": 2, "image_id": 8, "segmentation": [[1, 1, 9, 1, 9, 9]]},
+        ],
+    }
+    path.write_text(json.dumps(content))
+    client = begin(folder, answerer)
+    lost = client.http.post("/api/export", json={"format": "coco"}).json()["lost"]
+    assert [one[:2] for one in written(folder)] == [("photo1.png", "horse")]
+    assert any("elsewhere.png" in line for line in lost)
+    assert json.loads((folder / ".probseg" / "masks" / "annotations.json").read_text()) == content
+    client.sessions.close()
+
+
+def turned(path):
+    Image.open(path).transpose(Image.Transpose.ROTATE_180).save(path)
+
+
+def smaller(path):
+    Image.open(path).resize((64, 48)).save(path)
+
+
+@pytest.mark.parametrize("change", [turned, smaller, os.unlink])
+@pytest.mark.parametrize("running", [False, True])
+def test_photographs_that_changed_are_set_aside_and_come_back(folder, answerer, change, running):
+    annotate(folder, answerer)
+    before, path = written(folder), folder / "photo0.png"
+    content = path.read_bytes()
+    client = begin(folder, answerer) if running else None
+    change(path)
+    client = client or begin(folder, answerer)
+    client.photographs = client.get("/api/session")["photographs"]
+    said = "\n".join(refusals(client.sessions.files.refused()))
+    assert "photo0.png (1)" in said
+    if path.exists():
+        assert "changed" in client.get(client.path())["error"]
+        client.refused({"type": "click", "x": 5, "y": 5, "positive": True}, 0, 422)
+    for name, lost in exported(client).items():
+        if name[1] == "lost" and name[0] != "report":
+            assert any("photo0.png" in line for line in lost), name
+    assert written(folder) == [one for one in before if one[0] != "photo0.png"]
+    path.write_bytes(content)
+    client.get("/api/session")
+    client.http.post("/api/export", json={"format": "coco"})
+    assert written(folder) == before
+    client.sessions.close()
+
+
+def test_renamed_and_new_photographs_are_recognised_by_their_content(folder, answerer):
+    annotate(folder, answerer)
+    client = begin(folder, answerer)
+    client.act({"type": "delete", "object": client.get(client.path())["objects"][1]["id"]})
+    client.sessions.close()
+    before = written(folder)
+    names = {"photo0.png": "photo1.png", "photo1.png": "zebra.png", "photo3.png": "photo0.png"}
+    for name in names:
+        (folder / name).rename(folder / f"{name}.old")
+    for name, new in names.items():
+        (folder / f"{name}.old").rename(folder / new)
+    os.utime(folder / "zebra.png")
+    client = begin(folder, answerer)
+    assert client.get("/api/session")["left_out"] == []
+    rows = {row["name"]: n for n, row in enumerate(client.photographs)}
+    header, _ = client.act({"type": "undo"}, rows["photo1.png"])
+    assert len(header["objects"]) == 2
+    client.act({"type": "redo"}, rows["photo1.png"])
+    shutil.copy(folder / "zebra.png", folder / "a.png")
+    assert "a.png" in [row["name"] for row in client.get("/api/session")["photographs"]]
+    client.sessions.close()
+    assert written(folder) == sorted((names[one[0]], *one[1:]) for one in before)
+    masks = sorted(path.name for path in (folder / "masks").iterdir())
+    assert masks == ["photo1_1.png", "zebra_1.png", "zebra_2.png"]
+    for name in masks:
+        drawn = np.asarray(Image.open(folder / "masks" / name)) > 0
+        counts = coco_mask.encode(np.asfortranarray(drawn.astype(np.uint8)))["counts"].decode()
+        assert (f"{name.split('_')[0]}.png", counts) in {
+            (one[0], one[2]) for one in written(folder)
+        }
+
+
+def test_keywords_in_the_file_change_nothing(folder, answerer):
+    annotate(folder, answerer)
+    before, picture = written(folder), Image.open(folder / "photo0.png")
+    picture.load()
+    picture.save(folder / "photo0.png", compress_level=1)
+    client = begin(folder, answerer)
+    assert client.get("/api/session")["left_out"] == []
+    client.sessions.close()
+    assert written(folder) == before
+
+
+def test_a_question_changes_no_setting(folder, answerer):
+    client = begin(folder, answerer)
+    assert client.http.get(f"{client.path()}/without").status_code == 200, "nothing is open"
+    _, mask = client.click(64, 48)
+    before = client.get("/api/shared")
+    answer = client.http.get(f"{client.path()}/without")
+    without = unpack(answer.content, client.size())[1]
+    assert 0 < without.sum() < mask.sum()
+    assert client.get("/api/shared") == before
+    assert np.array_equal(client.mask(), mask)
+    assert np.array_equal(again(client).mask(), mask)
+
+
+def test_windows_learn_what_the_others_changed(folder, answerer):
+    client = begin(folder, answerer)
+    first = client.click(64, 48)[0]["shared"]
+    settings = client.http.post("/api/settings", json={"avoid_finished": False}).json()
+    assert client.click(60, 48)[0]["shared"] == settings["shared"] == first + 1
+    client.sessions.close()
+
+
+def change_labels(client, **change):
+    answer = client.http.post("/api/labels", json=change)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["labels"]
+
+
+def test_lists_of_labels_of_two_windows_are_merged(folder, answerer):
+    client = begin(folder, answerer, labels=["cat", "dog"])
+    assert change_labels(client, add="zebra") == ["cat", "dog", "zebra"]
+    assert change_labels(client, add="horse") == ["cat", "dog", "zebra", "horse"]
+    order = ["horse", "dog", "cat", "gone"]
+    assert change_labels(client, order=order) == ["horse", "dog", "cat", "zebra"]
+    assert client.http.post("/api/labels", json={"labels": ["a"]}).status_code == 400
+    client.sessions.close()
+
+
+def test_labels_are_renamed_merged_and_removed_with_their_objects(folder, answerer):
+    client = begin(folder, answerer, labels=["cat", "dog", "cow"])
+    for n, label in enumerate(["cat", "dog", "cow"]):
+        client.click(30, 40, n=n)
+        header, _ = client.act({"type": "finish", "label": label}, n)
+    client.act({"type": "delete", "object": header["objects"][0]["id"]}, 2)
+    assert change_labels(client, rename="cat", to="lion") == ["lion", "dog", "cow"]
+    assert change_labels(client, rename="dog", to="lion") == ["lion", "cow"]
+    assert change_labels(client, rename="cow", to=None) == ["lion"]
+    header, _ = client.act({"type": "undo"}, 2)
+    assert [one["label"] for one in header["objects"]] == [None], "what undo brings back follows"
+    client.click(100, 80)
+    header, _ = client.act({"type": "finish", "label": "cat"})  # of a window that does not know
+    assert [one["label"] for one in header["objects"]] == ["lion", "lion"]
+    client.sessions.close()
+    assert [one[:2] for one in written(folder)] == [
+        *[("photo0.png", "lion")] * 2,
+        ("photo1.png", "lion"),
+        ("photo2.png", "object"),
+    ]
+
+
+def test_an_object_has_the_label_that_it_was_begun_with_or_given(folder, answerer):
+    """Whatever finishes it, and whatever label the next one is to have."""
+    client = begin(folder, answerer)
+    click = {"type": "click", "x": 30, "y": 40, "positive": True, "label": "cat"}
+    header, _ = client.act(click)
+    assert (header["current"]["label"], header["current"]["fresh"]) == ("cat", True)
+    header, _ = client.act({**click, "x": 100, "label": "dog"})
+    assert header["current"]["label"] == "cat"
+    header, _ = client.act({"type": "finish"})
+    number = header["objects"][0]["id"]
+    client.act({**click, "y": 80, "label": "cow"})
+    header, _ = client.act({"type": "reopen", "object": number})
+    assert [one["label"] for one in header["objects"]] == ["cow"], "reopening finished it"
+    assert (header["current"]["label"], header["current"]["fresh"]) == ("cat", False)
+    header, _ = client.act({"type": "label", "label": None})
+    assert header["current"]["label"] is None
+    header, _ = client.act({"type": "finish"})
+    assert sorted(str(one["label"]) for one in header["objects"]) == ["None", "cow"]
+    client.sessions.close()
+
+
+def test_strokes_edit_the_finished_object_that_they_are_for(folder, answerer):
+    client = begin(folder, answerer)
+    client.click(30, 40)
+    (before,) = client.act({"type": "finish", "label": "cat"})[0]["objects"]
+    client.click(100, 40)
+    stroke = {"type": "brush", "radius": 3, "points": [[30, 40]], "positive": False}
+    header, _ = client.act({**stroke, "object": before["id"]})
+    assert header["current"] is None
+    assert [one["label"] for one in header["objects"]] == ["cat", None]
+    assert 20 < before["area"] - header["objects"][0]["area"] < 40
+    client.act({"type": "undo"})
+    assert client.get(client.path())["objects"] == [before]
+    whole = {**stroke, "radius": 90, "object": before["id"]}
+    assert "no pixel" in client.refused(whole)
+    client.sessions.close()
+
+
+@pytest.mark.parametrize("state", ["accepted", "rejected"])
+def test_work_on_a_reviewed_photograph_is_in_the_files_again(folder, answerer, state):
+    annotate(folder, answerer, 1)
+    client = begin(folder, answerer)
+    before = written(folder)
+    number = client.get(client.path())["objects"][0]["id"]
+    later = {"delete": "done", "label": "done", "reopen": "open", "click": "open"}
+    for kind, wanted in later.items():
+        client.act({"type": "state", "state": state})
+        client.http.post("/api/export", json={"format": "coco"})
+        assert written(folder) == (before if state == "accepted" else [])
+        action = {"object": number, "x": 5, "y": 90, "positive": True, "label": "dog"}
+        header, _ = client.act({"type": kind, **action})
+        assert (header["state"], header["reviewed"]) == (wanted, state), kind
+        client.http.post("/api/export", json={"format": "coco"})
+        assert len(written(folder)) == 2 - (kind == "delete"), kind
+        assert len(list((folder / "masks").glob("photo0*"))) == 2 - (kind == "delete")
+        assert client.act({"type": "undo"})[0]["state"] == state
+        client.act({"type": "undo"})
+        client.http.post("/api/export", json={"format": "coco"})
+        assert written(folder) == before
+    client.sessions.close()

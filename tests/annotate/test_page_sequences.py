@@ -1,0 +1,355 @@
+"""Random commands at any latency: the screen, the server, the files and the exports agree."""
+
+import json
+import random
+import time
+import urllib.request
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probseg.annotate.frames import unpack
+from support.annotate_client import draw_photographs
+from support.pages import TOKEN, Disks, Page, browser, serving
+
+LATENCIES = (0, 50, 800)
+KEYS = (
+    *(
+        "Enter",
+        "Enter",
+        "Enter",
+        "Escape",
+        "z",
+        "z",
+        "Z",
+        "Backspace",
+        "f",
+        "i",
+        "1",
+        "2",
+        "Delete",
+    ),
+    *("d", "n", "p", "r", "u", "g", "t", "m", "v", "y", "y", "c", "Delete"),
+)
+MOVES = ("d", "n", "p")  # while the next photograph loads, the page takes no clicks
+SLOW = """latency => { const real = window.real ??= window.fetch; window.latency = latency;
+window.fetch = async (url, options) => {
+  await new Promise(done => setTimeout(done, window.latency)); return real(url, options); } }"""
+SCREEN = """[probsegPage.photo.id, probsegPage.photo.state, clicker.undoable, clicker.redoable,
+clicker.objects.map(({ id, label, area }) => [id, label, area]),
+clicker.current.object, clicker.current.label ?? null,
+clicker.current.clicks.map(({ x, y, positive }) => [x, y, positive])]"""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as chromium:
+        yield chromium
+
+
+class Machine:
+    """A page, its server, and a folder, to which things happen."""
+
+    def __init__(self, chromium, place, numbers):
+        self.folder, self.numbers = draw_photographs(place, 4), numbers
+        self.running, self.port, self.told = ExitStack(), 0, []
+        self.restart()
+        self.page = Page(chromium, self.address).open(0)
+        self.slow(0)
+        self.page.run("clicker.setPreview(false)")
+
+    def restart(self):
+        self.running.close()
+        self.address = self.running.enter_context(serving(self.folder, Disks(), self.port))
+        self.port = int(self.address.split(":")[2].split("/")[0])
+
+    def slow(self, latency):
+        self.page.tab.evaluate(SLOW, latency)
+
+    def reload(self):
+        self.settle()
+        self.page.open()
+        self.slow(0)
+        self.page.run("clicker.setPreview(false)")
+
+    def request(self, path, body=None):
+        request = urllib.request.Request(f"{self.address.split('#')[0]}api/{path}")
+        request.add_header("X-Probseg-Token", TOKEN)
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+            request.data = json.dumps(body).encode()
+        with urllib.request.urlopen(request) as answer:
+            return answer.read()
+
+    def settle(self):
+        self.page.settle()
+        self.page.until("!clicker.fetching && clicker.root.dataset.waiting === '0'")
+
+    def command(self, name, at):
+        """Do what a person does; nothing waits for an answer."""
+        page, mouse, keyboard = self.page, self.page.tab.mouse, self.page.tab.keyboard
+        self.told.append((name, at))
+        if name in ("left", "right"):
+            page.click(*at, button=name, wait=False)
+        elif name in ("brush", "eraser", "box"):
+            keyboard.press({"brush": "b", "eraser": "e", "box": "x"}[name])
+            mouse.move(*page.place(*at))
+            mouse.down()
+            mouse.move(*page.place(at[0] + 20, at[1] + 9), steps=3)
+            mouse.up()
+            if name != "box":
+                keyboard.press(name[0])
+        else:
+            keyboard.press(name)
+
+    def draw(self):
+        """Return a random command and a place for it."""
+        place = self.numbers.uniform(1, 120), self.numbers.uniform(1, 90)
+        pointed = ["left"] * 12 + ["right", "brush", "eraser", "eraser", "box"]
+        return self.numbers.choice([*pointed, *KEYS]), place
+
+    def disturb(self):
+        """Change a file, or stop the server and start it again."""
+        self.settle()
+        path = self.numbers.choice(sorted(self.folder.glob("*.png")))
+        kind = self.numbers.choice(["restart", "restart", "turn", "rename", "new", "delete"])
+        self.told.append((kind, path.name))
+        content = path.read_bytes()
+        if kind == "restart":
+            return self.restart()
+        if kind == "turn":
+            Image.open(path).rotate(180).save(path)
+        elif kind == "rename":
+            path.rename(path.with_name(f"{self.numbers.randrange(10**6)}.png"))
+        elif kind == "new":
+            pixels = np.frombuffer(self.numbers.randbytes(96 * 128 * 3), np.uint8)
+            Image.fromarray(pixels.reshape(96, 128, 3)).save(
+                self.folder / f"{self.numbers.randrange(10**6)}.png"
+            )
+        else:
+            path.unlink()
+        self.page.open()
+        self.settle()
+        if kind in ("turn", "delete") and self.numbers.random() < 0.7:
+            path.write_bytes(content)
+        return self.reload()
+
+    def check(self):
+        """Compare what the page shows with the server, the masks and `annotations.json`."""
+        self.settle()
+        photos = json.loads(self.request("session"))["photographs"]
+        wrong = json.loads(self.request("export", {"format": "coco"}))["lost"]
+        coco = json.loads((self.folder / "annotations.json").read_text())
+        names = {one["id"]: one["file_name"] for one in coco["images"]}
+        kinds = {one["id"]: one["name"] for one in coco["categories"]}
+        exported, known = {}, {}
+        for one in coco["annotations"]:
+            entry = one["id"], kinds[one["category_id"]], one["area"]
+            exported.setdefault(names[one["image_id"]], set()).add(entry)
+        for photo in photos:
+            if photo["error"] is not None:
+                assert "changed" in photo["error"], photo
+                assert any(photo["name"] in line for line in wrong)
+                continue
+            header, mask = unpack(self.request(f"photos/{photo['id']}/mask"), (96, 128))
+            known[photo["id"]] = header, mask
+            objects = {(one["id"], one["label"], one["area"]) for one in header["objects"]}
+            assert (photo["objects"], photo["state"]) == (len(objects), header["state"])
+            if photo["state"] == "rejected":
+                assert photo["name"] not in exported
+                continue
+            named = {(number, label or "object", area) for number, label, area in objects}
+            opened = (header["current"] or {}).get("object")
+            ours = {one for one in exported.get(photo["name"], set()) if one[0] != opened}
+            assert ours == named, photo["name"]
+            stem = photo["name"].removesuffix(".png")
+            areas = [
+                int((np.asarray(Image.open(path)) > 0).sum())
+                for path in (self.folder / "masks").glob(f"{stem}_*.png")
+            ]
+            assert sorted(areas) == sorted(one[2] for one in exported.get(photo["name"], ()))
+        self._check_screen(known)
+
+    def _check_screen(self, known):
+        number, *shown = self.page.run(SCREEN)
+        if number not in known:
+            return
+        header, mask = known[number]
+        current = header["current"] or {"object": None, "label": None, "clicks": []}
+        clicks = [[one["x"], one["y"], one["positive"]] for one in current["clicks"]]
+        objects = [[one["id"], one["label"], one["area"]] for one in header["objects"]]
+        moves = [header["undo"], header["redo"]]
+        wanted = [header["state"], *moves, objects, current["object"], current["label"], clicks]
+        assert shown == wanted
+        mask = np.zeros((96, 128), np.bool_) if mask is None else mask
+        assert np.array_equal(self.page.mask(), mask), "the open object"
+        for one in objects:
+            frame = self.request(f"photos/{number}/objects/{one[0]}/mask")
+            region = self.page.mask(
+                f"(found => found && {{ region: found.region }})(clicker.finished.get({one[0]}))"
+            )
+            assert np.array_equal(region, unpack(frame, (96, 128))[1]), one
+
+    def close(self):
+        for name in json.loads(self.request("session"))["formats"]:
+            self.request("export", {"format": name})  # each is written
+        self.page.close()
+        self.running.close()
+
+
+def run(chromium, place, seed, actions, latencies=LATENCIES):
+    numbers = random.Random(seed)
+    machine = Machine(chromium, place, numbers)
+    try:
+        for number in range(1, actions + 1):
+            if number % 10 == 0:
+                machine.slow(numbers.choice(latencies))
+            if number % 50 == 0:
+                machine.disturb()
+            name, at = machine.draw()
+            machine.command(name, at)
+            if name in MOVES or numbers.random() < 0.1:
+                machine.settle()
+            time.sleep(numbers.choice([0, 0, 0.02]))
+            if number % 25 == 0:
+                machine.check()
+        machine.check()
+    except BaseException:
+        print(f"seed {seed}: {machine.told[-30:]}")
+        raise
+    finally:
+        machine.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_screen_server_files_and_exports_agree(chromium, tmp_path, seed):
+    run(chromium, tmp_path / "photos", seed, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 150))
+def test_long_sequences(chromium, tmp_path, seed):
+    run(chromium, tmp_path / "photos", seed, 500)
+
+
+@pytest.fixture
+def machine(chromium, tmp_path):
+    machine = Machine(chromium, tmp_path / "photos", random.Random(0))
+    machine.slow(800)
+    yield machine
+    machine.check()
+    machine.close()
+
+
+SPOTS = [(20, 20), (64, 48), (105, 75)]
+
+
+def test_each_click_and_enter_is_an_object_on_a_slow_link(machine):
+    for at in SPOTS:
+        machine.command("left", at)
+        machine.command("1", at)
+        machine.command("Enter", at)
+    machine.settle()
+    assert machine.page.run("clicker.objects.map(({ label }) => label)") == ["cat"] * 3
+    machine.command("left", SPOTS[0])  # selects the first one
+    machine.command("Delete", SPOTS[0])
+    machine.command("left", SPOTS[0])
+    machine.command("Escape", SPOTS[0])
+    machine.settle()
+    assert machine.page.run("[clicker.objects.length, clicker.current.object]") == [2, None]
+
+
+@pytest.mark.parametrize("refused", ["f", "i", "zz"])
+def test_what_a_refused_command_leaves_is_what_is_shown(machine, refused):
+    machine.command("left", SPOTS[1])
+    for key in refused:
+        machine.command(key, SPOTS[1])
+    machine.settle()
+    assert machine.page.banner()
+    assert machine.page.mask().any() == (refused != "zz")
+    if refused != "zz":
+        machine.command("Enter", SPOTS[1])
+        machine.settle()
+        assert machine.page.run("clicker.objects.length") == 1
+
+
+def test_strokes_edit_the_selected_object_and_are_cut_where_they_leave(machine):
+    page = machine.page
+    machine.slow(0)
+    page.click(*SPOTS[1])
+    page.press("Enter")
+    before = page.run("clicker.objects[0].area")
+    page.click(*SPOTS[1])
+    page.press("e")
+    page.drag((40, 48), (500, 48))
+    assert page.run("clicker.objects.length") == 1
+    assert page.run("clicker.objects[0].area") < before
+    assert page.run("clicker.current.object") is None
+    page.press("Escape")
+
+    page.drag((100, 8), (110, 8))
+    assert "without a pixel" in page.tab.locator(".clicker-status").inner_text()
+    page.press("Escape")
+    assert page.run("clicker.current.object") is None
+    long = "Array.from({ length: 25000 }, (_, i) => [i % 120, 20])"
+    page.run(
+        "(clicker.gesture = { kind: 'stroke', positive: true, radius: 2, snap: false, "
+        f"points: {long} }}, clicker._up({{ clientX: 0, clientY: 0 }}))"
+    )
+    machine.settle()
+    assert page.mask()[20, 5:115].all()
+
+
+def test_labels_of_the_open_and_of_the_next_object(machine):
+    page = machine.page
+    machine.slow(0)
+    page.click(*SPOTS[0])
+    page.press("1", "Enter", "2")
+    page.click(*SPOTS[0])
+    page.press("Enter")  # opens it again
+    assert page.tab.locator("#labels [aria-pressed=true]").inner_text().endswith("cat")
+    page.press("Enter")
+    page.click(*SPOTS[2])
+    page.press("Enter")
+    labels = "clicker.objects.map(({ label }) => label)"
+    assert page.run(labels) == ["cat", "dog"]
+    page.tab.get_by_role("button", name="Edit labels").click()
+    page.tab.get_by_label("Name of cat").fill("dog")
+    page.tab.get_by_label("Name of cat").press("Tab")
+    page.until(f"{labels}.join() === 'dog,dog' && probsegPage.session.labels.length === 1")
+    page.tab.on("dialog", lambda dialog: dialog.accept())
+    page.tab.get_by_label("Remove dog").click()
+    page.until(f"{labels}.join() === ',' && !probsegPage.session.labels.length")
+    page.tab.keyboard.press("Escape")
+
+
+def outcome(chromium, place, seed, actions, latency):
+    """Give the same commands at a latency, 0 for one after the answer to the other."""
+    machine = Machine(chromium, place, random.Random(seed))
+    machine.slow(latency)
+    for _ in range(actions):
+        name, at = machine.draw()
+        machine.command(name, at)
+        if name in MOVES or not latency:
+            machine.settle()
+    machine.check()
+    photos = json.loads(machine.request("session"))["photographs"]
+    rows = [
+        (photo["name"], photo["state"], sorted(photo["labels"].items()), photo["objects"])
+        for photo in photos
+    ]
+    areas = [
+        sorted(one["area"] for one in json.loads(machine.request(f"photos/{p['id']}"))["objects"])
+        for p in photos
+    ]
+    machine.close()
+    return rows, areas
+
+
+@pytest.mark.parametrize("seed", [7])
+def test_commands_mean_the_same_at_every_latency(chromium, tmp_path, seed):
+    wanted = outcome(chromium, tmp_path / "0", seed, 40, 0)
+    for latency in LATENCIES[1:]:
+        assert outcome(chromium, tmp_path / str(latency), seed, 40, latency) == wanted, latency

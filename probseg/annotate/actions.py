@@ -249,7 +249,7 @@ class Change:
         """Return the label of the action, or else that of an object that is closed by it."""
         closes = current is not None and self.action["type"] not in ("finish", "state")
         if closes or "label" not in self.action:
-            return current and current.label
+            return current.label if current else None
         return self.sessions.current_label(self.action["label"])
 
     def _find_object(self, key: str, photograph: Photograph) -> StoredObject:

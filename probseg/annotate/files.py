@@ -188,13 +188,13 @@ class Files:
             drawn[source] = finished(labels)
         with self._store.change(name, None):
             for one in brought:
-                mask = finished(one.mask(photo and photo.size).astype(np.uint8))
+                mask = finished(one.mask(photo.size if photo else None).astype(np.uint8))
                 if mask.counts in stored:
                     continue
                 same = [source for source, other in drawn.items() if other.counts == mask.counts]
                 mask = drawn.pop(same[0]) if same else mask
-                source = None if one.past.seconds else ANNOTATIONS
-                self._store.add_finished(name, mask, one.label, source, one.past)
+                origin = None if one.past.seconds else ANNOTATIONS
+                self._store.add_finished(name, mask, one.label, origin, one.past)
             for source, mask in drawn.items():
                 self._store.add_finished(name, mask, source=source)
             if photo is not None and (brought or drawn):

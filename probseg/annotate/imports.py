@@ -109,10 +109,11 @@ def _past(entry: dict[str, Any], size: tuple[int, int]) -> Past:
         score = score_of(entry)
     except (ValueError, TypeError):
         steps, score = [], None
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 1e9:
+        seconds = 0.0
     return Past(
         steps,
-        float(seconds) if number and 0 <= seconds <= 1e9 else 0.0,
+        float(seconds),
         model[:LONGEST_NAME] if isinstance(model, str) else None,
         score if score is not None and 0 <= score <= 1 else None,
     )

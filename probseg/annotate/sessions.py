@@ -263,7 +263,8 @@ class Sessions:
         """Return the frame of the open object as if the network did not adapt; nothing changes."""
         with self._lock:
             current = self.store.open_object(photograph.name)
-            return pack({}, current and self.answers.without_adapting(photograph, current))
+            mask = self.answers.without_adapting(photograph, current) if current else None
+            return pack({}, mask)
 
     def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
         """Return the answer to one more click, which is not given; None if the model is busy."""
@@ -451,9 +452,8 @@ class Sessions:
         if current is not None and photograph.error is None:
             answer = self.answers.session(photograph, current).answer
             mask = self.answers.mask(photograph, answer)
-        header = {"revision": stored.revision, "shared": self.shared}
-        header |= describe_open(stored, current) | news
-        return pack(header, mask)
+        shown = describe_open(stored, current)
+        return pack({"revision": stored.revision, "shared": self.shared, **shown, **news}, mask)
 
     def _prepare(self, photograph: Photograph) -> None:
         if photograph in self.answers:

@@ -402,8 +402,8 @@ class Store:
         row = (photo, label, source, base, *mask, len(past.steps), *past[1:])
         number = self._db.execute(sql, row).lastrowid
         for position, step in enumerate(past.steps):
-            row = (number, position, json.dumps(step))
-            self._db.execute("INSERT INTO steps VALUES (?, ?, ?)", row)
+            written = (number, position, json.dumps(step))
+            self._db.execute("INSERT INTO steps VALUES (?, ?, ?)", written)
 
     def add_step(self, number: int, step: dict[str, Any]) -> None:
         """Add a step to an object; inside `change`."""

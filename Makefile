@@ -1,6 +1,6 @@
 .PHONY: help quick style types test seconds coverage lowest smoke thorough strangers audit benchmarks wheel first docs tables
 BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
-SMOKE := tests/test_platforms.py tests/cli/test_fit_and_test.py tests/cli/test_number_options.py tests/data/test_folder.py \
+SMOKE := tests/test_platforms.py tests/cli/test_fit_and_test.py tests/data/test_folder.py \
 	tests/interact tests/zoo/test_create_model.py
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'

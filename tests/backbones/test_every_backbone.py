@@ -109,10 +109,10 @@ def test_maps_are_as_described_at_every_size(name):
             assert (got.float() - expected).abs().max() < 0.1 * expected.abs().max()
 
 
-@each("size", [(36, 40), (1, 1)])
-def test_maps_of_hrnet_are_those_of_the_padded_image(size):
+@each(("size", "multiple"), [((36, 40), 64), ((1, 1), 32)])
+def test_maps_of_hrnet_are_those_of_the_padded_image(size, multiple):
     own, image = HRNetV2("18s").eval(), torch.randn(2, 3, *size)
-    padded = torch.zeros(2, 3, 64, 64)
+    padded = torch.zeros(2, 3, multiple, multiple)
     padded[..., : size[0], : size[1]] = image
     with torch.no_grad():
         for got, full in zip(own(image), own.network(padded), strict=True):

@@ -12,6 +12,7 @@ import pickle
 import struct
 import tarfile
 import tracemalloc
+import warnings
 import zlib
 
 import numpy as np
@@ -355,6 +356,74 @@ def test_a_tile_is_as_large_as_a_picture(tmp_path, side, status):
     seen = confined(lambda: read_image(path))
     assert (seen.status, "million pixels" in seen.text) == (status, bool(status)), seen.text
     assert seen.peak < 100
+
+
+def directory(entries, size=700_000, place=8):
+    """A block of EXIF, or most of a TIFF: tags with kinds, lengths, and values or places."""
+    tags = b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries))
+    head = b"II*\0" + struct.pack("<I", place)
+    head = head.ljust(place, b"\0") + struct.pack("<H", len(entries)) + tags + bytes(4)
+    return head.ljust(size, b"\0")
+
+
+TURNED = (0x0112, 3, 1, 6)
+MANY = [(tag, 4, 100_000, 8) for tag in range(1000, 40_000)]
+
+
+def with_exif(kind, block):
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, kind, **({} if kind == "JPEG" else {"exif": block}))
+    content = file.getvalue()
+    if kind == "JPEG":
+        parts = [block[at : at + 65_000] for at in range(0, len(block), 65_000)]
+        marked = [
+            b"\xff\xe1" + struct.pack(">H", len(part) + 8) + b"Exif\0\0" + part for part in parts
+        ]
+        return content[:2] + b"".join(marked) + content[2:]
+    if kind == "PNG":  # last, where Pillow finds it when it has read the pixels
+        start = content.index(b"eXIf") - 4
+        end = start + 12 + len(block)
+        return content[:start] + content[end:-12] + content[start:end] + content[-12:]
+    return content
+
+
+def tiff_with(entries, inner=()):
+    """A TIFF of one grey pixel, whose EXIF is a directory of its own."""
+    sizes = {256: 1, 257: 1, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 1}
+    outer = [*((tag, 4, 1, value) for tag, value in sizes.items()), *entries]
+    block = directory([*outer, (34_665, 4, 1, 600_000)] if inner else outer, 600_000, 16)
+    return block + struct.pack("<H", len(inner)) + directory(inner, 0)[10:]
+
+
+DIRECTORIES = {
+    **{
+        kind: lambda kind=kind: with_exif(kind, directory(MANY)) for kind in ("JPEG", "PNG", "WEBP")
+    },
+    "TIFF": lambda: tiff_with(MANY),
+    "EXIF of a TIFF": lambda: tiff_with([], MANY[:20_000]),
+    "lengths that lead out": lambda: with_exif(
+        "PNG", directory([(tag, 4, 10**9, 8) for tag in range(1000)], 20_000)
+    ),
+}
+
+
+@pytest.mark.parametrize("row", DIRECTORIES)
+def test_directories_of_tags(row, tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(DIRECTORIES[row]())
+    assert path.stat().st_size < 10**6
+    seen = confined(lambda: read_image(path))
+    assert (seen.status, len(seen.text) < 1000) == (2, True), seen.text[:1000]
+    assert "claims the same bytes again and again" in seen.text
+    assert seen.peak < 100
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_a_wrong_length_in_a_directory_is_honest(kind, tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(with_exif(kind, directory([TURNED, (0x9000, 4, 10**9, 8)], 200)))
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        assert read_image(path).shape == (4, 3, 3)
 
 
 RESULTS = {

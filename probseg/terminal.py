@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from probseg.texts import printable
+from probseg.texts import one_line, printable
 
 UNLIMITED = 10_000
 """Columns where the output is no terminal and `COLUMNS` is not set: tables stay whole."""
@@ -57,7 +57,7 @@ def console(**options: Any) -> Terminal:  # noqa: ANN401
 def print_paths(terminal: Console, paths: Iterable[Path]) -> None:
     """Print the files that were written, each in a line that is not broken."""
     for path in paths:
-        terminal.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+        terminal.print(f"  {one_line(str(path))}", highlight=False, markup=False, soft_wrap=True)
 
 
 def print_table(

@@ -18,12 +18,14 @@ from PIL import Image
 from probseg.annotate.answers import MOST_ITERATIONS, Answerer
 from probseg.annotate.database import COLUMNS, INVERSES, values
 from probseg.annotate.files import DATABASE, finished
+from probseg.annotate.photographs import refusals
 from probseg.annotate.store import Store
 from probseg.cli import main
+from probseg.cli.output import print_line
 from probseg.data import ImageMaskFolder
 from probseg.errors import DataError, UsageError
 from probseg.paths import LEADS_OUT, leads_out
-from probseg.terminal import console
+from probseg.terminal import console, print_paths
 from support.annotate_client import MODEL, begin, draw_photographs
 from support.confined import confined
 from support.rows import each
@@ -463,6 +465,25 @@ def test_control_characters_do_not_reach_a_terminal(tmp_path, capsys, monkeypatc
     text = captured.out + captured.err
     assert text.count("bad\\x1b]0;TITLE") >= 4
     assert not set(text) & set("\x1b\x07\x9b\u202e")
+
+
+def test_no_name_begins_a_line_of_output(tmp_path, capsys, monkeypatch):
+    name = "a\nprobseg: forged.jpg"
+    monkeypatch.chdir(draw_photographs(tmp_path / "photos", 1))
+    Path(name).write_bytes(b"no picture")
+    for arguments in (
+        ("predict", name, "--click", "1,1", "--output", "o.png"),
+        ("data", "check", "."),
+    ):
+        with suppress(SystemExit):
+            main(arguments)
+    logging.getLogger("probseg.annotate").warning("%s", name)
+    print_paths(console(), [Path(name)])
+    print_line(name)
+    captured = capsys.readouterr()
+    text = "\n".join([captured.out, captured.err, *refusals([(name, "a reason")])])
+    assert text.count("forged") >= 5
+    assert not re.search("^probseg: forged", text, re.MULTILINE)
 
 
 def test_all_that_is_printed_goes_through_one_place(repository):

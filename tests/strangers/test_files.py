@@ -17,6 +17,7 @@ import zlib
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy._core.numeric import _frombuffer
@@ -24,6 +25,7 @@ from PIL import ExifTags, Image
 from scipy.io import savemat
 
 from probseg.cli import main
+from probseg.cli.help import short_help
 from probseg.convert import Ledger, Request
 from probseg.convert import labelme as labelme_files
 from probseg.data.archives import unpack
@@ -309,6 +311,34 @@ def test_other_files(row, tmp_path):
     assert (seen.status, seen.outside) == (2, []), seen.text
     assert words in seen.text
     assert seen.peak < MOST
+
+
+ODD_YAML = {
+    **{kind: f"!!{kind} ''" for kind in ("bool", "float", "int", "timestamp", "omap", "set")},
+    "hexadecimal": "0x" + "f" * 200_000,
+    "base 60": "1" + ":59" * 80_000,
+    "base 60, broken": "1" + ":59" * 80_000 + ".5",
+    "no character": '"\\UFFFFFFFF"',
+    "merged": "&a {<<: [*a, *a]}",
+    "an object": "!!python/object/apply:os.system [exit]",
+}
+
+
+@pytest.mark.parametrize("row", ODD_YAML)
+def test_odd_yaml_is_an_error_of_yaml_or_of_ours(row, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(ODD_YAML[row])
+    with pytest.raises((yaml.YAMLError, DataError)):
+        read_yaml(path)
+
+
+def test_the_warning_of_configurations_stands_where_they_are_recommended(repository):
+    pages = [repository / name for name in ("README.md", "docs/training.md", "docs/own_images.md")]
+    for text in (
+        short_help(["test", "--help"]),
+        *(path.read_text(encoding="utf-8") for path in pages),
+    ):
+        assert "classes that it names" in " ".join(text.split())
 
 
 def test_configurations(tmp_path):

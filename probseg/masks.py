@@ -143,9 +143,9 @@ def _open_mask(path: Path) -> _Decoded:
                 "is not enough)"
             )
             raise DataError(msg)
-        if (pages := getattr(picture, "n_frames", 1)) > 1:
+        if getattr(picture, "is_animated", False):  # `n_frames` reads all of them
             msg = (
-                f"{path}: holds {pages} pages or frames, of which one would be read; save each "
+                f"{path}: holds several pages or frames, of which one would be read; save each "
                 "as a mask of its own, or number the objects of one page"
             )
             raise DataError(msg)

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy._core.numeric import _frombuffer
 from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import TiffImageFile
 from scipy.io import savemat
 
 from probseg.cli import main
@@ -36,6 +37,7 @@ from probseg.errors import DataError
 from probseg.evaluation.records import read_objects, write_objects
 from probseg.formats import brush, run_lengths
 from probseg.images import read_image
+from probseg.masks import read_labels
 from probseg.texts import ShallowJSON, from_cell, read_yaml, write_rows
 from support.confined import confined
 from support.result_folders import record, rising, write_result
@@ -386,6 +388,27 @@ def test_a_tile_is_as_large_as_a_picture(tmp_path, side, status):
     seen = confined(lambda: read_image(path))
     assert (seen.status, "million pixels" in seen.text) == (status, bool(status)), seen.text
     assert seen.peak < 100
+
+
+def test_a_jpeg_is_drawn_in_few_scans(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (99, 99)).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content[content.rindex(b"\xff\xda") : -2]
+    path = tmp_path / "a.jpg"
+    for again, status in ((60, 0), (9000, 2)):
+        path.write_bytes(content[:-2] + again * last + content[-2:])
+        seen = confined(lambda: read_image(path))
+        assert (seen.status, "drawn again and again" in seen.text) == (status, bool(status))
+
+
+def test_pages_of_a_mask_are_not_counted(tmp_path, monkeypatch):
+    """Of a TIFF, Pillow compares the place of each with those of all before."""
+    monkeypatch.setattr(TiffImageFile, "n_frames", property(lambda _: pytest.fail("are counted")))
+    page = Image.new("L", (4, 3), 1)
+    page.save(tmp_path / "a.tif", save_all=True, append_images=[page])
+    with pytest.raises(DataError, match="holds several pages"):
+        read_labels(tmp_path / "a.tif")
 
 
 def directory(entries, size=700_000, place=8):

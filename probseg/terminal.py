@@ -64,7 +64,7 @@ def print_table(
     terminal: Console, title: str, grid: Grid, caption: str = "", texts: Collection[str] = ()
 ) -> None:
     """Print a table; one that is too wide for the output is turned or cut, see `fitted`."""
-    terminal.print(title, style="italic", markup=False, highlight=False)
+    terminal.print(one_line(title), style="italic", markup=False, highlight=False)
     for header, rows in fitted(grid, terminal.width - GAP, texts):
         table = Table(box=box.SIMPLE, padding=(0, GAP - 1, 0, 0))
         for place, name in enumerate(header):

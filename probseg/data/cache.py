@@ -20,7 +20,7 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from probseg.errors import DataError
-from probseg.paths import cache_dir
+from probseg.paths import LEADS_OUT, cache_dir, leads_out
 
 _logger = logging.getLogger(__name__)
 
@@ -137,8 +137,10 @@ def _locked(slot: _Slot) -> Iterator[bool]:
 
     The system releases the lock when the process ends.
     """
-    slot.place.mkdir(parents=True, exist_ok=True)
     file = slot.place / f"{slot.stem}.lock"
+    if leads_out(file, slot.place.parent):  # the folder may be of others; it is written to
+        raise OSError(LEADS_OUT)
+    slot.place.mkdir(parents=True, exist_ok=True)
     file.touch()  # raises where nothing can be written
     lock = FileLock(file)
     try:
@@ -154,6 +156,8 @@ def _locked(slot: _Slot) -> Iterator[bool]:
 
 def _read(slot: _Slot, key_values: Mapping[str, Any]) -> _Stored:
     """Map the arrays of a slot if they match the key."""
+    if leads_out(slot.header, slot.place.parent) or not slot.header.is_file():
+        return _Stored(None)
     try:
         header = json.loads(slot.header.read_text(encoding="utf-8"))
         written = {entry: header[entry] for entry in key_values}
@@ -165,13 +169,23 @@ def _read(slot: _Slot, key_values: Mapping[str, Any]) -> _Stored:
         arrays = {}
         for name, state in header["files"].items():
             path = folder / f"{name}.npy"
+            if leads_out(path, slot.place) or (path.exists() and not path.is_file()):
+                return _Stored(None, f"{path} is no file of the folder")
             if _state(path) != state:
                 return _Stored(None, f"{path} is damaged")
             arrays[name] = _mapped(path)
     except (FileNotFoundError, NotADirectoryError):
         gone = slot.header.is_file()
         return _Stored(None, f"files that {slot.header} names are missing" if gone else None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        RecursionError,
+    ) as error:
         return _Stored(None, f"{slot.header} cannot be read ({error!r})")
     return _Stored(arrays)
 

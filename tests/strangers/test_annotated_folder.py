@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sqlite3
 import struct
 from contextlib import closing, suppress
@@ -23,6 +24,7 @@ from probseg.annotate.store import Store
 from probseg.cli import main
 from probseg.cli.output import print_line
 from probseg.data import ImageMaskFolder
+from probseg.data.cache import cached
 from probseg.errors import DataError, UsageError
 from probseg.paths import LEADS_OUT, leads_out
 from probseg.terminal import console, print_paths
@@ -409,6 +411,32 @@ def test_data_sets_name_links_out_of_their_folder(tmp_path):
                 patch.setenv(name, str(value))
                 if place == "images":
                     assert len(ImageMaskFolder(root)) == 1, "links of one's own are followed"
+
+
+@pytest.mark.parametrize("kind", ["folder", "lock", "pipe"])
+def test_an_index_beside_the_data_is_kept_without_links(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PROBSEG_CACHE", raising=False)
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir(), outside.mkdir()
+
+    def index():
+        os.environ.pop("PROBSEG_CACHE", None)
+        return cached("numbers", [], {}, lambda: {"numbers": np.arange(3)}, root)["numbers"]
+
+    index()
+    kept = root / ".probseg"
+    (header,) = kept.glob("*.json")
+    if kind == "folder":
+        shutil.rmtree(kept)
+        kept.symlink_to(outside)
+    else:
+        header.unlink()
+        lock = header.with_suffix(".lock")
+        lock.unlink(missing_ok=True)
+        os.mkfifo(header) if kind == "pipe" else lock.symlink_to(outside / "new")
+    seen = confined(lambda: index().sum() - 3)
+    assert (seen.status, list(outside.iterdir())) == (0, [])
 
 
 @pytest.mark.parametrize("victim", ["../victim", "{outside}/victim", "masks/../../victim"])

@@ -9,6 +9,7 @@ import itertools
 import json
 import lzma
 import pickle
+import re
 import struct
 import tarfile
 import tracemalloc
@@ -500,6 +501,19 @@ def test_results(row, tmp_path):
     assert seen.status == 2, seen.text
     assert words in seen.text
     assert seen.peak < MOST
+
+
+def test_names_in_results_make_nothing_of_their_own(tmp_path):
+    name = "x`\n# forged\n<img src=x>![a](http://evil/x.png)"
+    folders = [
+        write_result(tmp_path / place, {name: rising(3)}, weights_sha256=name, model=name)
+        for place in "ab"
+    ]
+    seen = confined(lambda: main(["compare", *map(str, folders), "--output", str(tmp_path / "c")]))
+    assert seen.status == 0, seen.text
+    text = (tmp_path / "c/comparison.md").read_text(encoding="utf-8")
+    assert not re.search("^# forged", text + seen.text, re.MULTILINE)
+    assert not re.search(r"<img|\]\(http", re.sub("`[^`]*`", "", text))
 
 
 def test_names_of_objects_are_no_formulas(tmp_path):

@@ -32,7 +32,7 @@ NEEDED = ("name", "version", "max_clicks", *OPTIONS_OF_BEGINNINGS)
 """Options that the protocol of a result must have."""
 
 PROTOCOL = {"name": str, "max_clicks": int, "target_iou": float | int | None}
-METADATA = {"checkpoint": str | None, "weights_sha256": str | None}
+METADATA = {"checkpoint": str | None, "weights_sha256": str | None, "seed": int | None}
 """Kinds of what a comparison computes with or prints."""
 
 
@@ -146,6 +146,7 @@ def read_result(folder: Path, name: str) -> Result:
     path = folder / RESULTS
     try:
         content = read_json(path)
+        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()  # as it is written again
     except DataError:  # which names the file
         raise
     except ValueError as error:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from probseg.annotate.answers import MOST_ITERATIONS, Answerer
 from probseg.annotate.database import COLUMNS, INVERSES, values
-from probseg.annotate.files import DATABASE, finished
+from probseg.annotate.files import DATABASE, finished, read_keys
 from probseg.annotate.photographs import refusals
 from probseg.annotate.store import Store
 from probseg.cli import main
@@ -368,6 +368,12 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path, answerer):
     (folder / "keys.json").symlink_to(secret)
     with pytest.raises(UsageError, match=r"keys\.json: a link leads out"):
         begin(folder, answerer)
+
+
+def test_keys_are_read_from_a_file(tmp_path):
+    os.mkfifo(tmp_path / "keys.json")
+    with pytest.raises(UsageError, match="device or pipe"):
+        read_keys(tmp_path)
 
 
 @each(

@@ -485,6 +485,9 @@ RESULTS = {
     "no number of clicks": ({"protocol": {"max_clicks": "9"}}, "has max_clicks '9', of another"),
     "target": ({"protocol": {"target_iou": [1]}}, "has target_iou [1], of another"),
     "checkpoint": ({"metadata": {"checkpoint": 5}}, "has checkpoint 5, of another"),
+    "seed": ({"metadata": {"seed": []}}, "has seed [], of another"),
+    "no number": ({"metadata": {"seed": float("nan")}}, "is not JSON: Out of range"),
+    "half a character": ({"metadata": {"weights_sha256": "\ud800"}}, "is not JSON: 'utf-8' codec"),
 }
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -314,7 +314,7 @@ def by_strips(
         part = np.asarray(convert(strip))
         if not top:
             pixels = np.empty((*size, *part.shape[2:]), np.uint8)
-            as_stored = STORED.get(orientation, lambda upright: upright)(pixels)
+            as_stored = STORED[orientation](pixels) if orientation in STORED else pixels
         as_stored[top : top + strip.height] = part
     return pixels
 
@@ -333,8 +333,8 @@ def _rgba(picture: Image.Image) -> Image.Image:
 
 def _load(picture: Image.Image) -> None:
     """Decode an image."""
-    if isinstance(picture, JpegImageFile) and picture.tile:
-        _refuse_scans(picture)
+    if isinstance(picture, JpegImageFile) and picture.fp is not None and picture.tile:
+        _refuse_scans(picture.fp)
     if not isinstance(picture, TiffImageFile):
         picture.load()
         return
@@ -345,10 +345,10 @@ def _load(picture: Image.Image) -> None:
     picture.filename = name
 
 
-def _refuse_scans(picture: JpegImageFile) -> None:
+def _refuse_scans(file: IO[bytes]) -> None:
     """Raise an error for a JPEG of more scans than programs write, each of which takes its time."""
-    picture.fp.seek(0)  # as Pillow does before it decodes
-    content = picture.fp.read()
+    file.seek(0)  # as Pillow does before it decodes
+    content = file.read()
     # Films that phones append have the marker of a scan by chance, once in 65,536 bytes.
     if (scans := content.count(b"\xff\xda")) > 100 + len(content) // 20_000:
         msg = f"its pixels are drawn again and again, in {scans} scans"

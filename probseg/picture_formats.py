@@ -59,18 +59,18 @@ _BRANDS = {b"avi": "AVIF", b"hei": "HEIC", b"hev": "HEIC", b"mif": "HEIC", b"msf
 _load_directory = ImageFileDirectory_v2.load
 
 
-def _load_bounded(self: ImageFileDirectory_v2, file: IO[bytes]) -> None:
+def _load_bounded(self: ImageFileDirectory_v2, fp: IO[bytes]) -> None:
     """Read a directory of TIFF or EXIF, unless many of its entries claim the same bytes.
 
     Pillow copies the bytes for each entry, before version 13 gigabytes of a small file.
     """
-    place = file.tell()
-    whole = file.seek(0, io.SEEK_END)
-    file.seek(place)
+    place = fp.tell()
+    whole = fp.seek(0, io.SEEK_END)
+    fp.seek(place)
     count, layout = (8, "HHQ8x") if self._bigtiff else (2, "HHL4x")
     entry = struct.Struct(self._endian + layout)
-    number = int.from_bytes(file.read(count), "little" if self._endian == "<" else "big")
-    entries = file.read(entry.size * min(number, whole // entry.size))
+    number = int.from_bytes(fp.read(count), "little" if self._endian == "<" else "big")
+    entries = fp.read(entry.size * min(number, whole // entry.size))
     claimed = 0
     for _, kind, length in entry.iter_unpack(entries[: len(entries) // entry.size * entry.size]):
         unit, _ = self._load_dispatch.get(kind, (0, None))
@@ -78,8 +78,8 @@ def _load_bounded(self: ImageFileDirectory_v2, file: IO[bytes]) -> None:
     if claimed > 10 * whole:
         msg = f"its directory of {number} entries claims the same bytes again and again"
         raise OSError(msg)
-    file.seek(place)
-    _load_directory(self, file)
+    fp.seek(place)
+    _load_directory(self, fp)
 
 
 @cache

@@ -205,9 +205,9 @@ REFUSED = {
     "renamed.png": ((grey(WHITE), {"format": "WEBP"}), "WEBP"),
     "lossy.tif": ((grey(WHITE).convert("RGB"), {"compression": "jpeg"}), "lossless"),
     "pages.tif": ((grey(WHITE), {"save_all": True, "append_images": [grey(255 - WHITE)]}),
-                  "2 pages"),
+                  "several pages"),
     "frames.gif": ((grey(WHITE), {"save_all": True, "append_images": [grey(255 - WHITE)]}),
-                   "2 pages"),
+                   "several pages"),
 }  # fmt: skip
 
 

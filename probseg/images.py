@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import (
     BITSPERSAMPLE,
     COMPRESSION,
@@ -260,6 +261,8 @@ def _rgba(picture: Image.Image) -> Image.Image:
 
 def _load(picture: Image.Image) -> None:
     """Decode an image."""
+    if isinstance(picture, JpegImageFile) and picture.fp is not None and picture.tile:
+        _refuse_scans(picture.fp)
     if not isinstance(picture, TiffImageFile):
         picture.load()
         return
@@ -268,6 +271,16 @@ def _load(picture: Image.Image) -> None:
     name, picture.filename = picture.filename, ""
     picture.load()
     picture.filename = name
+
+
+def _refuse_scans(file: IO[bytes]) -> None:
+    """Raise an error for a JPEG of more scans than programs write, each of which takes its time."""
+    file.seek(0)  # as Pillow does before it decodes
+    content = file.read()
+    # Films that phones append have the marker of a scan by chance, once in 65,536 bytes.
+    if (scans := content.count(b"\xff\xda")) > 100 + len(content) // 20_000:
+        msg = f"its pixels are drawn again and again, in {scans} scans"
+        raise OSError(msg)
 
 
 def upright(picture: Image.Image) -> Image.Image:

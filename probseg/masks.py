@@ -136,9 +136,9 @@ def _open_mask(path: Path) -> _Decoded:
                 "contours; masks must be lossless, e.g. PNG (redrawn or thresholded: renaming is "
                 "not enough)"
             )
-        elif (pages := getattr(picture, "n_frames", 1)) > 1:
+        elif getattr(picture, "is_animated", False):  # `n_frames` reads all of them
             fault = (
-                f"holds {pages} pages or frames, of which one would be read; save each as a mask "
+                "holds several pages or frames, of which one would be read; save each as a mask "
                 "of its own, or number the objects of one page"
             )
         tags = getattr(picture, "tag_v2", {})  # of TIFF alone

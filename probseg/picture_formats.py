@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import struct
 from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
+
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from probseg.errors import DataError
 
@@ -51,9 +56,39 @@ _BRANDS = {b"avi": "AVIF", b"hei": "HEIC", b"hev": "HEIC", b"mif": "HEIC", b"msf
 """First letters of what follows `ftyp` in files of the ISO base media format."""
 
 
+_load_directory = ImageFileDirectory_v2.load
+
+
+def _load_bounded(self: ImageFileDirectory_v2, fp: IO[bytes]) -> None:
+    """Read a directory of TIFF or EXIF, unless many of its entries claim the same bytes.
+
+    Pillow copies the bytes for each entry, before version 13 gigabytes of a small file.
+    """
+    place = fp.tell()
+    whole = fp.seek(0, io.SEEK_END)
+    fp.seek(place)
+    count, layout = (8, "HHQ8x") if self._bigtiff else (2, "HHL4x")
+    entry = struct.Struct(self._endian + layout)
+    number = int.from_bytes(fp.read(count), "little" if self._endian == "<" else "big")
+    entries = fp.read(entry.size * min(number, whole // entry.size))
+    claimed = 0
+    for _, kind, length in entry.iter_unpack(entries[: len(entries) // entry.size * entry.size]):
+        unit, _ = self._load_dispatch.get(kind, (0, None))
+        claimed += min(unit * length, whole)  # a single wrong length is found in honest files
+    if claimed > 10 * whole:
+        msg = f"its directory of {number} entries claims the same bytes again and again"
+        raise OSError(msg)
+    fp.seek(place)
+    _load_directory(self, fp)
+
+
 @cache
 def decoders() -> tuple[str, ...]:
-    """Return the formats that are decoded under any suffix: for others Pillow may run programs."""
+    """Return the formats that are decoded under any suffix: for others Pillow may run programs.
+
+    From the first call on, Pillow reads directories in files of all formats in bounds.
+    """
+    ImageFileDirectory_v2.load = _load_bounded  # type: ignore[method-assign]
     if HEIC_IS_READ:
         from pillow_heif import register_heif_opener
 

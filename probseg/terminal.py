@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from probseg.texts import printable
+from probseg.texts import one_line, printable
 
 UNLIMITED = 10_000
 """Columns where the output is no terminal and `COLUMNS` is not set: tables stay whole."""
@@ -57,14 +57,14 @@ def console(**options: Any) -> Terminal:  # noqa: ANN401
 def print_paths(terminal: Console, paths: Iterable[Path]) -> None:
     """Print the files that were written, each in a line that is not broken."""
     for path in paths:
-        terminal.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+        terminal.print(f"  {one_line(str(path))}", highlight=False, markup=False, soft_wrap=True)
 
 
 def print_table(
     terminal: Console, title: str, grid: Grid, caption: str = "", texts: Collection[str] = ()
 ) -> None:
     """Print a table; one that is too wide for the output is turned or cut, see `fitted`."""
-    terminal.print(title, style="italic", markup=False, highlight=False)
+    terminal.print(one_line(title), style="italic", markup=False, highlight=False)
     for header, rows in fitted(grid, terminal.width - GAP, texts):
         table = Table(box=box.SIMPLE, padding=(0, GAP - 1, 0, 0))
         for place, name in enumerate(header):

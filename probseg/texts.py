@@ -30,6 +30,9 @@ LARGEST = 1 << 30
 YAML = 1 << 18
 """Most bytes of a YAML file, of which each takes 400 while it is read."""
 
+DIGITS = 300
+"""Most digits of a whole number in YAML, as many as floating point has; Python writes 4300."""
+
 NODES = 10**6
 """Most values of a YAML file, where those that aliases repeat count each time."""
 
@@ -60,6 +63,11 @@ def printable(text: str) -> str:
     escaped; line breaks and tabs stay.
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Return a `printable` text whose line breaks are escaped, too: names may have some."""
+    return printable(text).replace("\n", "\\n")
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
@@ -218,7 +226,8 @@ def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAM
     except RecursionError as error:
         msg = f"{path}: lists are nested too deeply, in more than {DEPTH} levels; {way_out}"
         raise DataError(msg) from error
-    except ValueError as error:  # of dates and numbers that are none
+    # of dates, numbers and characters that are none
+    except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
         raise yaml.YAMLError(str(error)) from error
     msg = f"{path}: has more than {NODES} values, with those that aliases repeat; {way_out}"
     raise DataError(msg)
@@ -227,6 +236,9 @@ def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAM
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return how many values a node of YAML has, itself included, and in how many levels."""
     if id(node) not in known:
+        if node.tag.endswith(":int") and len(node.value) > DIGITS:
+            msg = f"a number has more than {DIGITS} digits"
+            raise ValueError(msg)
         parts = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]

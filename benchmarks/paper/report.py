@@ -25,7 +25,7 @@ from probseg.metrics import (
 )
 from probseg.paths import write_text
 from probseg.reports.figures import LINES
-from probseg.reports.tables import ScoreTable, as_markdown, clicks_so_far, count, without_html
+from probseg.reports.tables import ScoreTable, as_markdown, clicks_so_far, count, as_text
 
 PERCENTS = (80, 85, 90)
 MARKERS = "os^Dvp"
@@ -106,7 +106,7 @@ def write_page(
             lines += [f"## {figure.title}", "", picture, ""]
             lines += _claims(plan, figure, [of for of in findings if of.figure == figure.name])
     if missing:
-        lines += ["## What is missing", "", *(f"- {without_html(text)}" for text in missing), ""]
+        lines += ["## What is missing", "", *(f"- {as_text(text)}" for text in missing), ""]
     lines += ["## What the numbers come from", "", *_sources(results)]
     write_text(path, "\n".join(lines) + "\n")
 

@@ -28,7 +28,7 @@ from probseg.kinds import Offers
 from probseg.masks import read_objects
 from probseg.paths import leads_out, replacing
 from probseg.picture_formats import LOSSLESS_SUFFIXES
-from probseg.texts import write_rows
+from probseg.texts import read_text, write_rows
 
 DATABASE = Path(".probseg") / "annotations.sqlite"
 
@@ -64,10 +64,10 @@ def read_keys(folder: Path) -> dict[str, list[str]]:
     Which actions there are and which of their keys collide, the page knows.
     """
     path = folder / KEYS
-    try:
-        table = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
+    try:
+        table = json.loads(read_text(path, most=10**6))
     except (OSError, ValueError, RecursionError) as error:
         msg = f"{path}: cannot be read as JSON ({error}); correct or remove it"
         raise UsageError(msg) from error

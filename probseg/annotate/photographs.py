@@ -32,6 +32,7 @@ from probseg.picture_formats import (
     second_of_a_stem,
     unread_files,
 )
+from probseg.texts import one_line
 
 THUMBNAIL = 320
 """Longer side of a thumbnail in pixels."""
@@ -149,7 +150,7 @@ def refusals(reasons: Iterable[tuple[str, str]]) -> list[str]:
         for reason, files in ranked[:REASONS]
     ]
     rest = sum(len(files) for _, files in ranked[REASONS:])
-    return [*lines, f"refused: {rest} more"] if rest else lines
+    return [*map(one_line, lines), *([f"refused: {rest} more"] if rest else [])]
 
 
 def shown(photograph: Photograph) -> tuple[bytes, str]:

@@ -75,10 +75,15 @@ class _Notices(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record to `sys.stderr`, which progress bars replace while they are shown."""
-        tell(f"probseg: {self.format(record)}\n", sys.stderr)
+        tell(f"probseg: {_indented(self.format(record))}\n", sys.stderr)
 
 
 NOTICES = _Notices()
+
+
+def _indented(text: str) -> str:
+    """Return a text after whose line breaks, which names may have, no line of ours begins."""
+    return text.replace("\n", "\n  ")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             explained = MemoryError(f"there is not enough memory ({error or 'none was left'})")
         if explained is None:
             raise
-        tell(f"probseg: error: {explained}\n", sys.stderr)
+        tell(f"probseg: error: {_indented(str(explained))}\n", sys.stderr)
         return 2
     except KeyboardInterrupt:
         tell("\nprobseg: stopped by Ctrl-C\n", sys.stderr)

@@ -20,6 +20,7 @@ from probseg.reports.comparison_report import (
     write_comparison,
 )
 from probseg.terminal import Grid, console, print_paths, print_table
+from probseg.texts import one_line
 
 EXAMPLES = f"""\
 examples:
@@ -69,12 +70,12 @@ def _compare(
         msg = f"--output {output}: cannot be written: {error}"
         raise UsageError(msg) from error
     terminal = console(highlight=False)
-    terminal.print(f"protocol {comparison.results[0].protocol['name']}", markup=False)
+    terminal.print(one_line(f"protocol {comparison.results[0].protocol['name']}"), markup=False)
     for table in comparison_tables(comparison):
         print_table(terminal, table.title, Grid(table.header, table.rows))
     terminal.print(LEGEND, style="dim")
     for sentence in [*remarks(comparison), *(verdict.text for verdict in verdicts(comparison))]:
-        terminal.print(f"\n{sentence}", markup=False, soft_wrap=True)
+        terminal.print(f"\n{one_line(sentence)}", markup=False, soft_wrap=True)
     print_paths(terminal, paths)
 
 

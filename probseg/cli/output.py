@@ -24,6 +24,7 @@ from rich.table import Table
 
 from probseg.paths import Progress, write_text
 from probseg.terminal import console
+from probseg.texts import one_line
 
 SHOWN = 50
 """Most rows of a table on the console."""
@@ -65,7 +66,7 @@ def print_findings(table: Table, rows: Sequence[Sequence[str]]) -> None:
 
 def print_line(line: str) -> None:
     """Print a line that is not broken."""
-    console().print(line, markup=False, soft_wrap=True)
+    console().print(one_line(line), markup=False, soft_wrap=True)
 
 
 def write_findings(path: Path | None, content: dict[str, Any]) -> None:

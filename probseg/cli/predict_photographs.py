@@ -41,7 +41,7 @@ from probseg.picture_formats import (
     second_of_a_stem,
 )
 from probseg.tasks.prediction import Job, Photo, Prediction, PredictionData, prompted_state
-from probseg.texts import tell
+from probseg.texts import one_line, tell
 from probseg.zoo import create_model
 from probseg.zoo.trained import description_for, weights_digest
 
@@ -214,7 +214,7 @@ def _finish(
     lines += reasons[:SHOWN]
     if len(reasons) > SHOWN:
         lines.append(f"failed: {len(reasons) - SHOWN} more")
-    text = "".join(f"{line}\n" for line in lines)
+    text = "".join(f"{one_line(line)}\n" for line in lines)
     encoding = sys.stdout.encoding or "utf-8"
     tell(text.encode(encoding, "backslashreplace").decode(encoding))
     if reasons:

@@ -14,7 +14,7 @@ from probseg.errors import UsageError
 from probseg.kinds import Offers
 from probseg.paths import zoo_dir
 from probseg.terminal import Grid, Terminal, console, fitted, print_table
-from probseg.texts import tell
+from probseg.texts import read_text, tell
 from probseg.zoo.figures import class_figures, figure
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import CARD
@@ -112,7 +112,7 @@ def _list(options: argparse.Namespace) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     card = find_model(options.name).folder / CARD
-    text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]  # without the front matter
+    text = read_text(card).split("---\n", 2)[-1]  # without the front matter
     terminal = Terminal()
     whole = TABLE.sub(lambda table: _narrow(table[0], terminal.width), text)
     terminal.print(Markdown(whole))

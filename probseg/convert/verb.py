@@ -14,6 +14,7 @@ from probseg.convert.parts import IMAGES, OBJECTS
 from probseg.errors import UsageError
 from probseg.paths import no_file, no_folder
 from probseg.terminal import console
+from probseg.texts import one_line
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
@@ -82,7 +83,7 @@ def _convert(options: argparse.Namespace) -> None:
     lines = [f"{objects} objects of {images} images written to {target} as {options.writer}"]
     lines += [f"lost: {line}" for line in ledger.lines()] or ["nothing is lost"]
     for line in lines:
-        console().print(line, markup=False, soft_wrap=True, highlight=False)
+        console().print(one_line(line), markup=False, soft_wrap=True, highlight=False)
 
 
 def _storage(text: str) -> PurePosixPath:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from probseg.errors import DataError
-from probseg.paths import cache_dir
+from probseg.paths import LEADS_OUT, cache_dir, leads_out
 
 _logger = logging.getLogger(__name__)
 
@@ -110,14 +110,20 @@ def _places(beside: Path) -> tuple[Path, ...]:
         return (beside / FOLDER,)
 
 
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError)
+"""What reading a damaged or strange file raises."""
+
+
 @contextlib.contextmanager
 def _locked(header: Path) -> Iterator[bool]:
     """Wait until no other process works on a cache; false on file systems without locks.
 
     The system releases the lock when the process ends.
     """
-    header.parent.mkdir(parents=True, exist_ok=True)
     file = header.with_suffix(".lock")
+    if leads_out(file, header.parent.parent):  # the folder may be of others; it is written to
+        raise OSError(LEADS_OUT)
+    header.parent.mkdir(parents=True, exist_ok=True)
     file.touch()  # raises where nothing can be written
     lock = FileLock(file)
     try:
@@ -133,6 +139,8 @@ def _locked(header: Path) -> Iterator[bool]:
 
 def _read(header: Path, key_values: Mapping[str, Any]) -> tuple[Arrays | None, str | None]:
     """Map the arrays that a header names, if it has the key; else say what is damaged, if any."""
+    if leads_out(header, header.parent.parent) or not header.is_file():
+        return None, None
     try:
         stated = json.loads(header.read_text(encoding="utf-8"))
         if {entry: stated[entry] for entry in key_values} != key_values:
@@ -142,12 +150,14 @@ def _read(header: Path, key_values: Mapping[str, Any]) -> tuple[Arrays | None, s
         arrays = {}
         for name, state in stated["files"].items():
             path = header.parent / stated["folder"] / f"{name}.npy"
+            if leads_out(path, header.parent) or (path.exists() and not path.is_file()):
+                return None, f"{path} is no file of the folder"
             if _state(path) != state:
                 return None, f"{path} is damaged"
             arrays[name] = _mapped(path)
     except (FileNotFoundError, NotADirectoryError):
         return None, f"files that {header} names are missing" if header.is_file() else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except DAMAGED as error:
         return None, f"{header} cannot be read ({error!r})"
     return arrays, None
 

@@ -17,7 +17,7 @@ from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
 from probseg.seeds import mixed
-from probseg.texts import printable
+from probseg.texts import one_line
 
 READER_GRACE = 120
 """Seconds that a process that reads outlives SIGTERM."""
@@ -79,7 +79,7 @@ class SkipCounter:
         for message in messages:
             if message not in self.messages:
                 self.messages[message] = None
-                warnings.warn(f"left out of the training: {printable(message)}", stacklevel=2)
+                warnings.warn(f"left out of the training: {one_line(message)}", stacklevel=2)
         if len(self.messages) > self.limit:
             of = f"cannot be used, more than `max_skipped` ({self.limit})"
             raise DataError(_message(list(self.messages), of))

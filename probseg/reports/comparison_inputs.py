@@ -44,6 +44,7 @@ class _DataSet(BaseModel, strict=True):
 class _Metadata(BaseModel, strict=True):
     checkpoint: str | None = None
     weights_sha256: str | None = None
+    seed: int | None = None
 
 
 class _Results(BaseModel, strict=True):
@@ -164,6 +165,7 @@ def read_result(folder: Path, name: str) -> Result:
     path = folder / RESULTS
     try:
         content = read_json(path)
+        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()  # as it is written again
         counts = _Results.model_validate(content).datasets
     except ValidationError as error:
         first = error.errors()[0]

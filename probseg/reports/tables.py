@@ -43,7 +43,7 @@ def score_tables(summaries: Mapping[str, Summary], protocol: Protocol) -> list[S
 def markdown_table(summaries: Mapping[str, Summary], protocol: Protocol) -> str:
     """Return the scores as Markdown: a heading, then each table with its legend."""
     heading = f"# {protocol.name} (version {protocol.version})"
-    lines = [without_html(heading), "", without_html(protocol.description), ""]
+    lines = [as_text(heading), "", as_text(protocol.description), ""]
     for table in score_tables(summaries, protocol):
         lines += [f"## {table.title}", "", table.legend, "", *as_markdown(table), ""]
     return "\n".join(lines)
@@ -60,16 +60,20 @@ def as_markdown(table: ScoreTable) -> list[str]:
     """Return header and rows as lines of Markdown; what looks like HTML is text."""
 
     def line(cells: Sequence[str]) -> str:
-        safe = [without_html(cell).replace("|", "\\|").replace("\n", "<br>") for cell in cells]
+        safe = ["<br>".join(map(as_text, cell.split("\n"))).replace("|", "\\|") for cell in cells]
         return f"| {' | '.join(safe)} |"
 
     rule = f"|:--|{'--:|' * (len(table.header) - 1)}"
     return [line(table.header), rule, *(line(row) for row in table.rows)]
 
 
-def without_html(text: str) -> str:
-    """Return text for Markdown in which no tag and no entity begins; `p < 0.05` stays."""
-    return re.sub(r"[<&](?=\S)", lambda sign: html.escape(sign[0]), text)
+def as_text(text: object) -> str:
+    """Return text for Markdown with no tag, entity, link, picture or line of its own.
+
+    `p < 0.05` and `[1, 2]` stay.
+    """
+    line = str(text).replace("\n", " ").replace("](", "]\\(")
+    return re.sub(r"[<&](?=\S)", lambda sign: html.escape(sign[0]), line)
 
 
 def clicks_so_far(protocol: Protocol) -> str:
@@ -125,11 +129,12 @@ _ENVIRONMENT = Environment(
     undefined=StrictUndefined,
 )
 _ENVIRONMENT.filters |= {
+    "code": lambda text: "`" + str(text).replace("\n", " ").replace("`", "'") + "`",
     "anchor": lambda title: title.lower().replace(" ", "-"),
     "count": count,
     "markdown": lambda table: "\n".join(as_markdown(table)),
     "marked": _marked,
-    "text": without_html,
+    "text": as_text,
     "words": _words,
 }
 

@@ -114,7 +114,14 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     try:
         seed, config = _settings(run / "config.yaml")
         commit = _commits(run / "starts.jsonl")
-    except (ValueError, TypeError, LookupError, RecursionError, yaml.YAMLError) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:
         msg = f"{run}: config.yaml or starts.jsonl is not what `probseg fit` writes ({error})"
         raise WeightsError(msg) from error
     return Trained(path, description, preset, weights, digests, seed, commit, config)

@@ -191,9 +191,9 @@ REFUSED = {
     "photograph.jpg": (grey(WHITE), "JPEG"),
     "lossy.tif": ((grey(WHITE).convert("RGB"), {"compression": "jpeg"}), "lossless"),
     "pages.tif": ((grey(WHITE), {"save_all": True, "append_images": [grey(255 - WHITE)]}),
-                  "2 pages"),
+                  "several pages"),
     "frames.gif": ((grey(WHITE), {"save_all": True, "append_images": [grey(255 - WHITE)]}),
-                   "2 pages"),
+                   "several pages"),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sqlite3
 import struct
 from contextlib import closing, suppress
@@ -17,13 +18,16 @@ from PIL import Image
 
 from probseg.annotate.answers import MOST_ITERATIONS, Answerer
 from probseg.annotate.database import COLUMNS, INVERSES, values
-from probseg.annotate.files import DATABASE, finished
+from probseg.annotate.files import DATABASE, finished, read_keys
+from probseg.annotate.photographs import refusals
 from probseg.annotate.store import Store
 from probseg.cli import main
+from probseg.cli.output import print_line
 from probseg.data import ImageMaskFolder
+from probseg.data.cache import cached
 from probseg.errors import DataError, UsageError
 from probseg.paths import LEADS_OUT, leads_out
-from probseg.terminal import console
+from probseg.terminal import console, print_paths
 from support.annotate_client import MODEL, begin, draw_photographs
 from support.confined import confined
 from support.rows import each
@@ -366,6 +370,12 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path, answerer):
         begin(folder, answerer)
 
 
+def test_keys_are_read_from_a_file(tmp_path):
+    os.mkfifo(tmp_path / "keys.json")
+    with pytest.raises(UsageError, match="device or pipe"):
+        read_keys(tmp_path)
+
+
 @each(
     ("place", "to", "out"),
     [
@@ -407,6 +417,32 @@ def test_data_sets_name_links_out_of_their_folder(tmp_path):
                 patch.setenv(name, str(value))
                 if place == "images":
                     assert len(ImageMaskFolder(root)) == 1, "links of one's own are followed"
+
+
+@pytest.mark.parametrize("kind", ["folder", "lock", "pipe"])
+def test_an_index_beside_the_data_is_kept_without_links(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PROBSEG_CACHE", raising=False)
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir(), outside.mkdir()
+
+    def index():
+        os.environ.pop("PROBSEG_CACHE", None)
+        return cached("numbers", [], {}, lambda: {"numbers": np.arange(3)}, root)["numbers"]
+
+    index()
+    kept = root / ".probseg"
+    (header,) = kept.glob("*.json")
+    if kind == "folder":
+        shutil.rmtree(kept)
+        kept.symlink_to(outside)
+    else:
+        header.unlink()
+        lock = header.with_suffix(".lock")
+        lock.unlink(missing_ok=True)
+        os.mkfifo(header) if kind == "pipe" else lock.symlink_to(outside / "new")
+    seen = confined(lambda: index().sum() - 3)
+    assert (seen.status, list(outside.iterdir())) == (0, [])
 
 
 @pytest.mark.parametrize("victim", ["../victim", "{outside}/victim", "masks/../../victim"])
@@ -463,6 +499,25 @@ def test_control_characters_do_not_reach_a_terminal(tmp_path, capsys, monkeypatc
     text = captured.out + captured.err
     assert text.count("bad\\x1b]0;TITLE") >= 4
     assert not set(text) & set("\x1b\x07\x9b\u202e")
+
+
+def test_no_name_begins_a_line_of_output(tmp_path, capsys, monkeypatch):
+    name = "a\nprobseg: forged.jpg"
+    monkeypatch.chdir(draw_photographs(tmp_path / "photos", 1))
+    Path(name).write_bytes(b"no picture")
+    for arguments in (
+        ("predict", name, "--click", "1,1", "--output", "o.png"),
+        ("data", "check", "."),
+    ):
+        with suppress(SystemExit):
+            main(arguments)
+    logging.getLogger("probseg.annotate").warning("%s", name)
+    print_paths(console(), [Path(name)])
+    print_line(name)
+    captured = capsys.readouterr()
+    text = "\n".join([captured.out, captured.err, *refusals([(name, "a reason")])])
+    assert text.count("forged") >= 5
+    assert not re.search("^probseg: forged", text, re.MULTILINE)
 
 
 def test_all_that_is_printed_goes_through_one_place(repository):

@@ -9,20 +9,25 @@ import itertools
 import json
 import lzma
 import pickle
+import re
 import struct
 import tarfile
 import tracemalloc
+import warnings
 import zlib
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy._core.numeric import _frombuffer
 from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import TiffImageFile
 from scipy.io import savemat
 
 from probseg.cli import main
+from probseg.cli.help import short_help
 from probseg.convert import Ledger, Request
 from probseg.convert import labelme as labelme_files
 from probseg.data.archives import unpack
@@ -33,6 +38,7 @@ from probseg.errors import DataError
 from probseg.evaluation.records import read_objects, write_objects
 from probseg.formats import brush, run_lengths
 from probseg.images import read_image
+from probseg.masks import read_labels
 from probseg.texts import ShallowJSON, from_cell, read_yaml, write_rows
 from support.confined import confined
 from support.result_folders import record, rising, write_result
@@ -310,6 +316,34 @@ def test_other_files(row, tmp_path):
     assert seen.peak < MOST
 
 
+ODD_YAML = {
+    **{kind: f"!!{kind} ''" for kind in ("bool", "float", "int", "timestamp", "omap", "set")},
+    "hexadecimal": "0x" + "f" * 200_000,
+    "base 60": "1" + ":59" * 80_000,
+    "base 60, broken": "1" + ":59" * 80_000 + ".5",
+    "no character": '"\\UFFFFFFFF"',
+    "merged": "&a {<<: [*a, *a]}",
+    "an object": "!!python/object/apply:os.system [exit]",
+}
+
+
+@pytest.mark.parametrize("row", ODD_YAML)
+def test_odd_yaml_is_an_error_of_yaml_or_of_ours(row, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(ODD_YAML[row])
+    with pytest.raises((yaml.YAMLError, DataError)):
+        read_yaml(path)
+
+
+def test_the_warning_of_configurations_stands_where_they_are_recommended(repository):
+    pages = [repository / name for name in ("README.md", "docs/training.md", "docs/own_images.md")]
+    for text in (
+        short_help(["test", "--help"]),
+        *(path.read_text(encoding="utf-8") for path in pages),
+    ):
+        assert "classes that it names" in " ".join(text.split())
+
+
 def test_configurations(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_bytes(b"data: {class_path: ImageMaskFolder, x: " + b"[" * 500 + b"]" * 500 + b"}")
@@ -357,11 +391,103 @@ def test_a_tile_is_as_large_as_a_picture(tmp_path, side, status):
     assert seen.peak < 100
 
 
+def test_a_jpeg_is_drawn_in_few_scans(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (99, 99)).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content[content.rindex(b"\xff\xda") : -2]
+    path = tmp_path / "a.jpg"
+    for again, status in ((60, 0), (9000, 2)):
+        path.write_bytes(content[:-2] + again * last + content[-2:])
+        seen = confined(lambda: read_image(path))
+        assert (seen.status, "drawn again and again" in seen.text) == (status, bool(status))
+
+
+def test_pages_of_a_mask_are_not_counted(tmp_path, monkeypatch):
+    """Of a TIFF, Pillow compares the place of each with those of all before."""
+    monkeypatch.setattr(TiffImageFile, "n_frames", property(lambda _: pytest.fail("are counted")))
+    page = Image.new("L", (4, 3), 1)
+    page.save(tmp_path / "a.tif", save_all=True, append_images=[page])
+    with pytest.raises(DataError, match="holds several pages"):
+        read_labels(tmp_path / "a.tif")
+
+
+def directory(entries, size=700_000, place=8):
+    """A block of EXIF, or most of a TIFF: tags with kinds, lengths, and values or places."""
+    tags = b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries))
+    head = b"II*\0" + struct.pack("<I", place)
+    head = head.ljust(place, b"\0") + struct.pack("<H", len(entries)) + tags + bytes(4)
+    return head.ljust(size, b"\0")
+
+
+TURNED = (0x0112, 3, 1, 6)
+MANY = [(tag, 4, 100_000, 8) for tag in range(1000, 40_000)]
+
+
+def with_exif(kind, block):
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, kind, **({} if kind == "JPEG" else {"exif": block}))
+    content = file.getvalue()
+    if kind == "JPEG":
+        parts = [block[at : at + 65_000] for at in range(0, len(block), 65_000)]
+        marked = [
+            b"\xff\xe1" + struct.pack(">H", len(part) + 8) + b"Exif\0\0" + part for part in parts
+        ]
+        return content[:2] + b"".join(marked) + content[2:]
+    if kind == "PNG":  # last, where Pillow finds it when it has read the pixels
+        start = content.index(b"eXIf") - 4
+        end = start + 12 + len(block)
+        return content[:start] + content[end:-12] + content[start:end] + content[-12:]
+    return content
+
+
+def tiff_with(entries, inner=()):
+    """A TIFF of one grey pixel, whose EXIF is a directory of its own."""
+    sizes = {256: 1, 257: 1, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 1}
+    outer = [*((tag, 4, 1, value) for tag, value in sizes.items()), *entries]
+    block = directory([*outer, (34_665, 4, 1, 600_000)] if inner else outer, 600_000, 16)
+    return block + struct.pack("<H", len(inner)) + directory(inner, 0)[10:]
+
+
+DIRECTORIES = {
+    **{
+        kind: lambda kind=kind: with_exif(kind, directory(MANY)) for kind in ("JPEG", "PNG", "WEBP")
+    },
+    "TIFF": lambda: tiff_with(MANY),
+    "EXIF of a TIFF": lambda: tiff_with([], MANY[:20_000]),
+    "lengths that lead out": lambda: with_exif(
+        "PNG", directory([(tag, 4, 10**9, 8) for tag in range(1000)], 20_000)
+    ),
+}
+
+
+@pytest.mark.parametrize("row", DIRECTORIES)
+def test_directories_of_tags(row, tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(DIRECTORIES[row]())
+    assert path.stat().st_size < 10**6
+    seen = confined(lambda: read_image(path))
+    assert (seen.status, len(seen.text) < 1000) == (2, True), seen.text[:1000]
+    assert "claims the same bytes again and again" in seen.text
+    assert seen.peak < 100
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_a_wrong_length_in_a_directory_is_honest(kind, tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(with_exif(kind, directory([TURNED, (0x9000, 4, 10**9, 8)], 200)))
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        assert read_image(path).shape == (4, 3, 3)
+
+
 RESULTS = {
     "clicks": ({"protocol": {"max_clicks": 10**9}}, "expected lines for 0 to 1000000000 clicks"),
     "no number of clicks": ({"protocol": {"max_clicks": "9"}}, "has max_clicks '9', of another"),
     "target": ({"protocol": {"target_iou": [1]}}, "has target_iou [1], of another"),
     "checkpoint": ({"metadata": {"checkpoint": 5}}, "has checkpoint 5, of another"),
+    "seed": ({"metadata": {"seed": []}}, "has seed [], of another"),
+    "no number": ({"metadata": {"seed": float("nan")}}, "is not JSON: Out of range"),
+    "half a character": ({"metadata": {"weights_sha256": "\ud800"}}, "is not JSON: 'utf-8' codec"),
 }
 
 
@@ -378,6 +504,19 @@ def test_results(row, tmp_path):
     assert seen.status == 2, seen.text
     assert words in seen.text
     assert seen.peak < MOST
+
+
+def test_names_in_results_make_nothing_of_their_own(tmp_path):
+    name = "x`\n# forged\n<img src=x>![a](http://evil/x.png)"
+    folders = [
+        write_result(tmp_path / place, {name: rising(3)}, weights_sha256=name, model=name)
+        for place in "ab"
+    ]
+    seen = confined(lambda: main(["compare", *map(str, folders), "--output", str(tmp_path / "c")]))
+    assert seen.status == 0, seen.text
+    text = (tmp_path / "c/comparison.md").read_text(encoding="utf-8")
+    assert not re.search("^# forged", text + seen.text, re.MULTILINE)
+    assert not re.search(r"<img|\]\(http", re.sub("`[^`]*`", "", text))
 
 
 def test_names_of_objects_are_no_formulas(tmp_path):

@@ -106,12 +106,16 @@ def test_what_there_is_not_is_refused_in_words(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("config.yaml", f"a: [{'1, ' * 100_000}]"), ("starts.jsonl", "{}\n" * 6_000_000)],
+    ("name", "content", "words"),
+    [
+        ("config.yaml", f"a: [{'1, ' * 100_000}]", "has more than"),
+        ("config.yaml", "5", "or starts.jsonl is not what"),
+        ("starts.jsonl", "{}\n" * 6_000_000, "has more than"),
+    ],
 )
-def test_texts_of_a_run_are_of_bounded_size(run, name, content):
+def test_texts_of_a_run_are_settings_of_bounded_size(run, name, content, words):
     (run / name).write_text(content)
-    with pytest.raises(WeightsError, match=rf"{name}: has more than"):
+    with pytest.raises(WeightsError, match=rf"{name}:? {words}"):
         read_trained(run)
 
 

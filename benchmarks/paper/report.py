@@ -25,7 +25,7 @@ from probseg.metrics import (
 )
 from probseg.paths import write_text
 from probseg.reports.figures import LINES
-from probseg.reports.tables import ScoreTable, as_markdown, clicks_so_far, count, as_text
+from probseg.reports.tables import ScoreTable, as_markdown, as_text, clicks_so_far, count
 
 PERCENTS = (80, 85, 90)
 MARKERS = "os^Dvp"

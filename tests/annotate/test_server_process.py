@@ -110,7 +110,7 @@ COCO_FILE = "annotations.json"
 
 
 def _timeless(described):
-    times = ("seconds", "milliseconds", "train_command")
+    times = ("seconds", "milliseconds", "train_command", "stamp")  # `stamp`: of the file
     return {name: value for name, value in described.items() if name not in times}
 
 

@@ -24,7 +24,7 @@ from probseg.callbacks import SaveConfig
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.loggers import make_logger
-from probseg.callbacks.run_folder import StartScore, keeps_files, missing_versions
+from probseg.callbacks.run_folder import StartScore, keeps_files, missing_versions, own_folder
 from probseg.cli.checkpoints import (
     RANDOM,
     beginning,
@@ -196,7 +196,8 @@ class ProbsegCLI(VerbCLI):
         """Train or evaluate; explain errors, and end after signals with the status of shells."""
         explained = None
         try:
-            super().run_verb()
+            with own_folder(self.trainer, self.verb):
+                super().run_verb()
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             last = last_of(self.trainer) if self.verb == "fit" else None
             if (stopped := interruption(error, self.trainer.received_sigterm)) is not None:

@@ -111,7 +111,7 @@ UNWRITABLE = tuple(
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM")
     if hasattr(errno, name)  # Windows has not all of them
 )
-"""Error numbers of a full disk, a used up quota, a broken or a read-only disk, and no permission."""
+"""Error numbers of a full disk, a used up quota, a broken or read-only disk, no permission."""
 
 
 def disk_fault(error: BaseException, place: Path = Path()) -> UsageError | None:
@@ -123,7 +123,7 @@ def disk_fault(error: BaseException, place: Path = Path()) -> UsageError | None:
     for link in history(error):
         if isinstance(link, OSError) and link.errno in UNWRITABLE:
             path = Path(os.fsdecode(link.filename)) if link.filename else place.absolute()
-            if path.is_file() and not os.access(path, os.R_OK):
+            if path.exists() and not os.access(path, os.R_OK):
                 return UsageError(f"cannot read {path}: {link.strerror}; change its permissions")
             there = next(p for p in (path, *path.absolute().parents) if p.exists())
             free = shutil.disk_usage(there).free

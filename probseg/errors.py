@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -101,6 +104,34 @@ def user_error(error: BaseException | None) -> BaseException | None:
         if isinstance(link, USER_ERRORS):
             innermost = link
     return innermost
+
+
+UNWRITABLE = tuple(
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM")
+    if hasattr(errno, name)  # Windows has not all of them
+)
+"""Error numbers of a full disk, a used up quota, a broken or read-only disk, no permission."""
+
+
+def disk_fault(error: BaseException, place: Path = Path()) -> UsageError | None:
+    """Say in a sentence what could not be written and how much room there is.
+
+    `place` is where the program writes: the system does not name the file of a failed write. None
+    if the error is another one, or about a file that cannot be read.
+    """
+    for link in history(error):
+        if isinstance(link, OSError) and link.errno in UNWRITABLE:
+            path = Path(os.fsdecode(link.filename)) if link.filename else place.absolute()
+            if path.exists() and not os.access(path, os.R_OK):
+                return UsageError(f"cannot read {path}: {link.strerror}; change its permissions")
+            there = next(p for p in (path, *path.absolute().parents) if p.exists())
+            free = shutil.disk_usage(there).free
+            return UsageError(
+                f"cannot write {path}: {link.strerror} ({free / 1e6:.1f} MB are free); make room, "
+                "or choose a folder that can be written, then give the same command again"
+            )
+    return None
 
 
 def history(error: BaseException | None) -> Iterator[BaseException]:

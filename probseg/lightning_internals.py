@@ -15,12 +15,24 @@ import lightning as L
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 
 def made_by_command_line() -> bool:
     """Return whether the object under construction gets its arguments from `LightningCLI`."""
     return _given_hyperparameters.get() is not None
+
+
+def without_version(logger: Logger) -> bool:
+    """Return whether a logger is going to choose the number of its run."""
+    return isinstance(logger, TensorBoardLogger | CSVLogger) and logger._version is None
+
+
+def set_version(logger: Logger, version: int | str) -> None:
+    """Set the number or name of a logger's run, before its first record."""
+    if isinstance(logger, TensorBoardLogger | CSVLogger):
+        logger._version = version
 
 
 def launched_processes(trainer: L.Trainer) -> list[subprocess.Popen[bytes]]:

@@ -1,12 +1,19 @@
-"""Paths in a checkout and in a wheel, atomic replacement, and what transfers of files share."""
+"""Paths in a checkout and in a wheel, atomic replacement, locks, and what transfers share."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+
+from probseg.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -104,13 +111,72 @@ def replacing(path: Path) -> Iterator[Path]:
     error nothing of it is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.unlink(missing_ok=True)  # of a killed process, or a link to somewhere else
+    unfinished = draft_of(path)
+    unfinished.unlink(missing_ok=True)  # a link to somewhere else
     try:
         yield unfinished
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def draft_of(path: Path) -> Path:
+    """Return where this process writes what is to take the place of a file or folder."""
+    _sweep(path.parent, os.getpid())
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+@cache
+def _sweep(folder: Path, process: int) -> None:
+    """Remove the unfinished files of killed processes from a folder, once in each process.
+
+    Those of the last minute may be of a process on another machine.
+    """
+    for part in folder.glob(".*.part") if sys.platform != "win32" else ():
+        number = part.name.split(".")[-2]
+        if number.isdecimal() and time.time() - part.lstat().st_mtime > 60:
+            try:
+                os.kill(int(number), 0)
+            except ProcessLookupError:
+                (shutil.rmtree if part.is_dir() and not part.is_symlink() else os.unlink)(part)
+            except (PermissionError, OverflowError):  # of another user, or no number of a process
+                pass
+
+
+LOCK = ".probseg.lock"
+"""File in a folder that a command works in, with the command's name."""
+
+PATIENCE = 5.0
+"""Seconds in which the readers of a killed training end, which hold its lock."""
+
+
+@contextmanager
+def alone_in(folder: Path, command: str) -> Iterator[None]:
+    """Keep other commands of probseg out of a folder, which is there; see `LOCK`."""
+    from filelock import FileLock, Timeout
+
+    lock, place = FileLock(folder / LOCK), folder / LOCK
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout as error:
+        owner = place.read_text(encoding="utf-8").strip() or "another command of probseg"
+        msg = (
+            f"{folder}: {owner} is at work in this folder; wait for its end, stop it, or choose "
+            "another folder"
+        )
+        raise UsageError(msg) from error
+    except NotImplementedError:  # on some network file systems
+        yield
+        return
+    try:
+        since = time.strftime("%Y-%m-%d %H:%M")
+        text = (
+            f"`probseg {command}`, process {os.getpid()} on {socket.gethostname()}, since {since}"
+        )
+        place.write_text(text, encoding="utf-8")
+        yield
+    finally:
+        lock.release()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import logging
 import shutil
+import sqlite3
 import threading
 import time
 from collections import defaultdict
@@ -29,6 +31,8 @@ from probseg.masks import read_objects
 from probseg.paths import leads_out, replacing
 from probseg.picture_formats import LOSSLESS_SUFFIXES
 from probseg.texts import read_text, write_rows
+
+_logger = logging.getLogger(__name__)
 
 DATABASE = Path(".probseg") / "annotations.sqlite"
 
@@ -93,6 +97,7 @@ class Files:
         self._store, self._lock = store, lock
         self._timer = threading.Timer(0, lambda: None)
         self._closed = False
+        self._said = ""  # why nothing can be written
         self._listed: tuple[int, MaskNames, MaskFiles] | None = None
         self.unreadable: dict[str, str] = {}  # why masks of photographs cannot be read
         self._brought: dict[str, list[Brought]] = {}
@@ -204,14 +209,17 @@ class Files:
             self.folder.gone[name] = len(brought)
 
     def write(self, name: str) -> None:
-        """Write the mask files of a photograph now, and the COCO file soon."""
+        """Write the mask files of a photograph now, and the COCO file soon.
+
+        What cannot be written is tried again with the COCO file.
+        """
+        self.write_annotations_soon()
         photograph = next((p for p in self.folder.photographs if p.name == name), None)
         if photograph is not None and photograph.error is None:
             rejected = self._store.photograph(name).state == "rejected"
             objects = [] if rejected else self._store.objects(name)
             write_masks(self.out, photograph, objects, self.folder.names)
         self._store.set_written(name)
-        self.write_annotations_soon()
 
     def write_annotations_soon(self) -> None:
         """Write the COCO file soon, or at the next start."""
@@ -231,7 +239,7 @@ class Files:
                     path.unlink()
 
     def write_what_is_due(self) -> None:
-        """Write what a server that was killed did not."""
+        """Write the masks that a server which was killed, or a full disk, left unwritten."""
         for name in self._store.unwritten():
             self.write(name)
         if self._store.setting("annotations_due"):
@@ -239,20 +247,39 @@ class Files:
 
     def _write_coco_soon(self) -> None:
         self._timer.cancel()
-        self._timer = threading.Timer(DELAY, self.write_coco)
+        self._timer = threading.Timer(DELAY, self._write_now)
         self._timer.daemon = True
         self._timer.start()
 
-    def write_coco(self, *, reads: bool = True) -> Path:
-        """Write `annotations.json`, unless the folder is closed; return its path.
+    def _write_now(self) -> None:
+        try:
+            self.write_coco()
+        except (OSError, sqlite3.Error) as error:
+            with self._lock:
+                if self._closed:
+                    return
+                if str(error) != self._said:
+                    _logger.warning("%s; what is stored is written again until it succeeds", error)
+                self._said = str(error)
+                self._write_coco_soon()
+        else:
+            self._said = ""
 
+    def write_coco(self, *, reads: bool = True) -> Path:
+        """Write `annotations.json` and masks that are due, unless the folder is closed.
+
+        Returns the path of the first.
         Masks that nobody has looked at are read before; unless it `reads`, nothing is written then.
         """
         path = self.out / ANNOTATIONS
         if reads:
             self.read_all()
         with self._lock:
-            if not self._closed and next(self.unread(), None) is None:
+            if self._closed:
+                return path
+            for name in self._store.unwritten():
+                self.write(name)
+            if next(self.unread(), None) is None:
                 if not self._store.setting("annotations") or self._edited:
                     _back_up(path, self.out)
                     self._store.set_setting("annotations", True)
@@ -260,6 +287,7 @@ class Files:
                 write_coco(path, self.folder.photographs, self._store)
                 self._store.set_setting("annotations_digest", file_digest(path))
                 self._store.set_setting("annotations_due", False)
+                self._timer.cancel()
         return path
 
     def export(self, name: str) -> tuple[Path, list[str]]:

@@ -122,9 +122,11 @@ class Sessions:
         """
         self._background.shutdown(cancel_futures=True)
         with self._lock:
-            self.files.write_coco(reads=False)
-            self.files.close()
-            self.store.close()
+            try:
+                self.files.write_coco(reads=False)
+            finally:
+                self.files.close()
+                self.store.close()
 
     def _read_all(self) -> None:
         """Read the masks that were there; a request that needs one of them does not wait."""

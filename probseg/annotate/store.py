@@ -12,7 +12,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,6 +29,7 @@ from probseg.annotate.database import (
 )
 from probseg.annotate.steps import check_stored
 from probseg.errors import DataError, UsageError
+from probseg.paths import replacing
 
 _logger = logging.getLogger(__name__)
 
@@ -131,12 +132,38 @@ class Store:
             raise UsageError(msg) from error
         self._last: float | None = None  # time of the last step on any object
         self._path = path
-        self._db = open_database(path)
+        self._open()
         try:
             self._refuse_damage()
         except DataError as error:
             self.close()
             raise UsageError(str(error)) from error
+
+    def _stay(self) -> None:
+        """Write all rows to a new file if another program has removed or replaced ours.
+
+        The file that took its place is kept beside it, under another name.
+        """
+        place = self._path
+        state = place.stat() if place.exists() else None
+        if state is not None and (state.st_dev, state.st_ino) == self._file:
+            return
+        if state is not None:
+            place.rename(place.with_name(f"{place.name}.replaced-{time.time_ns()}"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as draft, closing(sqlite3.connect(draft)) as copy:
+            self._db.set_authorizer(None)
+            self._db.backup(copy)
+        self._db.close()
+        for end in ("-wal", "-shm"):
+            place.with_name(f"{place.name}{end}").unlink(missing_ok=True)
+        self._open()
+        _logger.warning("%s was removed or replaced by another program; it is written anew", place)
+
+    def _open(self) -> None:
+        self._db = open_database(self._path)
+        state = self._path.stat()
+        self._file = state.st_dev, state.st_ino
 
     def close(self) -> None:
         """Close the file."""
@@ -145,6 +172,7 @@ class Store:
     @contextmanager
     def change(self, photo: str, revision: int | None) -> Iterator[StoredPhotograph]:
         """Make all changes of a block one transaction on a photograph, and yield it as it was."""
+        self._stay()
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.execute("INSERT OR IGNORE INTO photographs (name) VALUES (?)", (photo,))
@@ -494,6 +522,7 @@ class Store:
 
     def set_setting(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Keep a setting."""
+        self._stay()
         sql = "INSERT OR REPLACE INTO settings VALUES (?, ?)"
         self._db.execute(sql, (name, json.dumps(value)))
 

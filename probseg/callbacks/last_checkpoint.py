@@ -42,6 +42,9 @@ NOTHING, SAVE, STOP = range(3)
 SAME = 2.0
 """Seconds in which a second signal is the first one, forwarded by the parent process."""
 
+WAIT = 5.0
+"""Seconds that a training that is asked to stop goes on waiting for its next batch."""
+
 GRACE = 10.0
 """Seconds that child processes may outlive the training of the first process."""
 
@@ -56,9 +59,9 @@ class LastCheckpoint(Checkpoint):
 
     It is written every few minutes, after each epoch, before each validation, and when the training
     is asked to stop: SIGTERM and Ctrl-C let the batch end first (and those whose gradients are
-    accumulated with it). Another one, two seconds later or more, stops at once. A training that
-    goes on ends with the same weights as one that was never interrupted, on a CPU bit by bit; a
-    validation that was interrupted is repeated.
+    accumulated with it). Another one, two seconds later or more, stops at once; so does a batch
+    that does not come for five seconds. A training that goes on ends with the same weights as one
+    that was never interrupted, on a CPU bit by bit; a validation that was interrupted is repeated.
 
     If one of several processes is asked to stop, all stop after the same batch.
 
@@ -80,6 +83,7 @@ class LastCheckpoint(Checkpoint):
         self._asked_at = 0.0
         self._ends = False  # whether all processes stop before the next batch
         self._between = False  # whether gradients are accumulated, and no state can be gone on from
+        self._waits = False  # whether it has no batch to work on
         self._validates = False  # whether a validation is about to begin
         self._saved_at = time.monotonic()
         self._handlers: dict[int, _Handler] = {}
@@ -97,6 +101,7 @@ class LastCheckpoint(Checkpoint):
         """Handle signals."""
         self._saved_at = time.monotonic()
         self._listen(trainer)
+        self._waits = True
 
     def on_train_end(self, *_: object, **__: object) -> None:
         """Restore the earlier handlers of signals."""
@@ -104,6 +109,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_batch_start(self, *_: object, **__: object) -> None:
         """Stop if that was decided after the last batch, and a validation has not done so."""
+        self._waits = False
         if self._ends:
             self._stop()
 
@@ -113,6 +119,7 @@ class LastCheckpoint(Checkpoint):
         """Save if that is due, or if the training is to stop."""
         accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         self._between = not (accumulated or trainer.is_last_batch)
+        self._waits = not trainer.is_last_batch
         if self._between or trainer.is_last_batch:
             return  # after the last batch, the epoch ends
         step, minutes, steps = trainer.global_step, self.every_minutes, self.every_steps
@@ -134,6 +141,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_validation_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Save: a validation may take long, and other weights may be evaluated in it."""
+        self._waits = False
         if _is_within_training(trainer) and not self._between:
             self._validates = True
             self._save(trainer)
@@ -183,9 +191,18 @@ class LastCheckpoint(Checkpoint):
             if trainer.is_global_zero:
                 text = "stopping after this batch; a second signal, later, stops at once"
                 _logger.warning(text)
+                patience = threading.Timer(WAIT, self._end_waiting)
+                patience.daemon = True
+                patience.start()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._handlers[number] = signal.signal(number, ask)
+
+    def _end_waiting(self) -> None:
+        """Repeat the signal, which then stops at once, if there is no batch that could end."""
+        if self._waits and self._handlers and self._asked is not None:
+            _logger.warning("no batch has come for %.0f s: stopping without it", WAIT)
+            signal.pthread_kill(threading.main_thread().ident or 0, self._asked)
 
     def _listen_no_more(self) -> None:
         while self._handlers:

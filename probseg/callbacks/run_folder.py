@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
-from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from probseg.callbacks.loggers import ArtifactLogger, use_checkpoint
 from probseg.evaluation import environment
-from probseg.paths import write_text
+from probseg.lightning_internals import set_version, without_version
+from probseg.paths import alone_in, write_text
 
 _logger = logging.getLogger(__name__)
 
@@ -40,6 +42,47 @@ def run_folder(trainer: L.Trainer) -> Path:
     if logger is None or logger.save_dir is None:
         return Path(trainer.default_root_dir)
     return Path(logger.save_dir) / str(logger.name) / version_name(logger)
+
+
+def claim_folders(loggers: Sequence[Logger]) -> None:
+    """Make the folders of loggers that number their runs, which then are this run's alone.
+
+    Of several runs that begin at one moment each gets a number of its own. Loggers of one run that
+    share a folder go on sharing it.
+    """
+    roots: dict[Path, list[Logger]] = {}
+    for logger in filter(without_version, loggers):
+        roots.setdefault(Path(str(logger.save_dir)) / str(logger.name), []).append(logger)
+    for root, sharing in roots.items():
+        number = int(sharing[0].version or 0)
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                (root / f"version_{number}").mkdir()
+                break
+            except FileExistsError:
+                number += 1
+        for logger in sharing:
+            set_version(logger, number)
+
+
+@contextmanager
+def own_folder(trainer: L.Trainer, verb: str) -> Iterator[None]:
+    """Keep the folder of a run for one command while it runs; the first process claims it."""
+    known = isinstance(trainer.logger, TensorBoardLogger | CSVLogger | WandbLogger | None)
+    if not (known and keeps_files(trainer) and trainer.is_global_zero):
+        yield
+        return
+    local = [one for one in trainer.loggers if ":/" not in str(one.save_dir)]
+    claim_folders(local)
+    new = trainer.logger is not None and trainer.logger.version is None
+    if new or (trainer.logger is not None and trainer.logger not in local):
+        yield  # Weights & Biases makes an identifier that no other run has
+        return
+    folder = run_folder(trainer)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder, verb):
+        yield
 
 
 def keeps_files(trainer: L.Trainer) -> bool:
@@ -88,6 +131,14 @@ class SaveConfig(SaveConfigCallback):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **{**kwargs, "save_to_log_dir": False})
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Take the numbers of the first process in all of them, and write the files."""
+        if trainer.world_size > 1:
+            versions = trainer.strategy.broadcast([logger.version for logger in trainer.loggers])
+            for logger, version in zip(trainer.loggers, versions, strict=True):
+                set_version(logger, version)
+        super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Write the files; called by Lightning once per start, on the first process."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import probseg
@@ -86,6 +88,14 @@ def _indented(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
+def _end_with_the_terminal() -> None:
+    """Let SIGHUP, of a terminal that was closed, do what SIGTERM does, unless it is ignored."""
+    hangup = getattr(signal, "SIGHUP", None)  # which Windows has not
+    main_thread = threading.current_thread() is threading.main_thread()
+    if hangup is not None and main_thread and signal.getsignal(hangup) is signal.SIG_DFL:
+        signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -97,12 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Ctrl-C.
 
     Raises:
-        SystemExit: After a training or evaluation was stopped: status 143 for SIGTERM, 130 for
-            Ctrl-C; and after `--help`.
+        SystemExit: After a training or evaluation was stopped: status 143 for SIGTERM and SIGHUP,
+            130 for Ctrl-C; and after `--help`.
     """
     # Threads that wait by spinning are six times slower beside another process that wants the
     # processor. OpenMP asks when torch is loaded, which the verbs do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _end_with_the_terminal()
     logging.getLogger("probseg").addHandler(NOTICES)
     logging.getLogger("probseg").setLevel(logging.INFO)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -117,14 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if short is not None:
         tell(short)
         return 0
-    from probseg.errors import UnknownNameError, user_error
+    from probseg.errors import UnknownNameError, disk_fault, user_error
 
     try:
         if verb not in VERBS:
             raise UnknownNameError(kind="verb", name=verb, known=VERBS)
         VERBS[verb](options)
     except Exception as error:
-        explained = user_error(error)
+        explained = user_error(error) or disk_fault(error)
         if explained is None and isinstance(error, MemoryError):
             explained = MemoryError(f"there is not enough memory ({error or 'none was left'})")
         if explained is None:

@@ -5,10 +5,8 @@ Faults from outside are memory, dead processes, signals and full disks.
 
 from __future__ import annotations
 
-import errno
 import logging
 import multiprocessing.connection
-import os
 import re
 import traceback
 import warnings
@@ -33,13 +31,13 @@ CROP_STEP = 32
 IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback")
 DEAD_WORKER = re.compile(
     r"(DataLoader worker \(pid.*\)|Pin memory thread) (is killed by signal|exited unexpectedly)"
+    r"|no batch has come for \d+ s"
 )
 LOST_PROCESS = re.compile(r"Connection (closed|reset) by peer")
 NO_SHARED_MEMORY = re.compile(
     r"unable to (allocate|open|write|mmap|resize).*(shared memory|torch_)"
 )
 NO_DEVICE_MEMORY = re.compile(r"(CUDA error: out of memory|_STATUS_ALLOC_FAILED)")
-_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 
 _USER_ERRORS = {f"{kind.__module__}.{kind.__qualname__}" for kind in USER_ERRORS}
@@ -144,8 +142,9 @@ def explain(
     if reason is None:
         return None
     workers = _data(config, "num_workers") or 0
+    ended = "does not answer" if reason.startswith("no batch") else "has died"
     return UsageError(
-        f"a process that reads data has died ({_in_short(reason)}): most often because the machine "
+        f"a process that reads data {ended} ({_in_short(reason)}): most often because the machine "
         "has no memory left, or because /dev/shm, where these processes put the images, is too "
         "small, as it is in containers by default. Have fewer of them (now --data.num_workers "
         f"{workers}; try {workers // 2}, with 0 the main process reads), or start the container "
@@ -234,13 +233,6 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
         return _no_memory("GPU", text, verb, config)
     if isinstance(error, MemoryError) or (of_runtime and NO_HOST_MEMORY.search(text)):
         return _no_memory("machine", text, verb, config)
-    if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename:
-        if Path(error.filename).is_file() and not os.access(error.filename, os.R_OK):
-            return f"cannot read {error.filename}: {error.strerror}; change its permissions"
-        return (
-            f"cannot write {error.filename}: {error.strerror}; choose a folder for the run with "
-            "--trainer.logger.save_dir"
-        )
     return None
 
 

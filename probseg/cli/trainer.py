@@ -24,7 +24,13 @@ from probseg.callbacks import SaveConfig
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.loggers import make_logger
-from probseg.callbacks.run_folder import StartScore, keeps_files, missing_versions
+from probseg.callbacks.run_folder import (
+    StartScore,
+    keeps_files,
+    missing_versions,
+    own_folder,
+    run_folder,
+)
 from probseg.cli.checkpoints import (
     RANDOM,
     beginning,
@@ -48,7 +54,7 @@ from probseg.cli.faults import (
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
 from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
-from probseg.errors import UsageError, history, user_error
+from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, VerbCLI
 from probseg.texts import tell
@@ -196,7 +202,8 @@ class ProbsegCLI(VerbCLI):
         """Train or evaluate; explain errors, and end after signals with the status of shells."""
         explained = None
         try:
-            super().run_verb()
+            with own_folder(self.trainer, self.verb):
+                super().run_verb()
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             last = last_of(self.trainer) if self.verb == "fit" else None
             if (stopped := interruption(error, self.trainer.received_sigterm)) is not None:
@@ -207,7 +214,9 @@ class ProbsegCLI(VerbCLI):
                         sys.stderr,
                     )
                 raise SystemExit(status) from error
-            explained = explain(error, self.verb, self.config[self.verb], last)
+            explained = explain(error, self.verb, self.config[self.verb], last) or (
+                None if user_error(error) else disk_fault(error, run_folder(self.trainer))
+            )
             if explained is None:
                 raise
         if explained is not None:  # outside of the block: without a chain of other errors

@@ -18,6 +18,7 @@ from probseg.convert.parts import (
     Writer,
 )
 from probseg.errors import DataError
+from probseg.paths import draft_of
 
 __all__ = ["FOLDERS", "READERS", "WRITERS", "Ledger", "Request", "convert"]
 
@@ -147,8 +148,7 @@ def _checked(
 @contextmanager
 def _whole(target: Path, is_folder: bool) -> Iterator[Path]:
     """Yield where to write a file or folder, which takes its place after the block."""
-    draft = target.with_name(f".{target.name}.part")
-    _remove(draft)  # of a killed process
+    draft = draft_of(target)
     try:
         if is_folder:
             draft.mkdir(parents=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import cv2
@@ -18,6 +21,14 @@ from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
 from probseg.seeds import mixed
 from probseg.texts import one_line
+
+_logger = logging.getLogger(__name__)
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Where processes that read leave their batches; in a container 64 MB, unless it is told more."""
+
+HEARTBEAT, LONGEST_WAIT = 30.0, 600.0
+"""Seconds without a batch after which that is said, and after which the training stops."""
 
 READER_GRACE = 120
 """Seconds that a process that reads outlives SIGTERM."""
@@ -164,16 +175,21 @@ class TrainingData(L.LightningDataModule):
                 recount_batches(self.trainer, before, now)
             self._global_batch_size = now
             sampler.go_to(*position(self.trainer))
+        size = np.broadcast_to(getattr(crop, "size", 0), 2)
+        workers = affordable_workers(
+            self.num_workers, 4 * int(size.prod()) * self.batch_size, processes
+        )
         loader: DataLoader[_Batch] = _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=self.batch_size,
             sampler=sampler,
             drop_last=True,
             collate_fn=collate,
-            num_workers=self.num_workers,
+            num_workers=workers,
             worker_init_fn=_prepare_worker,
-            persistent_workers=self.num_workers > 0,
+            persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
+            timeout=HEARTBEAT if workers else 0,
         )
         if self.trainer is not None:
             _log_every_epoch(self.trainer, len(loader))
@@ -181,7 +197,32 @@ class TrainingData(L.LightningDataModule):
 
 
 class _TrainingLoader(DataLoader[_Batch]):
-    """A loader that can resume in the middle of an epoch, as Lightning checks."""
+    """A loader that can resume in the middle of an epoch, as Lightning checks.
+
+    It does not wait without end: a process that finds no shared memory loses its batch silently.
+    """
+
+    def __iter__(self) -> Iterator[_Batch]:  # type: ignore[override]
+        """Yield the batches; say how long one has not come."""
+        batches, waited = super().__iter__(), 0.0
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if not str(error).startswith("DataLoader timed out"):
+                    raise
+                waited += self.timeout
+                text = f"no batch has come for {waited:.0f} s from the processes that read"
+                free = _free_shared_memory()
+                text += "" if free is None else f"; {SHARED_MEMORY} has {free / 1e6:.1f} MB free"
+                if waited >= LONGEST_WAIT or (free is not None and free < MEGABYTE):
+                    raise RuntimeError(text) from error
+                _logger.warning(text)
+            else:
+                waited = 0.0
+                yield batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the state of the trainer has the position."""
@@ -189,6 +230,34 @@ class _TrainingLoader(DataLoader[_Batch]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Do nothing; the sampler was positioned when the loader was made."""
+
+
+MEGABYTE = 1 << 20
+
+
+def _free_shared_memory() -> int | None:
+    """Return the free bytes of `SHARED_MEMORY`; None on systems that have it elsewhere."""
+    return shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
+
+
+def affordable_workers(workers: int, batch: int, processes: int = 1) -> int:
+    """Return how many of the processes that read have room for their batches in shared memory.
+
+    Each has two of them ready, of so many bytes, and the training holds two. A notice says so where
+    fewer are started.
+    """
+    free = _free_shared_memory()
+    if free is None or workers == 0:
+        return workers
+    fitting = max(0, (free // (processes * max(1, batch)) - 2) // 2)
+    if fitting < workers:
+        _logger.warning(
+            "%s has %.0f MB free, and a batch has %.0f MB: %d processes read instead of %d%s; for "
+            "more, start the container with --shm-size=8g or --ipc=host",
+            *(SHARED_MEMORY, free / 1e6, batch / 1e6, fitting, workers),
+            "" if fitting else " (the training reads itself)",
+        )
+    return min(workers, fitting)
 
 
 def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:

@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import threading
+import time
 
 import lightning as L
 import pytest
@@ -335,3 +336,21 @@ def test_other_data_are_trained_on_from_the_same_place(objects, rest, tmp_path):
     numbers, names = resumed.batches(2)
     assert numbers == list(range(objects // 2))
     assert sorted(names) == sorted(f"object{number}" for number in range(objects))
+
+
+def test_a_signal_ends_the_waiting_for_a_batch(tmp_path, monkeypatch):
+    """A batch that never comes does not keep the training; the one that is computed may end."""
+    monkeypatch.setattr(last_checkpoint, "WAIT", 0.3)
+    monkeypatch.setattr(last_checkpoint, "SAME", 0.1)
+    objects, began = FakeObjects(4), []
+
+    def never(self, index):
+        if not began:
+            began.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+
+    monkeypatch.setattr(FakeObjects, "__getitem__", never)
+    with pytest.raises(SIGTERMException):
+        train(tmp_path, LastCheckpoint(), objects=len(objects.samples))
+    assert time.monotonic() - began[0] < 15

@@ -115,13 +115,15 @@ class Run:
         return self.process.exitcode, text
 
     def processes(self):
-        """Numbers of all processes that this run has started: of its session, or of its mark."""
-        found = []
+        """Numbers of all processes of this run: the first, those of its session, or of its mark."""
+        found = [self.process.pid] if self.process.is_alive() else []
         for path in Path("/proc").glob("[0-9]*/environ"):
             number = int(path.parent.name)
             with suppress(OSError):
                 ours = os.getsid(number) == self.process.pid
-                if ours or f"MARK={self.mark}".encode() in path.read_bytes():
+                if number not in found and (
+                    ours or f"MARK={self.mark}".encode() in path.read_bytes()
+                ):
                     found.append(number)
         return found
 

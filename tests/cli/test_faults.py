@@ -1,5 +1,6 @@
 """What ends a run from outside is explained, and the status says what it was."""
 
+import errno
 import functools
 import logging
 import multiprocessing
@@ -21,6 +22,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, Dataset
 
 import probseg
+from probseg import cli
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.cli.faults import (
@@ -37,6 +39,7 @@ from probseg.errors import (
     DatasetNotFoundError,
     UnknownNameError,
     UsageError,
+    disk_fault,
     user_error,
 )
 from probseg.losses import BinaryCrossEntropy
@@ -361,8 +364,36 @@ def test_a_file_that_cannot_be_read_is_not_called_unwritable(tmp_path, monkeypat
     path.touch()
     error = PermissionError(13, "Permission denied", str(path))
     monkeypatch.setattr("os.access", lambda *_: False)  # permissions do not stop a superuser
-    message = str(explain(error, "fit", Namespace(), None))
+    message = str(disk_fault(error))
     assert message == f"cannot read {path}: Permission denied; change its permissions"
+
+
+@each("name", ["ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES"])
+@each("named", [True, False])
+def test_what_cannot_be_written_is_one_sentence(name, named, tmp_path, monkeypatch, capsys):
+    """As any verb raises it; a failed write, unlike a failed open, does not name the file."""
+
+    def fail(options):
+        number = getattr(errno, name)
+        path = [str(tmp_path / "new" / "mask.png")] if named else []
+        raise OSError(number, os.strerror(number), *path)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "VERBS", {"predict": fail})
+    message = usage_error(capsys, "predict")
+    assert message.startswith(f"cannot write {tmp_path}")
+    assert os.strerror(getattr(errno, name)) in message
+    assert "MB are free); make room" in message
+
+
+@pytest.mark.process
+def test_a_training_whose_logger_meets_a_full_disk(place, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("lightning.pytorch.loggers.TensorBoardLogger.log_metrics", full)
+    message = usage_error(capsys, *fit("--trainer.max_epochs=1"))
+    assert message.startswith(f"cannot write {place / RUN}: No space left on device (")
 
 
 ALWAYS = [

@@ -1,14 +1,16 @@
 """Data modules: batches, chance in worker processes, and the split of one's own folder."""
 
+import time
 from itertools import chain
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
-from probseg.data import FolderDataModule, InteractiveDataModule
+from probseg.data import FolderDataModule, InteractiveDataModule, loading
 from probseg.errors import DataError
 from support.fakes import FakeObjects, write_folder
 from support.refusals import refused
@@ -165,3 +167,39 @@ def test_a_folder_is_split_by_image_as_its_seed_says(tmp_path):
     for path in list((tmp_path / "masks").iterdir())[1:]:
         path.unlink()
     refused(ValueError, split, tmp_path, "at least 2 images, got 1")
+
+
+@each(
+    ("free", "workers", "said"),
+    [
+        (None, 4, ""),  # systems without it
+        (64, 4, ""),
+        (9, 3, "3 processes read instead of 4"),
+        (1, 0, "0 processes read instead of 4 (the training reads itself)"),
+    ],
+)
+def test_no_more_processes_read_than_shared_memory_has_room_for(
+    free, workers, said, monkeypatch, caplog
+):
+    monkeypatch.setattr(loading, "_free_shared_memory", lambda: free and free * 2**20)
+    loader = module(FakeObjects(8), crop_size=512, batch_size=1, num_workers=4).train_dataloader()
+    assert (loader.num_workers, said in caplog.text) == (workers, True)
+
+
+class Late(FakeObjects):
+    """Objects that arrive too late, as without shared memory."""
+
+    def __getitem__(self, index):
+        time.sleep(4)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("free", "said"), [(0, "for 0 s.* has 0.0 MB free"), (2**30, "for 1 s")])
+def test_no_batch_is_waited_for_without_end(free, said, monkeypatch, caplog):
+    monkeypatch.setattr(loading, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(loading, "LONGEST_WAIT", 0.5)
+    loader = module(Late(4), batch_size=1, num_workers=1).train_dataloader()
+    monkeypatch.setattr(loading, "_free_shared_memory", lambda: free)
+    with pytest.raises(RuntimeError, match=f"no batch has come {said}"):
+        next(iter(loader))
+    assert ("no batch has come for 0 s" in caplog.text) == (free > 0)

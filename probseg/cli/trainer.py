@@ -24,7 +24,7 @@ from probseg.callbacks import SaveConfig
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.loggers import make_logger
-from probseg.callbacks.run_folder import StartScore, keeps_files, missing_versions
+from probseg.callbacks.run_folder import StartScore, missing_versions
 from probseg.cli.checkpoints import (
     RANDOM,
     beginning,
@@ -189,7 +189,7 @@ class ProbsegCLI(VerbCLI):
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
-        if self.trainer.is_global_zero and keeps_files(self.trainer):
+        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
             tell(next_commands(self.trainer), sys.stderr)
 
     def run_verb(self) -> None:

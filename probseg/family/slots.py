@@ -230,7 +230,7 @@ class SlotAttention2d(Attention2d):
     ) -> EdgePosterior:
         """Infer the slots and the posterior of edges through them, see `Attention2d`."""
         del keys, log_mask, size
-        slots = self.infer(queries, self.initial.expand(len(queries), -1, -1, -1))
+        slots = self.infer(queries, self.initial.expand(queries.shape[0], -1, -1, -1))
         return BasesEdges(queries, slots, scale=self.scale)
 
     def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:

@@ -318,7 +318,7 @@ def as_fixed(
 
 
 def _refuse_causal(terms: Terms, queries: Tensor, keys: Tensor) -> None:
-    """Refuse causal masks, also of blocks, windows and padded sequences: units would carry the rest.
+    """Refuse causal masks, also of blocks, windows and padded sequences: units carry the rest.
 
     Among the tokens that see themselves, others see them from one side only. A graph that is being
     recorded cannot ask for values.
@@ -335,8 +335,8 @@ def _refuse_causal(terms: Terms, queries: Tensor, keys: Tensor) -> None:
         msg = (
             "`log_mask` must not be causal where keys adapt or values propagate: a unit gathers "
             "from all queries that see it, and the past would read it with what it has of the "
-            "future. Leave `key_adaptation` and `fixed_values` out; or pass `query_mask`, all True, "
-            "if queries and units are different tokens"
+            "future. Leave `key_adaptation` and `fixed_values` out; or, if queries and units are "
+            "different tokens, pass `query_mask`, all True"
         )
         raise ValueError(msg)
 

@@ -72,8 +72,8 @@ def loaders(*sets):
 
 
 def trainer(folder, *callbacks, **options):
-    logger = Numbers(folder, name="toy")
-    return quiet_trainer(folder, *callbacks, logger=logger, log_every_n_steps=1, **options)
+    options = {"logger": Numbers(folder, name="toy"), "log_every_n_steps": 1, **options}
+    return quiet_trainer(folder, *callbacks, **options)
 
 
 def scores(folder, *sets, **options):
@@ -130,13 +130,14 @@ def test_figures_of_several_sets_protocols_and_clicks(tmp_path, capsys):
     assert (results(tmp_path, 2)[0] / "overlays.png").exists(), "of the best and the worst"
 
 
-def test_a_fast_dev_run_leaves_no_files(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("options", [{"fast_dev_run": True}, {"logger": False, "max_epochs": 1}])
+def test_a_dry_run_and_one_without_a_logger_leave_no_files(tmp_path, capsys, monkeypatch, options):
     monkeypatch.chdir(tmp_path)
     objects = FakeObjects(1, name="A")
     sets = loaders(objects)
     for verb in ("fit", "validate", "test"):
         evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=1, pictures=1)
-        runner = trainer(tmp_path / "runs", evaluation, fast_dev_run=True)
+        runner = trainer(tmp_path / "runs", evaluation, **options)
         runner.fit(Disks(), sets, sets) if verb == "fit" else getattr(runner, verb)(Disks(), sets)
         metric = "test/A/miou@1" if verb == "test" else "val/miou@5"
         assert runner.callback_metrics[metric] > 0

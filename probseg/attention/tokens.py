@@ -88,7 +88,7 @@ class ProbabilisticAttention(nn.Module):
             key_padding_mask: True for padding, bool, `(B, M)`, or a float that is added to the
                 logits. In self-attention with key iterations, padded queries get no value.
             attn_mask: True for pairs that are hidden, bool, or a float that is added to the logits:
-                `(N, M)`, `(B * num_heads, N, M)` or `(B, num_heads, N, M)`, sizes of which may be 1.
+                `(N, M)`, `(B * num_heads, N, M)` or `(B, num_heads, N, M)`; sizes may be 1.
             is_causal: Hide later tokens, too.
             need_weights: Only False: weights are never stored.
             average_attn_weights: Not read.

@@ -251,20 +251,20 @@ class Mortal(Disks):
         return super().forward(image, prompts)
 
 
-@pytest.mark.parametrize("logger", [True, False])
-def test_only_the_same_evaluation_takes_over_what_was_done(tmp_path, caplog, logger):
+@pytest.mark.parametrize("version", [None, "shared"])
+def test_only_the_same_evaluation_takes_over_what_was_done(tmp_path, caplog, version):
     caplog.set_level("INFO", "probseg")
 
     def run(lives, **options):
         evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=2, **options)
-        runner = trainer(tmp_path, evaluation)
-        runner.logger = runner.logger if logger else None
+        logger = Numbers(tmp_path, name="toy", version=version)
+        runner = trainer(tmp_path, evaluation, logger=logger)
         runner.test(Mortal(lives), loaders(FakeObjects(4)), verbose=False)
         return runner
 
     with pytest.raises(Killed):
         run(6)
-    if logger:  # else, they would have the same folder
+    if version is None:  # else, they would have the same folder
         run(100, seed=1)
         run(100, changes={"threshold": 0.5})
     assert "taken over" not in caplog.text
@@ -273,6 +273,12 @@ def test_only_the_same_evaluation_takes_over_what_was_done(tmp_path, caplog, log
     caplog.clear()
     run(100)
     assert "taken over" not in caplog.text, "the last one came to its end"
+    if version == "shared":
+        place = tmp_path / "toy" / version / "test" / "ritm"
+        finished = {path: path.read_bytes() for path in place.iterdir()}
+        with pytest.raises(Killed):
+            run(6, seed=1)
+        assert {path: path.read_bytes() for path in finished} == finished
 
 
 class Watched(InteractiveSegmentation):

@@ -287,7 +287,11 @@ def test_half_precision_weights_with_all_positions(dtype):
     torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.1)
 
 
+OF_ANY_BATCH = "additive double em hopfield kernel_regression linformer local".split()
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("name", OF_ANY_BATCH)
 def test_exported_layers_take_batches_of_any_size(name):
     layer = build_attention(name, 8, 6, num_heads=2, head_channels=4).eval()
     shapes = ({0: torch.export.Dim("B")},)

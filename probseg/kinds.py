@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeVar
 
 _Offer = TypeVar("_Offer")
+_New = TypeVar("_New")
 
 WINGS = ("annotate", "convert", "export", "family", "lab", "peers", "release", "semantic")
 """Packages of `probseg` that no file of the trunk and no other wing imports."""
@@ -162,21 +164,51 @@ def imported_when_asked(package: str, paths: Mapping[str, str]) -> Callable[[str
 
 
 class Offers(Mapping[str, _Offer]):
-    """Objects by name, of the trunk and of the wings, imported when they are asked for.
+    """Objects by name, of the trunk, of the wings and of other people, imported when asked for.
 
     Its names, length and `in` import nothing. `kind` is the key of the wings' objects in `KINDS`,
     where wings have any; `trunk` has objects by name, or their dotted paths.
     """
 
     def __init__(self, kind: str, *trunk: Mapping[str, _Offer | str]) -> None:
-        offers: dict[str, _Offer | str] = {}
-        for table in (*trunk, KINDS.get(kind, {})):
-            offers |= table._offers if isinstance(table, Offers) else table
-        self._offers: dict[str, _Offer | str] = dict(sorted(offers.items()))
+        self._kind = kind
+        self._own: dict[str, _Offer | str] = dict(KINDS.get(kind, {}))
+        self._others: list[Offers[_Offer]] = []  # asked each time, as they may grow
+        for table in trunk:
+            if isinstance(table, Offers):
+                self._others.append(table)
+            else:
+                self._own |= table
+
+    def register(self, name: str | None = None) -> Callable[[_New], _New]:
+        """Return a decorator that adds a class of your own, which configurations can then name.
+
+        Args:
+            name: None is that of the class. Parts of networks (backbones, heads, decoders, fusions)
+                are looked up by it when a run is loaded: import your module before.
+
+        Raises:
+            ValueError: If the name is taken.
+        """
+
+        def add(offer: _New) -> _New:
+            key: str = name or offer.__name__  # type: ignore[attr-defined]
+            if key in self:
+                msg = (
+                    f"`name` must be new, got {key!r}, which there is: choose another {self._kind}"
+                )
+                raise ValueError(msg)
+            self._own[key] = offer  # type: ignore[assignment]
+            return offer
+
+        return add
 
     def __getitem__(self, name: str) -> _Offer:
         """Return an object by its name."""
-        offer = self._offers[name]
+        for table in self._others:
+            if name in table and name not in self._own:
+                return table[name]
+        offer = self._own[name]
         if isinstance(offer, str):
             found: _Offer = find(offer)
             return found
@@ -184,12 +216,12 @@ class Offers(Mapping[str, _Offer]):
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a name; `Mapping` would import the object."""
-        return name in self._offers
+        return name in self._own or any(name in table for table in self._others)
 
     def __iter__(self) -> Iterator[str]:
         """Go through the names, sorted."""
-        return iter(self._offers)
+        return iter(sorted({*self._own, *chain.from_iterable(self._others)}))
 
     def __len__(self) -> int:
         """Return the number of names."""
-        return len(self._offers)
+        return len(list(iter(self)))

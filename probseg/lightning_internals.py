@@ -29,9 +29,9 @@ def without_version(logger: Logger) -> bool:
     return isinstance(logger, TensorBoardLogger | CSVLogger) and logger._version is None
 
 
-def set_version(logger: Logger, version: int | str) -> None:
+def set_version(logger: Logger, version: int | str | None) -> None:
     """Set the number or name of a logger's run, before its first record."""
-    if isinstance(logger, TensorBoardLogger | CSVLogger):
+    if version is not None and isinstance(logger, TensorBoardLogger | CSVLogger):
         logger._version = version
 
 

@@ -21,6 +21,33 @@ IGNORE = 255
 """Value of the pixels of a mask that count neither as object nor as background."""
 
 
+def check_mask(mask: npt.NDArray[np.generic] | Tensor, name: str = "mask") -> None:
+    """Refuse masks that would silently be something else: of 0 and 255, soft, or of classes.
+
+    Args:
+        mask: Any shape; a batch is one mask here.
+        name: Of the argument.
+
+    Raises:
+        ValueError: If there are values besides 0, 1 and 255, or 0 and 255 alone.
+    """
+    inside, outside, ignored = mask == 1, mask == 0, mask == IGNORE
+    if not bool((inside | outside | ignored).all()):
+        odd = mask[~(inside | outside | ignored)].reshape(-1)[0]
+        message = (
+            f"`{name}` must have the values 0, 1 and {IGNORE} (ignored) alone, got {odd}; compare "
+            "soft masks with a threshold, and masks of several objects with the number of one"
+        )
+        raise ValueError(message)
+    if bool(ignored.any()) and bool(outside.any()) and not bool(inside.any()):
+        message = (
+            f"`{name}` must be 1 on the object, got 0 and {IGNORE} alone, where {IGNORE} means "
+            f"ignored: pass `{name} // 255` if it means the object. Where there is no object, "
+            "leave the ignored pixels out"
+        )
+        raise ValueError(message)
+
+
 def read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
     """Return a view of an array that cannot be written to: what an object keeps and hands out."""
     view = array.view()

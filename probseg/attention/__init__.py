@@ -1,4 +1,4 @@
-"""Attention layers on maps: `(B, C, H, W) -> (B, C', H, W)`."""
+"""Attention layers on maps, `(B, C, H, W) -> (B, C', H, W)`, and on tokens, `(B, N, C)`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from probseg.attention.adaptation import (
 )
 from probseg.attention.base import Attention2d, StandardAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
+from probseg.attention.tokens import ProbabilisticAttention, convert_attention
 from probseg.errors import UnknownNameError
 from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.attention.base import LocalAttention2d
 
-ATTENTIONS: Mapping[str, type[Attention2d]] = Offers(
+ATTENTIONS: Offers[type[Attention2d]] = Offers(
     "attention",
     {
         "local": "probseg.attention.base.LocalAttention2d",
@@ -33,18 +34,23 @@ ATTENTIONS: Mapping[str, type[Attention2d]] = Offers(
 )
 """Layers that turn a feature map into a feature map, by the names that configurations use."""
 
+register_attention = ATTENTIONS.register
+"""Decorator that adds a layer of your own: `@register_attention("cosine")`."""
+
 
 def build_attention(
-    name: str, in_channels: int, out_channels: int, **options: object
+    name: str | type[Attention2d], in_channels: int, out_channels: int, **options: object
 ) -> Attention2d:
     """Build an attention layer by its name in `ATTENTIONS`.
 
     Args:
-        name: Name of the layer.
+        name: Name of the layer, or its class.
         in_channels: Channels of the features.
         out_channels: Channels of the output.
         **options: Further arguments of the layer's class.
     """
+    if isinstance(name, type):
+        return name(in_channels, out_channels, **options)  # type: ignore[arg-type]
     if name not in ATTENTIONS:
         raise UnknownNameError(kind="attention", name=name, known=ATTENTIONS)
     return ATTENTIONS[name](in_channels, out_channels, **options)  # type: ignore[arg-type]
@@ -118,12 +124,15 @@ __all__ = [
     "Attention2d",
     "ClickAdaptation",
     "LocalAttention2d",
+    "ProbabilisticAttention",
     "ProbabilisticAttention2d",
     "StandardAttention2d",
     "adapt",
     "adaptation_of",
     "build_attention",
+    "convert_attention",
     "probabilistic_layers",
+    "register_attention",
     "replacing_convolution",
     "restored",
 ]

@@ -16,6 +16,7 @@ from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
 from probseg.ops.backends.tiles import TILE
 from probseg.ops.checks import check_least
 from probseg.ops.edges import EdgePosterior, gaussian_edges, row_blocks
+from probseg.ops.numerics import working_dtype
 from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition
 from probseg.ops.priors import WindowPrior
 
@@ -89,13 +90,13 @@ def expected_offsets(edges: EdgePosterior, table: Tensor) -> Tensor:
     """Return the expectation of what belongs to the offsets of edges, `sum_j w_ij r_{j-i}`.
 
     Edges lead from each pixel of a map to all of its pixels, in row-major order; the table of
-    offsets is `(2H-1, 2W-1, V)`, the result `(B, G, N, V)` in the larger dtype of table and
-    probabilities.
+    offsets is `(2H-1, 2W-1, V)`, the result `(B, G, N, V)` in the dtype of the probabilities.
     """
     height, width = ((side + 1) // 2 for side in table.shape[:2])
     place = torch.arange(height * width, device=table.device)
     rows, columns = place // width, place % width
     edges, parts = edges.prepared(), []
+    table = table.to(working_dtype(table.dtype))  # of the probabilities
     for block in row_blocks(edges):
         down = rows - rows[block, None] + height - 1  # (n, N)
         right = columns - columns[block, None] + width - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Literal, get_args
 
 import torch
@@ -22,6 +23,15 @@ NORMALISATIONS: dict[str | None, Normalise | None] = {
     "layer": layer_normalise,
     None: None,
 }
+
+
+REMEMBERED = 16
+"""Steps of the moving average that recomputation under gradient checkpointing can go back to."""
+
+
+def recomputing() -> bool:
+    """Return whether a backward pass runs the forward pass once more (`torch.utils.checkpoint`)."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class Bases(nn.Module):
@@ -84,6 +94,7 @@ class Bases(nn.Module):
         for head in initial:
             nn.init.kaiming_normal_(head)  # of a convolution from D channels to K
         self.renormalise = renormalise
+        self._steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=REMEMBERED)  # tokens, start
         if self.normalise is not None and not renormalise:
             initial = self.normalise(initial)
         if update == "learnt":
@@ -106,11 +117,37 @@ class Bases(nn.Module):
         """Normalisation of the bases after each M step."""
         return NORMALISATIONS[self.normalisation]
 
-    def start(self, batch: int) -> Tensor:
-        """Return the initial bases for each picture of a batch, `(B, G, K, D)`."""
+    def start(self, tokens: Tensor) -> Tensor:
+        """Return the initial bases for each picture of tokens `(B, G, N, D)`, `(B, G, K, D)`.
+
+        A forward pass that is run again for its gradient starts where it started before the moving
+        average, as the sums of its tokens tell.
+
+        Raises:
+            RuntimeError: If more forward passes than are remembered came in between.
+        """
+        initial = self.initial
+        if self.follows and not torch.compiler.is_compiling():
+            sums = tokens.detach().sum(dim=(0, 1, 2))  # (D,)
+            if recomputing():
+                initial = self._remembered(sums)
+            else:
+                self._steps.append((sums, initial.clone()))
         # A copy, as the moving average changes the bases before gradients go through them.
         normalise = (self.normalise if self.renormalise else None) or torch.clone
-        return normalise(self.initial).expand(batch, -1, -1, -1)
+        return normalise(initial).expand(tokens.shape[0], -1, -1, -1)
+
+    def _remembered(self, sums: Tensor) -> Tensor:
+        """Return the bases that a pass over tokens with these sums started from."""
+        for known, initial in reversed(self._steps):
+            if torch.allclose(known, sums, rtol=1e-4, atol=1e-4 * float(sums.abs().max())):
+                return initial
+        msg = (
+            "gradient checkpointing recomputes a forward pass whose initial bases are forgotten: "
+            f"at most {REMEMBERED} forward passes may come before a backward pass; build the layer "
+            "with bases='learnt' or 'fixed', or do not checkpoint it"
+        )
+        raise RuntimeError(msg)
 
     @torch.no_grad()
     def follow(self, fitted: Tensor) -> None:
@@ -119,12 +156,12 @@ class Bases(nn.Module):
         `mu(0) <- alpha mu(0) + (1 - alpha) mean mu(T)`, with the mean over the pictures of all
         processes, however many each of them has. A picture with a number that is not finite, as one
         that half precision overflowed on, does not count; without any other, the bases stay.
-        Nothing happens unless `follows`.
+        Nothing happens unless `follows`, or when gradient checkpointing runs a pass again.
 
         Args:
             fitted: `mu(T)` of each picture, `(B, G, K, D)`.
         """
-        if not self.follows:
+        if not self.follows or recomputing():
             return
         dtype = working_dtype(fitted.dtype)
         counted = fitted.isfinite().flatten(1).all(-1)  # (B,)

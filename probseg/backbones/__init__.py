@@ -5,7 +5,6 @@ Each network is imported when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from probseg.backbones.base import (
@@ -33,7 +32,10 @@ _PATHS = {
     "TimmBackbone": "probseg.backbones.timm.TimmBackbone",
 }
 
-BACKBONES: Mapping[str, type[Backbone]] = Offers("backbone", _PATHS)
+BACKBONES: Offers[type[Backbone]] = Offers("backbone", _PATHS)
+
+register_backbone = BACKBONES.register
+"""Decorator that adds a backbone of your own, by the name of its class."""
 
 __all__ = [
     "BACKBONES",
@@ -49,6 +51,7 @@ __all__ = [
     "has_prompt_stem",
     "layer_numbers",
     "recompute_activations",
+    "register_backbone",
     "rgb_parameters",
 ]
 

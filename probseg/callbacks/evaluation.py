@@ -138,8 +138,8 @@ class InteractiveEvaluation(Evaluation):
     `test/<data set>/miou@k` and `noc@q` (with the protocol's name in between when there are
     several), and writes for each protocol `results.json`, `objects.csv`, `report.html`,
     `report.md`, `curve.png`, `survival.png` and `overlays.png` into
-    `<run>/test/<protocol>/`. `objects.csv` grows as objects are done: the same test started
-    again after it was killed takes them over.
+    `<run>/test/<protocol>/`, over those of an earlier test. Objects that are done are kept in a
+    journal there: the same test started again after it was killed takes them over.
 
     Args:
         protocols: Names in `probseg.evaluation.PROTOCOLS`.
@@ -288,8 +288,7 @@ class InteractiveEvaluation(Evaluation):
         subject = {key: value for key, value in self._about.items() if key != "checkpoint"}
         subject |= {"protocol": dataclasses.asdict(protocol), "batch_size": self.batch_size}
         folder = Path(trainer.strategy.broadcast(str(_test_folder(trainer, protocol))))
-        runs = None if trainer.logger is None else folder.parents[2]
-        place, taken_over = find_unfinished(folder, subject, runs)
+        place, taken_over = find_unfinished(folder, subject, folder.parents[2])
         trainer.strategy.barrier("every process has read what was left")
         mine = taken_over if trainer.is_global_zero else ()
         journal = Journal(folder, subject, trainer.global_rank, mine)

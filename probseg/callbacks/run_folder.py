@@ -86,8 +86,12 @@ def own_folder(trainer: L.Trainer, verb: str) -> Iterator[None]:
 
 
 def keeps_files(trainer: L.Trainer) -> bool:
-    """Return whether a run has a folder: one with `fast_dev_run` leaves no files."""
-    return not getattr(trainer, "fast_dev_run", False)  # an attribute without a declared type
+    """Return whether a run has a folder for files besides its checkpoints.
+
+    One with `fast_dev_run` or without a logger leaves none, wherever it was started.
+    """
+    dry = getattr(trainer, "fast_dev_run", False)  # an attribute without a declared type
+    return trainer.logger is not None and not dry
 
 
 def version_name(logger: Logger) -> str:

@@ -22,7 +22,7 @@ from probseg.lightning_internals import finished_epochs
 from probseg.models import Segmenter
 from probseg.paths import no_file
 from probseg.texts import read_yaml, tell
-from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
+from probseg.zoo.trained import LAST, best_checkpoint, network_of, read_checkpoint
 
 RANDOM = "random"
 """First word about weights that are not trained, see `beginning`."""
@@ -128,6 +128,11 @@ def next_commands(trainer: L.Trainer) -> str:
         if (run / START).is_file():
             lines.append("  test the start   the command of this training with `test` for `fit`")
         lines.append(f"  compare it       probseg compare OTHER_RUN {run}, after tests of both")
+        try:
+            network_of({"hyper_parameters": trainer.lightning_module.hparams}, run)
+        except (ValueError, LookupError):  # of parts that nobody has registered
+            lines.append("  use it           rebuild the network in Python: its parts are your own")
+            return "\n".join(lines) + "\n"
         if isinstance(trainer.lightning_module.model, Segmenter):
             lines.append(f"  on other images  probseg test {run} --folder OTHER_FOLDER")
             lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')

@@ -26,7 +26,6 @@ from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.loggers import make_logger
 from probseg.callbacks.run_folder import (
     StartScore,
-    keeps_files,
     missing_versions,
     own_folder,
     run_folder,
@@ -195,7 +194,7 @@ class ProbsegCLI(VerbCLI):
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
-        if self.trainer.is_global_zero and keeps_files(self.trainer):
+        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
             tell(next_commands(self.trainer), sys.stderr)
 
     def run_verb(self) -> None:

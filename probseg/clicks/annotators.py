@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.clicks.centres import BoolMap, deepest, largest_region
-from probseg.types import IGNORE, Click
+from probseg.types import IGNORE, Click, check_mask
 
 __all__ = [
     "CLICK_RULES",
@@ -133,6 +133,7 @@ def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMa
             f"`prediction` must be bool, got {prediction.dtype}; compare it with a threshold first"
         )
         raise ValueError(message)
+    check_mask(mask)
     truth = mask == 1
     return truth & ~prediction, ~truth & prediction & (mask != IGNORE)
 

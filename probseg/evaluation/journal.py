@@ -1,7 +1,8 @@
 """The journal of a running evaluation, from which a killed one is resumed.
 
-`objects.csv` grows with every batch of objects, and `evaluation.json` beside it says what is
-being evaluated. Where `results.json` is there too, the evaluation came to its end.
+`objects.rank0.<mark>.csv` grows with every batch of objects, one file for each process, and
+`evaluation.json` beside it says what is being evaluated. A finished evaluation, which may lie in
+the same folder, stays whole until the new one has results.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from probseg.paths import replacing
 ABOUT = "evaluation.json"
 
 RESULTS = "results.json"
-"""File of a finished evaluation; without it, what its folder has is to be continued."""
+"""File of a finished evaluation."""
 
 
 class Journal:
     """Adds records to a file as they are made.
 
     Args:
-        folder: Of the evaluation; made if need be. What a former one left there is overwritten.
+        folder: Of the evaluation; made if need be.
         subject: What is evaluated, as JSON values: whatever can change a number. An evaluation of
             the same subject goes on from here.
         rank: Number of the process; each has a separate file.
@@ -41,12 +42,8 @@ class Journal:
         records: Sequence[ObjectRecord] = (),
     ) -> None:
         self._folder = folder
-        # Another subject's files of more processes may lie there.
-        self._path = folder / ("objects.csv" if rank == 0 else _name(rank, fingerprint(subject)))
+        self._path = folder / _name(rank, fingerprint(subject))
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / RESULTS).unlink(missing_ok=True)  # it would call the journal finished
-        if (folder / ABOUT).exists() and _mark(folder / ABOUT) != fingerprint(subject):
-            (folder / ABOUT).unlink(missing_ok=True)  # the records below would not be its own
         with (
             replacing(self._path) as draft,
             draft.open("w", newline="", encoding="utf-8") as file,
@@ -62,7 +59,7 @@ class Journal:
             write_objects(file, records, header=False)
 
     def close(self) -> None:
-        """Remove all but the complete `objects.csv`: the evaluation is finished."""
+        """Remove the journal: the evaluation is finished, and its results are written."""
         (self._folder / ABOUT).unlink(missing_ok=True)
         for path in self._folder.glob("objects.rank*.csv"):
             path.unlink()
@@ -98,15 +95,11 @@ def find_unfinished(
     if runs is not None:
         journals += runs.glob(f"*/{folder.parent.name}/{folder.name}/{ABOUT}")
     mark = fingerprint(subject)
-    fitting = [
-        path
-        for path in journals
-        if path.is_file() and not path.with_name(RESULTS).exists() and _mark(path) == mark
-    ]
+    fitting = [path for path in journals if path.is_file() and _mark(path) == mark]
     if not fitting:
         return folder, []
     newest = max(fitting, key=lambda path: path.stat().st_mtime).parent
-    files = [newest / "objects.csv", *sorted(newest.glob(_name("*", mark)))]
+    files = sorted(newest.glob(_name("*", mark)))
     return newest, unique([r for file in files for r in read_objects(file, unfinished=True)])
 
 

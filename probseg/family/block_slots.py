@@ -205,7 +205,7 @@ class BlockSlotAttention2d(SlotAttention2d):
         """Infer the slots, see `SlotAttention2d`."""
         share = inputs.shape[-2] / slots.shape[-2]
         dtype = working_dtype(inputs.dtype)
-        patterns = self.memories.to(dtype).expand(len(inputs), -1, -1, -1, -1)
+        patterns = self.memories.to(dtype).expand(inputs.shape[0], -1, -1, -1, -1)
         memories = Memories(patterns, scale=self.scale, strength=share)
         inferred = block_slot_inference(
             inputs,

@@ -364,7 +364,7 @@ class PerceiverAttention2d(Attention2d):
     ) -> EdgePosterior:
         """Infer the latents and the posterior of edges through them, see `Attention2d`."""
         del log_mask, size
-        latents = self.latents.to(queries.dtype).expand(len(queries), -1, -1, -1)
+        latents = self.latents.to(queries.dtype).expand(queries.shape[0], -1, -1, -1)
         return latent_edges(queries, keys, latents, iterations=self.iterations)
 
 

@@ -338,7 +338,7 @@ class PredictiveCodingAttention2d(Attention2d):
         precision = tokens.shape[-1] ** -0.5
         (causes,) = predictive_coding_inference(
             tokens,
-            [self.causes.to(tokens.dtype).expand(len(tokens), -1, -1, -1)],
+            [self.causes.to(tokens.dtype).expand(tokens.shape[0], -1, -1, -1)],
             [self.generative],
             precisions=[precision],
             prior_precision=self.prior_precision,

@@ -230,7 +230,7 @@ class SlotAttention2d(Attention2d):
     ) -> EdgePosterior:
         """Infer the slots and the posterior of edges through them, see `Attention2d`."""
         del keys, log_mask, size
-        slots = self.infer(queries, self.initial.expand(len(queries), -1, -1, -1))
+        slots = self.infer(queries, self.initial.expand(queries.shape[0], -1, -1, -1))
         return BasesEdges(queries, slots, scale=self.scale)
 
     def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
@@ -364,7 +364,7 @@ class EMAttention2d(Attention2d):
         """Infer the posterior over edges, see `Attention2d`."""
         del keys, log_mask, size  # neither keys nor a span: pixels look at bases
         tokens = queries.to(self.bases.initial.dtype)  # which autocast has lowered
-        bases = self.bases.start(len(tokens))
+        bases = self.bases.start(tokens)
         for _ in range(self.bases.iterations - 1):
             bases = self._m_step(tokens, bases)
         if self.bases.follows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from probseg.kinds import Offers, imported_when_asked
@@ -37,9 +36,14 @@ _HEADS = {
     "SeparableHead": "probseg.heads.conv.SeparableHead",
 }
 
-DECODERS: Mapping[str, type[Decoder]] = Offers("decoder", _DECODERS)
-FUSIONS: Mapping[str, type[Fusion]] = Offers("fusion", _FUSIONS)
-HEADS: Mapping[str, type[Head]] = Offers("head", _HEADS)
+DECODERS: Offers[type[Decoder]] = Offers("decoder", _DECODERS)
+FUSIONS: Offers[type[Fusion]] = Offers("fusion", _FUSIONS)
+HEADS: Offers[type[Head]] = Offers("head", _HEADS)
+
+# Decorators that add a part of your own, by the name of its class.
+register_decoder = DECODERS.register
+register_fusion = FUSIONS.register
+register_head = HEADS.register
 
 _PATHS = {
     **_DECODERS,
@@ -77,6 +81,9 @@ __all__ = [
     "PyramidDecoder",
     "SeparableHead",
     "SimplePyramid",
+    "register_decoder",
+    "register_fusion",
+    "register_head",
 ]
 
 __getattr__ = imported_when_asked(__name__, _PATHS)

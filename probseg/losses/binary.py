@@ -2,7 +2,8 @@
 
 Those of masks take `logits` of shape `(B, 1, H, W)` and `masks` of shape `(B, H, W)`, uint8, with 1
 object, 0 background and 255 ignored, and return one number: the mean over images of each image's
-loss, so that images count alike whatever the number of their valid pixels.
+loss, so that images count alike whatever the number of their valid pixels. Batches of 0 and 255
+alone are refused: 255 is rarely meant as ignored there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.types import IGNORE, Prompts
+from probseg.types import IGNORE, Prompts, check_mask
 
 
 def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,6 +30,8 @@ def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             f"{tuple(logits.shape)} for {tuple(masks.shape)}"
         )
         raise ValueError(msg)
+    if not torch.compiler.is_compiling():
+        check_mask(masks, "masks")
     valid = (masks != IGNORE).flatten(1)
     return logits.float().flatten(1), (masks == 1).float().flatten(1), valid.float()
 
@@ -188,6 +191,8 @@ def iou_cross_entropy(quality: Tensor, logits: Tensor, masks: Tensor) -> tuple[T
     Returns:
         Both averaged over images; 0 where none counts.
     """
+    if not torch.compiler.is_compiling():
+        check_mask(masks, "masks")
     inside, truth = (logits.squeeze(1) > 0) & (masks != IGNORE), masks == 1
     hits, unions = (inside & truth).sum(dim=(1, 2)), (inside | truth).sum(dim=(1, 2))
     counts = unions > 0

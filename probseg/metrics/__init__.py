@@ -1,9 +1,14 @@
 """Scores of masks and of interactive segmentation: functions of numpy arrays.
 
-Scores add up over batches and processes in a `torchmetrics.MeanMetric`, which takes the arrays of
-the functions as tensors.
+`NumberOfClicks`, `MeanIoUAtK` and `ClickAUC` are `torchmetrics.Metric`s, which add up over batches
+and processes; a `torchmetrics.MeanMetric` takes the arrays of the functions as tensors.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from probseg.kinds import imported_when_asked
 from probseg.metrics.interaction import (
     REPORTED_CLICKS,
     Failures,
@@ -29,10 +34,16 @@ from probseg.metrics.masks import (
 )
 from probseg.metrics.statistics import Interval, clustered_bootstrap
 
+if TYPE_CHECKING:
+    from probseg.metrics.accumulated import ClickAUC, MeanIoUAtK, NumberOfClicks
+
 __all__ = [
     "REPORTED_CLICKS",
+    "ClickAUC",
     "Failures",
     "Interval",
+    "MeanIoUAtK",
+    "NumberOfClicks",
     "Regressions",
     "area_under_curve",
     "boundary_iou",
@@ -52,3 +63,11 @@ __all__ = [
     "standard_error_trials",
     "survival",
 ]
+
+__getattr__ = imported_when_asked(
+    __name__,
+    {
+        name: f"probseg.metrics.accumulated.{name}"
+        for name in ("ClickAUC", "MeanIoUAtK", "NumberOfClicks")
+    },
+)

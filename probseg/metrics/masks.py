@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.types import IGNORE, Click
+from probseg.types import IGNORE, Click, check_mask
 
 
 def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float:
@@ -24,7 +24,7 @@ def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float
     the value is 1.
 
     Raises:
-        ValueError: If the shapes differ, or `prediction` is not bool.
+        ValueError: If the shapes differ, `prediction` is not bool, or `mask` has 255 and no 1.
     """
     check_prediction(prediction, mask)
     truth = mask == 1
@@ -34,7 +34,8 @@ def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float
 
 
 def check_prediction(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> None:
-    """Refuse a prediction that is not bool of the mask's shape."""
+    """Refuse a prediction that is not bool of the mask's shape, and a mask of other values."""
+    check_mask(mask)
     if prediction.shape != mask.shape or prediction.dtype != np.bool_:
         message = (
             f"`prediction` must be bool of the mask's shape {mask.shape}, "
@@ -187,7 +188,8 @@ def expected_calibration_error(
 
 
 def check_probability(probability: Floats, mask: npt.NDArray[np.uint8]) -> None:
-    """Refuse values that are not probabilities in the mask's shape."""
+    """Refuse values that are not probabilities in the mask's shape, and a mask of other values."""
+    check_mask(mask)
     if probability.shape != mask.shape or not np.issubdtype(probability.dtype, np.floating):
         message = (
             f"`probability` must be floats of the mask's shape {mask.shape}, "

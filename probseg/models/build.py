@@ -32,7 +32,7 @@ FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
 WITH_TIMM = ("sam2t_unet_prop", "vits_unet_prop")
 """Presets that take other backbones: with maps of several strides, and with maps of one."""
 
-PARTS: Mapping[str, type[nn.Module]] = Offers(
+PARTS: Offers[type[nn.Module]] = Offers(
     "part",
     {
         "ClickMaps": ClickMaps,

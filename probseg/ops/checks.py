@@ -81,6 +81,15 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
         raise ValueError(msg)
 
 
+def check_bool(name: str, mask: Tensor, queries: Tensor) -> None:
+    """Check a mask of the queries: bool, `(B, N)`, on their device."""
+    check_device(name, mask, queries.device)
+    check_shape(name, mask, (queries.shape[0], queries.shape[2]), "(B, N)")
+    if mask.dtype != torch.bool:
+        msg = f"`{name}` must be bool, got {mask.dtype}; compare it, e.g. mask > 0"
+        raise TypeError(msg)
+
+
 def check_shape(name: str, tensor: Tensor, expected: Sequence[int], letters: str) -> None:
     """Check that a tensor has exactly the expected shape, e.g. `(B, G, N, V)` in letters."""
     if tuple(tensor.shape) != tuple(expected):

@@ -24,7 +24,11 @@ from probseg.ops.mixture import PriorName, query_logits
 from probseg.ops.numerics import full_precision, working_dtype
 from probseg.ops.position import RelativePosition
 from probseg.ops.probabilistic import build_mixture
-from probseg.ops.settings import InferenceSettings
+from probseg.ops.settings import (
+    NO_KEY_ADAPTATION,
+    NO_VALUE_PROPAGATION,
+    InferenceSettings,
+)
 
 
 class EdgePosterior(ABC):
@@ -172,7 +176,12 @@ def gaussian_edges(
         position: Relative position embeddings, as in `probabilistic_attention`.
     """
     check_units(queries, keys, keys, payload_name="keys", payload_of="keys")
-    settings = InferenceSettings(query_precision=query_precision, log_prior=log_prior)
+    settings = InferenceSettings(
+        query_precision=query_precision,
+        log_prior=log_prior,
+        key_adaptation=NO_KEY_ADAPTATION,  # compilers cannot trace defaults that are objects
+        value_propagation=NO_VALUE_PROPAGATION,
+    )
     mask = as_terms("log_mask", log_mask, queries, keys)
     no_values = keys.new_zeros(*keys.shape[:-1], 0)
     mixture = build_mixture(queries, keys, no_values, settings, mask, position)

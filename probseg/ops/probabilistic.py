@@ -7,6 +7,8 @@ for the updates of the units, `attend` for the read-out.
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import NamedTuple
 
 import torch
@@ -18,7 +20,7 @@ from probseg.ops.backends.interface import Terms
 from probseg.ops.checks import (
     as_precision,
     as_terms,
-    check_device,
+    check_bool,
     check_like,
     check_shape,
     check_units,
@@ -90,6 +92,7 @@ def probabilistic_attention(
     value_precision: float | Tensor = 0.0,
     log_prior: PriorName | LogPrior = "magnitude",
     log_mask: LogPrior | None = None,
+    query_mask: Tensor | None = None,
     value_iterations: int = 1,
     initial_values: Tensor | None = None,
     key_adaptation: KeyAdaptation | None = None,
@@ -131,7 +134,13 @@ def probabilistic_attention(
             does not. `(N, M)`, or anything that `log_prior` may be. Of the means of a unit that
             tensors hide from all queries nothing is read, as in `attend`: the others get what they
             get without it. It comes back with the means that it was given and, under a named
-            prior, a log prior of -inf.
+            prior, a log prior of -inf. Keys that adapt gather from all queries that see them, as
+            values that propagate do: a causal mask, under which the past would read what a key has
+            of the future, is refused there. A mask of padded units leaves padded queries, which
+            move the keys: hide these by `query_mask`.
+        query_mask: True for the queries that take part, bool, `(B, N)`: the others move no unit,
+            whatever they hold, and get values of 0. In self-attention, padding needs it and the
+            `log_mask` of the padded units. Calls with it are not searched for causal masks.
         value_iterations: Number of EM iterations of the read-out.
         initial_values: Values that the first posterior is given, `(B, G, N, V)`; None weighs by
             the queries alone, after value propagation too. Without a value precision they have no
@@ -188,6 +197,13 @@ def probabilistic_attention(
         check_shape("initial_values", initial_values, shape, "(B, G, N, V)")
     mask = as_terms("log_mask", log_mask, queries, keys)
     prior = () if isinstance(log_prior, str) else as_terms("log_prior", log_prior, queries, keys)
+    if query_mask is not None:
+        check_bool("query_mask", query_mask, queries)
+        hidden = torch.zeros_like(query_mask, dtype=working_dtype(queries.dtype))
+        mask = (*mask, hidden.masked_fill(~query_mask, -math.inf)[:, None, :, None])
+        fixed = None if fixed is None else (fixed[0], fixed[1] & query_mask)
+    elif settings.key_adaptation.iterations > 0 or fixed is not None:
+        _refuse_causal((*prior, *mask), queries, keys)
     hidden_means = keys, values
     if (seen := visible((*prior, *mask))) is not None:
         queries, keys = shown(queries, seen.queries), shown(keys, seen.keys)
@@ -297,12 +313,32 @@ def as_fixed(
     check_like("fixed_values", fixed_values, queries)
     shape = (*queries.shape[:-1], values.shape[-1])
     check_shape("fixed_values", fixed_values, shape, "(B, G, N, V)")
-    check_device("fixed_mask", fixed_mask, queries.device)
-    check_shape("fixed_mask", fixed_mask, (queries.shape[0], queries.shape[2]), "(B, N)")
-    if fixed_mask.dtype != torch.bool:
-        msg = f"`fixed_mask` must be bool, got {fixed_mask.dtype}; compare it, e.g. mask > 0"
-        raise TypeError(msg)
+    check_bool("fixed_mask", fixed_mask, queries)
     return fixed_values.to(working_dtype(queries.dtype)), fixed_mask
+
+
+def _refuse_causal(terms: Terms, queries: Tensor, keys: Tensor) -> None:
+    """Refuse causal masks, also of blocks, windows and padded sequences: units carry the rest.
+
+    Among the tokens that see themselves, others see them from one side only. A graph that is being
+    recorded cannot ask for values.
+    """
+    count, recorded = keys.shape[-2], torch.compiler.is_compiling() or keys.is_meta
+    tensors = [term for term in terms if isinstance(term, Tensor)]
+    if recorded or queries.shape[-2] != count or all(term.shape[-2] == 1 for term in tensors):
+        return
+    sees = functools.reduce(torch.logical_and, [term != -math.inf for term in tensors])
+    sees = sees.expand(*sees.shape[:2], count, count)
+    alive = sees.diagonal(dim1=-2, dim2=-1)
+    one_way = sees & ~sees.mT & alive.unsqueeze(-1) & alive.unsqueeze(-2)
+    if bool(one_way.any()) and bool(one_way.tril().any() != one_way.triu().any()):
+        msg = (
+            "`log_mask` must not be causal where keys adapt or values propagate: a unit gathers "
+            "from all queries that see it, and the past would read it with what it has of the "
+            "future. Leave `key_adaptation` and `fixed_values` out; or, if queries and units are "
+            "different tokens, pass `query_mask`, all True"
+        )
+        raise ValueError(msg)
 
 
 def _check_position(

@@ -137,7 +137,7 @@ class EMAU(nn.Module):
             return em_attention(tokens, tokens, iterations=0, scale=self.scale)
         return em_attention(
             tokens,
-            self.bases.start(len(tokens)),
+            self.bases.start(tokens),
             iterations=self.bases.iterations,
             scale=self.scale,
             normalise=self.bases.normalise,

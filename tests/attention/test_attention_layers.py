@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
 
 from probseg.attention import (
     ATTENTIONS,
@@ -251,6 +252,60 @@ def test_it_learns_from_real_photographs(name, part, tmp_path, monkeypatch):
     assert {type(layer) for layer in layers} == {ATTENTIONS[name]}
     assert torch.isfinite(cli.trainer.callback_metrics["train/loss"])
     assert all(p.isfinite().all() for p in cli.model.parameters())
+
+
+def test_function_transforms_and_meta_tensors(name):
+    layer = build_attention(name, 8, 6, num_heads=2, head_channels=4).eval()
+    images, weights = draw(3, 8, 4, 5), dict(layer.named_parameters())
+
+    def loss(weights, image):
+        return functional_call(layer, weights, (image[None],)).square().sum()
+
+    wanted = []
+    for image in images:
+        layer.zero_grad()
+        layer(image[None]).square().sum().backward()
+        wanted.append(layer.value.weight.grad)
+    gradient = grad(loss)(weights, images[0])["value.weight"]
+    torch.testing.assert_close(gradient, wanted[0], rtol=1e-4, atol=1e-4)
+    if name != "slot_gru":  # PyTorch's own GRU cell has no rule for it
+        gradients = vmap(grad(loss), (None, 0))(weights, images)["value.weight"]
+        torch.testing.assert_close(gradients, torch.stack(wanted), rtol=1e-4, atol=1e-4)
+    _, twice = jvp(grad(lambda x: layer(x).square().sum()), (images,), (images,))
+    assert twice.isfinite().all()
+    assert layer.to("meta")(images.to("meta")).shape == (3, 6, 4, 5)
+
+
+@each("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_with_all_positions(dtype):
+    options = {"position": "full", "position_values": True, "position_size": (4, 5)}
+    layer = StandardAttention2d(8, 6, num_heads=2, **options)
+    nn.init.normal_(layer.value_position.query)
+    x = draw(2, 8, 4, 5)
+    found, wanted = copy.deepcopy(layer).to(dtype)(x.to(dtype)), layer(x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.1)
+
+
+OF_ANY_BATCH = (
+    "additive",
+    "double",
+    "em",
+    "hopfield",
+    "kernel_regression",
+    "linformer",
+    "local",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_ANY_BATCH)
+def test_exported_layers_take_batches_of_any_size(name):
+    layer = build_attention(name, 8, 6, num_heads=2, head_channels=4).eval()
+    shapes = ({0: torch.export.Dim("B")},)
+    program = torch.export.export(layer, (draw(2, 8, 4, 5),), dynamic_shapes=shapes)
+    x = draw(5, 8, 4, 5)
+    torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-4)
 
 
 BROKEN = ("additive", "local")

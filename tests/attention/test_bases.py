@@ -2,13 +2,17 @@
 
 import multiprocessing
 import queue
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import distributed
+from torch.utils.checkpoint import checkpoint
 
+from probseg.attention import build_attention
 from probseg.attention.bases import Bases
 from probseg.errors import UnknownNameError
+from probseg.semantic.heads import EMAU
 from support.refusals import refused
 from support.rows import each
 
@@ -29,7 +33,7 @@ def fitted(batch: int) -> torch.Tensor:
 @each("normalisation", ["l2", "layer", None])
 def test_every_picture_starts_with_the_normalised_bases(normalisation):
     bases = build(normalisation=normalisation)
-    found = bases.start(5)
+    found = bases.start(torch.zeros(5, HEADS, 6, CHANNELS))
     assert found.shape == (5, HEADS, BASES, CHANNELS)
     initial = bases.initial
     expected = {
@@ -65,11 +69,31 @@ def test_only_the_moving_average_follows_and_only_in_training(update, training):
 def test_gradients_go_through_bases_that_have_moved_since():
     bases = build(normalisation=None)
     weights = torch.randn(2, HEADS, BASES, CHANNELS, requires_grad=True)
-    product = weights * bases.start(2)
+    product = weights * bases.start(torch.zeros(2, HEADS, 6, CHANNELS))
     before = bases.initial.clone()
     bases.follow(fitted(2))
     product.sum().backward()
     torch.testing.assert_close(weights.grad, before.expand(2, -1, -1, -1))
+
+
+@each("use_reentrant", [False, True])
+@each("family", ["em", "emau"])
+def test_gradient_checkpointing_changes_neither_gradients_nor_averages(use_reentrant, family):
+    torch.manual_seed(0)
+    layer = build_attention("em", 8, 8, num_bases=4) if family == "em" else EMAU(8, num_bases=4)
+    images = [torch.randn(2, 8, 4, 5, requires_grad=True) for _ in range(3)]
+
+    def trained(run):
+        """Two passes before one backward pass, one of them stored, and another step."""
+        copy = deepcopy(layer).train()
+        (run(copy, images[0]) * copy(images[1]) + run(copy, images[2])).square().sum().backward()
+        run(copy, images[1]).square().sum().backward()
+        gradients = [weight.grad for weight in copy.parameters() if weight.grad is not None]
+        return gradients, copy.bases.initial
+
+    wanted = trained(lambda layer, x: layer(x))
+    got = trained(lambda layer, x: checkpoint(layer, x, use_reentrant=use_reentrant))
+    torch.testing.assert_close(got, wanted)
 
 
 @each("wrong", [float("nan"), float("inf"), -float("inf")])

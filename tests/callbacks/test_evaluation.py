@@ -72,8 +72,8 @@ def loaders(*sets):
 
 
 def trainer(folder, *callbacks, **options):
-    logger = Numbers(folder, name="toy")
-    return quiet_trainer(folder, *callbacks, logger=logger, log_every_n_steps=1, **options)
+    options = {"logger": Numbers(folder, name="toy"), "log_every_n_steps": 1, **options}
+    return quiet_trainer(folder, *callbacks, **options)
 
 
 def scores(folder, *sets, **options):
@@ -130,13 +130,14 @@ def test_figures_of_several_sets_protocols_and_clicks(tmp_path, capsys):
     assert (results(tmp_path, 2)[0] / "overlays.png").exists(), "of the best and the worst"
 
 
-def test_a_fast_dev_run_leaves_no_files(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("options", [{"fast_dev_run": True}, {"logger": False, "max_epochs": 1}])
+def test_a_dry_run_and_one_without_a_logger_leave_no_files(tmp_path, capsys, monkeypatch, options):
     monkeypatch.chdir(tmp_path)
     objects = FakeObjects(1, name="A")
     sets = loaders(objects)
     for verb in ("fit", "validate", "test"):
         evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=1, pictures=1)
-        runner = trainer(tmp_path / "runs", evaluation, fast_dev_run=True)
+        runner = trainer(tmp_path / "runs", evaluation, **options)
         runner.fit(Disks(), sets, sets) if verb == "fit" else getattr(runner, verb)(Disks(), sets)
         metric = "test/A/miou@1" if verb == "test" else "val/miou@5"
         assert runner.callback_metrics[metric] > 0
@@ -250,20 +251,20 @@ class Mortal(Disks):
         return super().forward(image, prompts)
 
 
-@pytest.mark.parametrize("logger", [True, False])
-def test_only_the_same_evaluation_takes_over_what_was_done(tmp_path, caplog, logger):
+@pytest.mark.parametrize("version", [None, "shared"])
+def test_only_the_same_evaluation_takes_over_what_was_done(tmp_path, caplog, version):
     caplog.set_level("INFO", "probseg")
 
     def run(lives, **options):
         evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=2, **options)
-        runner = trainer(tmp_path, evaluation)
-        runner.logger = runner.logger if logger else None
+        logger = Numbers(tmp_path, name="toy", version=version)
+        runner = trainer(tmp_path, evaluation, logger=logger)
         runner.test(Mortal(lives), loaders(FakeObjects(4)), verbose=False)
         return runner
 
     with pytest.raises(Killed):
         run(6)
-    if logger:  # else, they would have the same folder
+    if version is None:  # else, they would have the same folder
         run(100, seed=1)
         run(100, changes={"threshold": 0.5})
     assert "taken over" not in caplog.text
@@ -272,6 +273,12 @@ def test_only_the_same_evaluation_takes_over_what_was_done(tmp_path, caplog, log
     caplog.clear()
     run(100)
     assert "taken over" not in caplog.text, "the last one came to its end"
+    if version == "shared":
+        place = tmp_path / "toy" / version / "test" / "ritm"
+        finished = {path: path.read_bytes() for path in place.iterdir()}
+        with pytest.raises(Killed):
+            run(6, seed=1)
+        assert {path: path.read_bytes() for path in finished} == finished
 
 
 class Watched(InteractiveSegmentation):

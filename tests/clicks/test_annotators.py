@@ -19,6 +19,7 @@ from probseg.clicks.annotators import (
     random_error_click,
 )
 from probseg.types import IGNORE, Click
+from support.mask_cases import readable
 from support.refusals import refused
 from support.rows import each
 
@@ -29,7 +30,9 @@ SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=14)
 def maps(draw):
     shape = draw(SHAPES)
     prediction = draw(hnp.arrays(np.bool_, shape))
-    mask = draw(hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 1, IGNORE])))
+    mask = draw(
+        hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 1, IGNORE])).filter(readable)
+    )
     return prediction, mask
 
 
@@ -140,7 +143,9 @@ def rounds(draw):
     """Newest and previous prediction, mask, clicks so far and a seed."""
     shape = draw(SHAPES)
     newest, previous = (draw(hnp.arrays(np.bool_, shape)) for _ in range(2))
-    mask = draw(hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, IGNORE])))
+    mask = draw(
+        hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, IGNORE])).filter(readable)
+    )
     pixels = st.tuples(st.integers(0, shape[1] - 1), st.integers(0, shape[0] - 1))
     clicked = [Click(*pixel) for pixel in draw(st.lists(pixels, max_size=5))]
     return newest, draw(st.sampled_from([None, previous])), mask, clicked, draw(st.integers(0, 999))

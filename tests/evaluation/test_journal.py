@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import time
 
-from probseg.evaluation import Journal, ObjectRecord, find_unfinished, read_objects
+from probseg.evaluation import Journal, ObjectRecord, find_unfinished
 from probseg.evaluation.journal import fingerprint
 from support.result_folders import step
 
@@ -58,16 +58,21 @@ def test_a_process_killed_before_its_first_record_leaves_nothing(tmp_path):
         assert find_unfinished(place(tmp_path), SUBJECT) == (place(tmp_path), [])
 
 
-def test_what_has_results_is_finished(tmp_path):
+def test_results_stay_whole_until_the_next_evaluation_is_finished(tmp_path):
     folder = place(tmp_path)
-    journal = Journal(folder, SUBJECT)
-    journal.add(runs("a", "b"))
-    (folder / "results.json").write_text("{}")
+    folder.mkdir(parents=True)
+    finished = {name: f"earlier {name}" for name in ("results.json", "objects.csv", "report.html")}
+    for name, text in finished.items():
+        (folder / name).write_text(text)
+    journal = Journal(folder, SUBJECT)  # which fails, or is killed, after its first batch
+    journal.add(runs("a"))
+    again = Journal(folder, SUBJECT, records=find_unfinished(folder, SUBJECT)[1])
+    again.add(runs("b"))
+    assert {name: (folder / name).read_text() for name in finished} == finished
+    assert find_unfinished(folder, SUBJECT) == (folder, runs("a", "b"))
+    again.close()
+    assert {path.name for path in folder.iterdir()} == finished.keys()
     assert find_unfinished(folder, SUBJECT) == (folder, [])
-    again = Journal(folder, SUBJECT)
-    assert not (folder / "results.json").exists()
-    again.add(runs("a", "c"))
-    assert find_unfinished(folder, SUBJECT)[1] == runs("a", "c")
 
 
 def test_the_newest_journal_counts(tmp_path):
@@ -78,7 +83,7 @@ def test_the_newest_journal_counts(tmp_path):
     Journal(place(tmp_path, "run4"), {}).add(runs("x", "y"))  # newer, but of something else
     found = find_unfinished(place(tmp_path, "run5"), SUBJECT, tmp_path)
     assert found == (place(tmp_path, "run2"), runs("b", "run2"))
-    (place(tmp_path, "run2") / "results.json").write_text("{}")
+    (place(tmp_path, "run2") / "evaluation.json").unlink()
     assert find_unfinished(place(tmp_path, "run1"), SUBJECT)[0] == place(tmp_path, "run1")
 
 
@@ -93,8 +98,7 @@ def test_files_of_all_processes_are_read_and_removed(tmp_path):
     for _ in range(2):
         journals[0].close()
     assert find_unfinished(folder, SUBJECT) == (folder, [])
-    assert read_objects(folder / "objects.csv") == runs(*"adg")
-    assert [path.name for path in folder.iterdir()] == ["objects.csv"]
+    assert list(folder.iterdir()) == []
 
 
 def test_a_process_that_has_not_written_its_header_holds_nobody_up(tmp_path):
@@ -131,7 +135,8 @@ def test_a_process_killed_while_it_writes_leaves_whole_runs(tmp_path):
     try:
         assert started.wait(60)
         deadline = time.monotonic() + 60
-        while (folder / "objects.csv").stat().st_size < size:
+        (journal,) = folder.glob("objects.rank0.*.csv")
+        while journal.stat().st_size < size:
             assert time.monotonic() < deadline
     finally:
         process.kill()

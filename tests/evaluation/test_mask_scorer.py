@@ -76,7 +76,7 @@ def test_without_answer_or_pixels_there_is_no_calibration():
 
 
 def test_scores_of_the_worst_prediction_are_within_their_range():
-    mask = np.array([[0, 0, 0, IGNORE]], dtype=np.uint8)
+    mask = np.zeros((1, 4), dtype=np.uint8)
     worst = np.ones(mask.shape, dtype=np.float32)
     found = scored(MaskScorer(mask)(worst > 0.5, worst, [Click(0, 0, False)], before=worst > 0.5))
     assert found == {"iou": 0, "boundary_iou": 0, "brier": 1, "ece": 1, "compliance": 0, "jump": 0}

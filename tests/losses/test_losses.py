@@ -20,6 +20,7 @@ from probseg.losses import (
 from probseg.losses.binary import binary_cross_entropy, normalized_focal_loss, soft_iou_loss
 from probseg.metrics import iou
 from probseg.types import Prompts
+from support.mask_cases import readable
 from support.refusals import refused
 from support.rows import each
 
@@ -38,7 +39,9 @@ every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss)
 def cases(draw):
     shape = draw(hnp.array_shapes(min_dims=3, max_dims=3, max_side=5))
     scores = draw(hnp.arrays(np.float32, shape, elements=st.floats(-8, 8, width=32)))
-    masks = draw(hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 255])))
+    masks = draw(
+        hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 255])).filter(readable)
+    )
     return scores, masks
 
 

@@ -1,13 +1,21 @@
 import numpy as np
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from probseg.clicks import CLICK_RULES
 from probseg.evaluation.scorer import MaskScorer
+from probseg.losses import (
+    BinaryCrossEntropy,
+    NormalizedFocalLoss,
+    SoftIoULoss,
+    iou_cross_entropy,
+)
 from probseg.metrics import boundary_iou, brier_score, expected_calibration_error, iou
 from probseg.types import IGNORE
-from support.mask_cases import cases
+from support.mask_cases import cases, readable
 from support.refusals import refused
 
 SHAPE = (5, 6)
@@ -16,10 +24,31 @@ SHAPE = (5, 6)
 @given(hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE))
 def test_iou_is_that_of_the_pixels_that_count(prediction, truth, ignored):
     mask = np.where(ignored, IGNORE, truth).astype(np.uint8)
+    assume(readable(mask))
     found, there = set(np.flatnonzero(prediction & ~ignored)), set(np.flatnonzero(mask == 1))
     expected = len(found & there) / len(found | there) if found | there else 1.0
     assert iou(prediction, mask) == expected
     assert iou(prediction ^ ignored, mask) == expected
+
+
+HALF = np.repeat([[0, 1]], 2, axis=0).astype(np.uint8)
+ODD = [(HALF * 255, "// 255"), (HALF * 7, "got 7"), (HALF * 0.5, "threshold")]
+
+
+@pytest.mark.parametrize(("mask", "message"), ODD)
+def test_masks_of_other_values_are_refused_by_all_that_read_masks(mask, message):
+    prediction, probability = HALF == 1, HALF.astype(np.float32)
+    batch, logits = torch.from_numpy(mask)[None], torch.zeros(1, 1, 2, 2)
+    doors = [lambda s=score: s(prediction, mask) for score in (iou, boundary_iou)]
+    scores = (brier_score, expected_calibration_error)
+    doors += [lambda s=score: s(probability, mask) for score in scores]
+    losses = (BinaryCrossEntropy(), NormalizedFocalLoss(), SoftIoULoss())
+    doors += [lambda loss=loss: loss(logits, batch) for loss in losses]
+    doors += [lambda: iou_cross_entropy(torch.zeros(1), logits, batch)]
+    draws = np.random.default_rng(0)
+    doors += [lambda rule=rule: rule(prediction, mask, [], draws) for rule in CLICK_RULES.values()]
+    for door in doors:
+        refused(ValueError, door, message)
 
 
 def slow_region(inside, width):

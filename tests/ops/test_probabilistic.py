@@ -126,6 +126,56 @@ def test_images_do_not_see_each_other_and_padding_is_inert():
     assert (whole.unit_values[1] - v[1]).abs().max() > 1e-3
 
 
+def visible_as_zero(visible: Tensor) -> Tensor:
+    return torch.zeros(visible.shape).double().masked_fill(~visible, -inf)
+
+
+SEEN = torch.ones(6, 6, dtype=torch.bool)
+PADDED = SEEN.clone()
+PADDED[:, 4:] = False  # two tokens are padding
+BLOCKS = (torch.arange(6)[:, None] // 2) >= (torch.arange(6) // 2)
+CAUSAL = [SEEN.tril(), SEEN.triu(), SEEN.tril() & SEEN.triu(-2), BLOCKS, SEEN.tril() & PADDED]
+
+
+def test_units_that_move_carry_nothing_through_a_mask():
+    """Causal masks are refused, and a padded batch is the sequences that it was made of."""
+    q, k, v = problem()
+    fixed = {
+        "value_precision": 0.4,
+        "value_propagation": ValuePropagation(1),
+        "fixed_values": draw(2, 2, 6, 2),
+        "fixed_mask": torch.tensor([[True, False, True, False, False, True]]).expand(2, -1),
+    }
+    for causal in CAUSAL:
+        for mask in (causal, causal.expand(2, 1, 6, 6)):
+            for options in (adapting(1, 0.001), fixed):
+                with pytest.raises(ValueError, match="causal"):
+                    probabilistic_attention(q, k, v, log_mask=visible_as_zero(mask), **options)
+        probabilistic_attention(q, k, v, log_mask=visible_as_zero(causal))
+        others = {"query_mask": SEEN[:2], **adapting()}
+        probabilistic_attention(q, k, v, log_mask=visible_as_zero(causal), **others)
+    real = torch.arange(6) < torch.tensor([[4], [6]])  # (B, N)
+    for padding in (q, torch.full_like(q, nan)):
+        padded = q.where(real[:, None, :, None], padding)
+        for options in ({**fixed, **adapting(2, 0.5)}, adapting(1)):
+            hides = visible_as_zero(real)[:, None, None]
+            whole = probabilistic_attention(
+                padded, k, v, log_mask=hides, query_mask=real, **options
+            )
+            short = {
+                name: option[:1, ..., :4, :]
+                if name == "fixed_values"
+                else option[:1, :4]
+                if name == "fixed_mask"
+                else option
+                for name, option in options.items()
+            }
+            one = probabilistic_attention(q[:1, :, :4], k[:1, :, :4], v[:1, :, :4], **short)
+            torch.testing.assert_close(whole.values[:1, :, :4], one.values)
+            torch.testing.assert_close(whole.keys[:1, :, :4], one.keys)
+            assert (whole.values[0, :, 4:] == 0).all()
+
+
 @pytest.mark.parametrize("prior", ["magnitude", "uniform"])
 def test_gradients_with_floats_and_dead_units(prior):
     q, k, v = (x.requires_grad_() for x in problem(1, 1, 4, 4, 2, 1))

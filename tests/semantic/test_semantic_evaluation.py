@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader
@@ -47,8 +47,9 @@ def lively(**head):
     return model.eval()
 
 
-def evaluated(place, model, *sets, verb="test", logger=False, **options):
+def evaluated(place, model, *sets, verb="test", logger=None, **options):
     """Evaluate a network on data sets; return the trainer."""
+    logger = logger or CSVLogger(place, name="", version="")
     trainer = quiet_trainer(place, SemanticEvaluation(**options), logger=logger)
     data = SemanticDataModule(val=list(sets), test=list(sets), num_workers=0)
     getattr(trainer, verb)(SemanticSegmentation(model), data, verbose=False)
@@ -297,7 +298,8 @@ def test_pictures_show_what_was_predicted_and_the_responsibilities(tmp_path, mon
 
 
 def test_loaders_without_a_data_module(tmp_path):
-    trainer = quiet_trainer(tmp_path, SemanticEvaluation(pictures=0))
+    logger = CSVLogger(tmp_path, name="", version="")
+    trainer = quiet_trainer(tmp_path, SemanticEvaluation(pictures=0), logger=logger)
     loader = DataLoader(FakeStreets(2), batch_size=1, collate_fn=list)
     task = SemanticSegmentation(micro())
     trainer.test(task, loader, verbose=False)

@@ -113,6 +113,7 @@ class Mechanism:
         }
         if self.masked:
             hidden = self._draw(5, n, m) > 0.8
+            hidden = hidden & hidden.mT if n == m else hidden  # a causal one would be refused
             arguments["log_mask"] = torch.zeros(n, m).double().masked_fill(hidden, -inf)
         if self.initial:
             arguments["initial_values"] = self._draw(6, b, g, n, v)

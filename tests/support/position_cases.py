@@ -124,6 +124,7 @@ class PositionCase:
         """Return a log mask `(N, M)`."""
         count = self.size[0] * self.size[1]
         hidden = draw(count, count, seed=self.seed + 6) > 0.8
+        hidden = hidden & hidden.mT  # a causal one would be refused
         if count > 2:
             hidden[1] = hidden[:, 2] = True
         return torch.zeros(count, count, dtype=torch.float64).masked_fill(hidden, -inf)

@@ -13,6 +13,14 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+def transformed() -> bool:
+    """Return whether `torch.func` or forward-mode differentiation transforms what is called."""
+    if torch.compiler.is_compiling():
+        return False
+    stack = torch._C._functorch.peek_interpreter_stack()
+    return stack is not None or torch.autograd.forward_ad._current_level >= 0
+
+
 def preference(primitive: Primitive, device: torch.device) -> list[Backend]:
     """Return the backends that "auto" tries, the fastest first; the last one never refuses.
 
@@ -22,7 +30,7 @@ def preference(primitive: Primitive, device: torch.device) -> list[Backend]:
     of passes over the pairs. "flex" is left to an explicit choice, because it compiles for each new
     shape.
     """
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or device.type == "meta" or transformed():
         return [reference]  # of plain operators of any size
     # The loop over the tiles cannot be part of a compiled graph.
     if primitive == "assign" and device.type == "cpu" and not torch.compiler.is_compiling():

@@ -192,6 +192,6 @@ def refuse_double_backward(backend: str) -> None:
     if torch.is_grad_enabled():
         msg = (
             f"`backend` {backend!r} cannot be differentiated twice (create_graph=True); use "
-            "backend='reference'"
+            "backend='reference', or torch.func, under which functions and layers take it"
         )
         raise RuntimeError(msg)

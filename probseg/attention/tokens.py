@@ -1,0 +1,218 @@
+"""Probabilistic attention on tokens `(B, N, C)`, in the place of PyTorch's and timm's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probseg.ops.mixture import PriorName
+from probseg.ops.probabilistic import probabilistic_attention
+from probseg.ops.settings import KeyAdaptation
+
+
+class ProbabilisticAttention(nn.Module):
+    """Attention of transformers whose keys may adapt to the queries.
+
+    A drop-in for `nn.MultiheadAttention(dim, num_heads, batch_first=True)`, whose masks it takes as
+    that does, and for the attention of timm's blocks. Without key iterations and with the default
+    prior it computes the same. There is no dropout of weights, which are never stored.
+
+    Args:
+        dim: Channels of queries, keys, values and output, divided evenly among the heads.
+        num_heads: Number of heads.
+        bias: Whether projections have a bias.
+        key_iterations: Number of EM iterations of the keys; 0 leaves them as they are.
+        key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
+        log_prior: "magnitude", "key_magnitude" or "uniform", see `probabilistic_attention`.
+        backend: As in `attend`; "reference" can be differentiated twice.
+
+    Raises:
+        ValueError: If the channels cannot be divided, or a number is out of range.
+    """
+
+    batch_first = True
+    in_proj_bias = None  # by which PyTorch's encoder layer knows that its own kernel is no use
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        bias: bool = True,
+        key_iterations: int = 0,
+        key_prior: float = 0.001,
+        log_prior: PriorName = "magnitude",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        if num_heads < 1 or dim % num_heads:
+            msg = f"`dim` must be divisible by `num_heads`, got {dim} and {num_heads}"
+            raise ValueError(msg)
+        self.num_heads = num_heads
+        self.log_prior, self.backend = log_prior, backend
+        self.key_adaptation = KeyAdaptation(key_iterations, key_prior)
+        self.query, self.key, self.value, self.proj = (
+            nn.Linear(dim, dim, bias=bias) for _ in range(4)
+        )
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+
+    def extra_repr(self) -> str:
+        """Return the settings that `print` shows."""
+        keys = self.key_adaptation
+        return (
+            f"num_heads={self.num_heads}, key_iterations={keys.iterations}, "
+            f"key_prior={keys.prior_precision}, log_prior={self.log_prior!r}"
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+        average_attn_weights: bool = True,
+    ) -> Any:  # noqa: ANN401 (what the layer in whose place it is returns)
+        """Infer the value of each query.
+
+        Args:
+            query: `(B, N, C)`.
+            key: `(B, M, C)`; None for the queries.
+            value: `(B, M, C)`; None for the keys.
+            key_padding_mask: True for padding, bool, `(B, M)`, or a float that is added to the
+                logits. In self-attention with key iterations, padded queries get no value.
+            attn_mask: True for pairs that are hidden, bool, or a float that is added to the logits:
+                `(N, M)`, `(B * num_heads, N, M)` or `(B, num_heads, N, M)`; sizes may be 1.
+            is_causal: Hide later tokens, too.
+            need_weights: Only False: weights are never stored.
+            average_attn_weights: Not read.
+
+        Returns:
+            `(B, N, C)`; with a `key`, as PyTorch's layer is called, the pair of this and None.
+
+        Raises:
+            ValueError: If weights are wanted, or a causal mask while keys adapt: keys would carry
+                the future.
+        """
+        del average_attn_weights
+        adapts = self.key_adaptation.iterations > 0
+        if need_weights or (is_causal and adapts):
+            option, reason = ("is_causal", "keys that adapt would carry the future")
+            if need_weights:
+                option, reason = ("need_weights", "weights are never stored")
+            msg = f"`{option}` must be False, got True: {reason}"
+            raise ValueError(msg)
+        alone = key is None or key is query
+        keys = query if key is None else key
+        queries, heads = self._split(self.query(query), self.q_norm), self.num_heads
+        masks = [] if attn_mask is None else [_log_mask(attn_mask, queries)]
+        if masks and masks[0].ndim == 3:
+            masks[0] = masks[0].unflatten(0, (-1, heads))  # (B, G, N, M)
+        if key_padding_mask is not None:
+            masks.append(_log_mask(key_padding_mask, queries)[:, None, None])  # (B, 1, 1, M)
+        if is_causal:
+            hidden = torch.ones(
+                query.shape[1], keys.shape[1], dtype=torch.bool, device=query.device
+            )
+            masks.append(_log_mask(hidden.triu(1), queries))
+        query_mask = None
+        if adapts and not alone:
+            query_mask = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device)
+        elif adapts and key_padding_mask is not None:
+            query_mask = _log_mask(key_padding_mask, queries) > -math.inf
+        inferred = probabilistic_attention(
+            queries,
+            self._split(self.key(keys), self.k_norm),
+            self._split(self.value(keys if value is None else value)),
+            log_prior=self.log_prior,
+            log_mask=tuple(masks) or None,
+            query_mask=query_mask,
+            key_adaptation=self.key_adaptation if adapts else None,
+            backend=self.backend,
+        )
+        output: Tensor = self.proj(inferred.values.transpose(1, 2).flatten(2))
+        return output if key is None else (output, None)
+
+    def _split(self, tokens: Tensor, norm: nn.Module | None = None) -> Tensor:
+        """Split channels into heads, `(B, G, N, D)`."""
+        heads = tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return heads if norm is None else norm(heads).to(tokens.dtype)
+
+
+def _log_mask(mask: Tensor, queries: Tensor) -> Tensor:
+    """Return a mask as PyTorch means it, True for hidden, as numbers to be added to the logits."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=queries.dtype).masked_fill(mask, -math.inf)
+
+
+def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: ANN401
+    """Replace the attentions of a transformer in place, keeping their weights.
+
+    Those of timm's vision transformers and `nn.MultiheadAttention`.
+
+    Args:
+        model: Of timm, torchvision or your own.
+        **options: Of `ProbabilisticAttention`. With no key iterations, answers stay the same.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If there is no such attention, or one with options that have no counterpart.
+    """
+    converted = 0
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            fused = isinstance(getattr(layer, "qkv", None), nn.Linear)
+            if not isinstance(layer, nn.MultiheadAttention) and not (
+                fused and type(layer).__name__ == "Attention" and hasattr(layer, "num_heads")
+            ):
+                continue
+            setattr(parent, name, _converted(layer, options))
+            converted += 1
+    if converted == 0:
+        msg = (
+            "`model` must have an attention of timm's vision transformers (`blocks[i].attn`) or an "
+            f"nn.MultiheadAttention, got a {type(model).__name__} without any"
+        )
+        raise ValueError(msg)
+    return model
+
+
+def _converted(layer: Any, options: dict[str, Any]) -> nn.Module:  # noqa: ANN401
+    of_torch = isinstance(layer, nn.MultiheadAttention)
+    if of_torch:
+        wrong = not layer.batch_first or layer.in_proj_weight is None or layer.bias_k is not None
+        weight, bias, proj = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj
+    else:
+        wrong = getattr(layer, "gate", None) is not None or layer.qkv.out_features != 3 * (
+            layer.proj.in_features
+        )
+        weight, bias, proj = layer.qkv.weight, layer.qkv.bias, layer.proj
+    if wrong or weight.shape[0] != 3 * proj.out_features:
+        msg = (
+            f"`model` has a {type(layer).__name__} that cannot be converted: batch_first=False, "
+            "other sizes of keys and values, extra keys or a gate have no counterpart"
+        )
+        raise ValueError(msg)
+    new = ProbabilisticAttention(weight.shape[1], layer.num_heads, **options)
+    new.to(weight.device, weight.dtype).train(layer.training)
+    with torch.no_grad():
+        for index, linear in enumerate((new.query, new.key, new.value)):
+            linear.weight.copy_(weight.chunk(3)[index])
+            linear.bias.copy_(
+                torch.zeros_like(linear.bias) if bias is None else bias.chunk(3)[index]
+            )
+    new.proj = proj
+    if not of_torch:
+        new.q_norm, new.k_norm = layer.q_norm, layer.k_norm
+        drop, norm = layer.proj_drop, getattr(layer, "norm", nn.Identity())
+        new.proj = nn.Sequential(norm, proj, drop)
+    return new

@@ -1,0 +1,143 @@
+"""Scores of interactive segmentation as `torchmetrics.Metric`s, over batches and processes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from probseg.metrics.interaction import (
+    Floats,
+    area_under_curve,
+    checked_ious,
+    noc,
+    standard_error,
+)
+from probseg.metrics.masks import iou
+
+
+class ClickMetric(Metric):
+    """Keeps the IoUs of all runs after each click; subclasses score each object.
+
+    `compute` returns the mean over objects by its name, and its standard error over objects by
+    that name and `_se`.
+
+    Args:
+        **options: As of `torchmetrics.Metric`.
+    """
+
+    full_state_update = False
+    ious: list[Tensor]
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.add_state("ious", default=[], dist_reduce_fx="cat")
+
+    def update(
+        self,
+        ious: Tensor | npt.NDArray[np.generic],
+        masks: Tensor | npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Add the runs of some objects.
+
+        Args:
+            ious: After `0 ... K` clicks, `(objects, K + 1)` or `(objects, trials, K + 1)`; or,
+                with `masks`, what was predicted then, bool, `(objects, K + 1, H, W)`.
+            masks: uint8, `(objects, H, W)`: 1 object, 0 background, 255 ignored.
+
+        Raises:
+            ValueError: If a shape or a value is wrong.
+        """
+        curves = ious.detach().cpu().numpy() if isinstance(ious, Tensor) else np.asarray(ious)
+        if masks is not None:
+            truths = masks.cpu().numpy() if isinstance(masks, Tensor) else masks
+            pairs = zip(curves, truths, strict=True)
+            curves = np.array([[iou(answer, truth) for answer in run] for run, truth in pairs])
+        runs = checked_ious(curves[:, None] if curves.ndim == 2 else curves)
+        self.ious.append(torch.from_numpy(runs.copy()).to(self.device))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the mean over objects and its standard error; NaN for a single object."""
+        values = self.of_objects(checked_ious(dim_zero_cat(self.ious).cpu().numpy()))
+        figures = {self.title: values.mean(), f"{self.title}_se": standard_error(values)}
+        return {
+            name: torch.tensor(float(figure), device=self.device)
+            for name, figure in figures.items()
+        }
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Name of the figure."""
+
+    @abstractmethod
+    def of_objects(self, ious: Floats) -> Floats:
+        """Return the score of each object, the mean over its trials, `(objects,)`."""
+
+
+class NumberOfClicks(ClickMetric):
+    """Mean number of clicks to an IoU, see `probseg.metrics.noc`: `noc@90` and `noc@90_se`.
+
+    Args:
+        threshold: The IoU, a fraction.
+        **options: As of `torchmetrics.Metric`.
+    """
+
+    def __init__(self, threshold: float = 0.9, **options: object) -> None:
+        super().__init__(**options)
+        self.threshold = threshold
+
+    @property
+    def title(self) -> str:
+        """Name of the figure."""
+        return f"noc@{100 * self.threshold:g}"
+
+    def of_objects(self, ious: Floats) -> Floats:
+        """Return the clicks of each object."""
+        return np.asarray(noc(ious, self.threshold).mean(axis=1))
+
+
+class MeanIoUAtK(ClickMetric):
+    """Mean IoU after some clicks: `miou@5` and `miou@5_se`.
+
+    Args:
+        clicks: Number of corrective clicks.
+        **options: As of `torchmetrics.Metric`.
+    """
+
+    def __init__(self, clicks: int = 5, **options: object) -> None:
+        super().__init__(**options)
+        self.clicks = clicks
+
+    @property
+    def title(self) -> str:
+        """Name of the figure."""
+        return f"miou@{self.clicks}"
+
+    def of_objects(self, ious: Floats) -> Floats:
+        """Return the IoU of each object."""
+        return np.asarray(ious[:, :, self.clicks].mean(axis=1))
+
+
+class ClickAUC(ClickMetric):
+    """Mean area under the curve of IoU against clicks, see `area_under_curve`: `auc`, `auc_se`.
+
+    Args:
+        first: Clicks after which the curve begins.
+        **options: As of `torchmetrics.Metric`.
+    """
+
+    title = "auc"
+
+    def __init__(self, first: int = 0, **options: object) -> None:
+        super().__init__(**options)
+        self.first = first
+
+    def of_objects(self, ious: Floats) -> Floats:
+        """Return the area of each object."""
+        return np.asarray(area_under_curve(ious, self.first).mean(axis=1))

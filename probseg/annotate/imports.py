@@ -41,12 +41,13 @@ class Brought:
     size: tuple[int, int]
     label: str | None
     past: Past
+    file: str = ANNOTATIONS  # its name
 
     def mask(self, size: tuple[int, int] | None) -> npt.NDArray[np.bool_]:
         """Draw the object in a photograph of `(H, W)`, None if that is gone."""
         own = stated_size(self.segmentation) if isinstance(self.segmentation, dict) else self.size
         if own != (size or self.size):
-            msg = f"{ANNOTATIONS}: an object is for {own[1]} x {own[0]} pixels; the file is another"
+            msg = f"{self.file}: an object is for {own[1]} x {own[0]} pixels; the file is another"
             raise DataError(msg)
         try:
             if isinstance(self.segmentation, dict):
@@ -57,14 +58,14 @@ class Brought:
                 raise ValueError(msg)
             return from_coco(outlines, own).mask()
         except (ValueError, TypeError, KeyError) as error:
-            msg = f"{ANNOTATIONS}: an object cannot be drawn ({error})"
+            msg = f"{self.file}: an object cannot be drawn ({error})"
             raise DataError(msg) from error
 
 
 def read_annotations(
     path: Path, photographs: Sequence[Photograph]
-) -> tuple[list[str], dict[str, list[Brought]]]:
-    """Read classes, and the objects of each photograph by its name.
+) -> tuple[list[str], dict[str, list[Brought]], dict[str, int]]:
+    """Read classes, and the objects and the number of each photograph by its name.
 
     Folders in names of photographs do not count. The file is refused if it is none of COCO, or of
     other photographs alone: it would be replaced.
@@ -95,7 +96,8 @@ def read_annotations(
         )
         raise UsageError(msg) from error
     names = [name for name in kinds.values() if isinstance(name, str) and is_label(name)]
-    return [name for name in names if name != NO_LABEL][:MOST_LABELS], dict(brought)
+    numbers = {name: number for number, (name, _) in images.items() if 0 < number <= 1 << 53}
+    return [name for name in names if name != NO_LABEL][:MOST_LABELS], dict(brought), numbers
 
 
 def _past(entry: dict[str, Any], size: tuple[int, int]) -> Past:

@@ -121,9 +121,9 @@ class Sessions:
         Masks that were there and that nobody has looked at yet are left to the next session.
         """
         self._background.shutdown(cancel_futures=True)
+        self.files.write_coco(reads=False)
+        self.files.close()
         with self._lock:
-            self.files.write_coco(reads=False)
-            self.files.close()
             self.store.close()
 
     def _read_all(self) -> None:
@@ -205,6 +205,14 @@ class Sessions:
             self.files.read(photograph.name, photograph)
             stored = self.store.photograph(photograph.name)
             return describe_photograph(photograph, stored, self.store.objects(photograph.name))
+
+    def keep(self, photograph: Photograph) -> dict[str, Any]:
+        """Let objects stay on a file that has changed, and return what a page begins with."""
+        with self._lock:
+            self._folder.keep(photograph)
+            self._refresh(look=True)
+            self.files.write_annotations_soon()
+        return self.session()
 
     def open(self, photograph: Photograph) -> dict[str, Any]:
         """Describe a photograph, and prepare it and the next one in the background."""

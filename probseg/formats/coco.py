@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TextIO
+from urllib.parse import unquote, urlsplit
 
 from pycocotools import mask as coco_mask
 
@@ -18,8 +19,10 @@ Entry = dict[str, Any]
 
 
 def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
-    """Return a whole number of an entry; some programs write it as 240.0."""
+    """Return a whole number of an entry; some programs write it as 240.0 or as text."""
     value = entry[key]
+    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
+        value = int(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value != value // 1 or (least is not None and value < least):
         expected = "a whole number" if least is None else f"a whole number of at least {least}"
@@ -44,6 +47,20 @@ def text(entry: Mapping[str, Any], key: str) -> str:
         msg = f"its {key!r} must be a text, got {value!r}"
         raise ValueError(msg)
     return value
+
+
+def file_of(entry: Mapping[str, Any]) -> str:
+    """Return the path in the `file_name` of an image, with `/`.
+
+    Programs on Windows write a backslash between folders; of an address, the last name counts.
+    """
+    name = entry["file_name"]
+    if not isinstance(name, str):
+        msg = f"`file_name` must be text, got {name!r}"
+        raise TypeError(msg)
+    if name.startswith(("http://", "https://")):
+        return PurePosixPath(unquote(urlsplit(name).path)).name
+    return name if "/" in name else name.replace("\\", "/")
 
 
 def is_crowd(entry: Mapping[str, Any]) -> bool:

@@ -275,6 +275,19 @@ def test_what_a_refused_command_leaves_is_what_is_shown(machine, refused):
         assert machine.page.run("clicker.objects.length") == 1
 
 
+def test_commands_on_a_photograph_that_cannot_be_read_hold_nothing_up(machine):
+    page = machine.page
+    machine.slow(0)
+    (machine.folder / "photo1.png").write_bytes(b"no photograph")
+    machine.reload()
+    for key in ("n", "u", "1", "r", "f", "n"):
+        machine.command(key, SPOTS[0])
+    machine.settle()
+    assert page.run("[probsegPage.index, probsegPage.photo.state]") == [2, "open"]
+    page.click(*SPOTS[0])
+    assert page.mask().any()
+
+
 def test_strokes_edit_the_selected_object_and_are_cut_where_they_leave(machine):
     page = machine.page
     machine.slow(0)

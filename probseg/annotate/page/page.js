@@ -205,14 +205,26 @@ export const page = {
   unreadable(reason) {
     $("clicker").hidden = Boolean(reason);
     $("unreadable").hidden = !reason;
+    this.clicker.bar(Boolean(reason));
     if (!reason) return;
-    this.clicker.waiting = []; // they have nothing to act on
     this.showObjects([]);
     $("unreadable").replaceChildren(
       element("strong", { textContent: "This photograph cannot be read." }),
       element("span", { textContent: reason }),
       element("span", { textContent: `The file is not changed; ${keyName(this.keys.next[0])} opens the next one.` }),
     );
+    if (this.photo.changed && !this.session.reader) {
+      const keep = element("button", { type: "button", textContent: "Keep its objects on this file" });
+      keep.title = "The pixels are other ones, but the objects are at the same places";
+      keep.onclick = () => this.keep(this.photo).catch(report);
+      $("unreadable").append(keep);
+    }
+  },
+
+  /** Let the objects of a file that has changed stay on its new pixels. */
+  async keep(photo) {
+    this.take(await json(`photos/${photo.id}/keep`, { body: {} }));
+    await this.open(this.index);
   },
 
   /** Open a photograph after all commands before. */

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.annotate.folder import GONE, SETTLED, Folder
-from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations
+from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations, read_import
 from probseg.annotate.photographs import Photograph, fingerprint, place_of
 from probseg.annotate.store import Effort, Fingerprint, Finished, Store, StoredObject
 from probseg.data.layout import sort_pictures, unread_folders
@@ -94,7 +94,14 @@ class Files:
     of `read` and `write` hold the lock, those of `write_coco`, `export` and `close` do not.
     """
 
-    def __init__(self, folder: Folder, out: Path, store: Store, lock: threading.RLock) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        out: Path,
+        store: Store,
+        lock: threading.RLock,
+        imported: Path | None = None,
+    ) -> None:
         self.folder, self.out = folder, out
         self._store, self._lock = store, lock
         self._timer = threading.Timer(0, lambda: None)
@@ -115,6 +122,8 @@ class Files:
             self._read_annotations(path)
         elif path == own[0] and (digest := store.setting("annotations_digest")):
             self._edited = file_digest(own[0]) != digest
+        if imported is not None:
+            self._import(imported)
 
     def _read_annotations(self, path: Path) -> None:
         """Read an `annotations.json`; one that stays as it is may be of other photographs."""
@@ -126,6 +135,16 @@ class Files:
             self.unreadable[ANNOTATIONS] = str(error)
         else:
             self.classes, self._brought, self._image_ids = brought
+
+    def _import(self, path: Path) -> None:
+        """Bring objects of another program; those that are there already are not added."""
+        objects = _CONVERSION["read"](path, place_of(self.folder.path))
+        classes, brought, elsewhere = read_import(path, objects, self.folder.photographs)
+        self.classes = [*self.classes, *classes]
+        for name, several in brought.items():
+            self._brought[name] = [*self._brought.get(name, ()), *several]
+        if elsewhere:
+            self.unreadable[path.name] = f"has {elsewhere} objects of other photographs"
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Yield photographs, masks and folders that are not used, as their names say, and why."""
@@ -223,7 +242,7 @@ class Files:
                     continue
                 same = [source for source, other in drawn.items() if other.counts == mask.counts]
                 mask = drawn.pop(same[0]) if same else mask
-                origin = None if one.past.seconds else ANNOTATIONS
+                origin = None if one.past.seconds else one.file
                 self._store.add_finished(name, mask, one.label, origin, one.past)
             for source, mask in drawn.items():
                 self._store.add_finished(name, mask, source=source)
@@ -232,6 +251,8 @@ class Files:
             self._store.keep_written(name)
         if self._brought.pop(name, None) and photo is None:
             self.folder.gone[name] = len(brought)
+        if any(one.file != ANNOTATIONS for one in brought):
+            self.write(name)
 
     def write(self, name: str) -> None:
         """Write the mask files of a photograph now, and the COCO file soon."""

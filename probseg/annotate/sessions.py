@@ -60,11 +60,16 @@ class Sessions:
     """The photographs of a folder while they are annotated.
 
     Masks, `annotations.json` and the database go to `out`, None for the folder itself. `labels` can
-    be chosen besides those that the database knows.
+    be chosen besides those that the database knows; `imported` are annotations of other programs.
     """
 
     def __init__(
-        self, folder: Path, out: Path | None, answerer: Answerer, labels: Sequence[str] = ()
+        self,
+        folder: Path,
+        out: Path | None,
+        answerer: Answerer,
+        labels: Sequence[str] = (),
+        imported: Path | None = None,
     ) -> None:
         self.out = out or folder
         list_photographs(folder)  # nothing is made in a folder without any
@@ -74,7 +79,7 @@ class Sessions:
         self.store = Store(self.out / DATABASE)
         try:
             self._folder = Folder(folder, self.store, self._lock)
-            self.files = Files(self._folder, self.out, self.store, self._lock)
+            self.files = Files(self._folder, self.out, self.store, self._lock, imported)
         except BaseException:
             self.store.close()
             raise

@@ -65,6 +65,9 @@ def run_annotate(arguments: Sequence[str]) -> None:
     if options.out is not None and options.out.is_file():
         msg = f"--out {options.out}: {no_folder(options.out)}; give a folder for the masks"
         raise UsageError(msg)
+    if options.imported is not None and not options.imported.exists():
+        msg = f"--import {options.imported}: does not exist; give a file or folder of annotations"
+        raise UsageError(msg)
     check_writable("--out", options.out or options.folder)
     from probseg.annotate.answers import Answerer
     from probseg.annotate.app import create_app
@@ -73,7 +76,7 @@ def run_annotate(arguments: Sequence[str]) -> None:
 
     listening = listen(options.host, options.port)
     answerer = Answerer(options.model, options.runs, options.device)
-    sessions = Sessions(options.folder, options.out, answerer, options.labels)
+    sessions = Sessions(options.folder, options.out, answerer, options.labels, options.imported)
     token, reader = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     app = create_app(sessions, listening.hosts, token, reader)
     address = f"{listening.address}/#{token}"
@@ -130,6 +133,14 @@ def _annotate_parser() -> argparse.ArgumentParser:
         help="folder of trainings, which the page offers as models (default: %(default)s)",
     )
     add("--labels", type=_names, default=[], help="classes to choose from, separated by commas")
+    add(
+        "--import",
+        dest="imported",
+        type=Path,
+        metavar="PATH",
+        help="annotations to correct: COCO, Label Studio, CVAT, VIA, or a folder of YOLO, labelme, "
+        "SA-1B or masks; objects that are there already are not added",
+    )
     add("--out", type=Path, help="folder for masks and annotations.json (default: FOLDER)")
     _add_address(
         parser,

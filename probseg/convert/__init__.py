@@ -123,6 +123,13 @@ def export(
     return convert(annotations, target, ("coco", name), request).lines()
 
 
+def bring(source: Path, images: Path) -> Iterator[tuple[str, LabelledRegion]]:
+    """Yield the objects of a file or folder in any format, with the paths of their photographs."""
+    for image in READERS[others.reader_of(source)](source, Request(images), Ledger()):
+        for item in image.objects:
+            yield image.file, item
+
+
 def _checked(
     images: Iterable[AnnotatedImage],
     ledger: Ledger,

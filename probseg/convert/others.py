@@ -45,6 +45,24 @@ SIGNS = {
 
 def recognised(place: Path, reader: str) -> str:
     """Say what a file, or the first ones of a folder, are if that is not what a reader reads."""
+    name, own, way_out = _format(place)
+    ways = [f"use --from {own}" if own else "", way_out]
+    return f"; this is {name}: {', '.join(filter(None, ways))}" if name and own != reader else ""
+
+
+def reader_of(place: Path) -> str:
+    """Return the name of the format of a file or folder."""
+    name, own, way_out = _format(place)
+    if not name and place.is_dir():
+        return "yolo" if next(place.rglob("*.txt"), None) else "png"
+    if not own:
+        msg = f"{place}: is {name or 'in a format that is not known'}; {way_out or 'see --from'}"
+        raise DataError(msg)
+    return own
+
+
+def _format(place: Path) -> tuple[str, str, str]:
+    """Return what `SIGNS` has of a file, or of the first ones of a folder; nothing for others."""
     files = islice(sorted(place.rglob("*.*")), 5) if place.is_dir() else [place]
     for path in files:
         if path.suffix.lower() not in (".json", ".xml"):
@@ -53,9 +71,8 @@ def recognised(place: Path, reader: str) -> str:
             first = file.read(FIRST)
         for sign, (name, own, way_out) in SIGNS.items():
             if re.search(sign, first, re.DOTALL):
-                ways = [f"use --from {own}" if own else "", way_out]
-                return "" if own == reader else f"; this is {name}: {', '.join(filter(None, ways))}"
-    return ""
+                return name, own, way_out
+    return "", "", ""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Folders of YOLO-seg texts: a line for each object, relative to the image's size.
 
 A line `class x y x y ...` is one outline; predictions have a confidence after it. Parts and holes
-of an object are joined to it by lines that lead there and back along the same way, which encloses no
-pixel.
+of an object are joined to it by lines that lead there and back along the same way, which encloses
+no pixel.
 """
 
 from __future__ import annotations
@@ -219,6 +219,9 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
     """
     classes: dict[str, int] = {}
     for image, stem in stems(images):
+        if f"{stem}.txt" == CLASSES:
+            msg = f"{image.file}: its text would be {CLASSES}, the list of the classes; rename it"
+            raise DataError(msg)
         lines = []
         for item in image.objects:
             name = " ".join(item.label.split()) or NO_NAME

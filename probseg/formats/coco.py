@@ -19,10 +19,8 @@ Entry = dict[str, Any]
 
 
 def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
-    """Return a whole number of an entry; some programs write it as 240.0 or as text."""
+    """Return a whole number of an entry; some programs write it as 240.0."""
     value = entry[key]
-    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
-        value = int(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value != value // 1 or (least is not None and value < least):
         expected = "a whole number" if least is None else f"a whole number of at least {least}"
@@ -54,10 +52,7 @@ def file_of(entry: Mapping[str, Any]) -> str:
 
     Programs on Windows write a backslash between folders; of an address, the last name counts.
     """
-    name = entry["file_name"]
-    if not isinstance(name, str):
-        msg = f"`file_name` must be text, got {name!r}"
-        raise TypeError(msg)
+    name = text(entry, "file_name")
     if name.startswith(("http://", "https://")):
         return PurePosixPath(unquote(urlsplit(name).path)).name
     return name if "/" in name else name.replace("\\", "/")

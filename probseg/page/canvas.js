@@ -290,7 +290,7 @@ export class Clicker extends EventTarget {
   }
 
   /** Take no commands on a photograph that cannot be read; those that leave it are carried out. */
-  bar(barred) {
+  setBarred(barred) {
     this.barred = barred;
     if (!barred) return;
     this.locked = false;

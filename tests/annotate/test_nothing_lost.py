@@ -476,3 +476,49 @@ def test_ids_of_photographs_stay_in_annotations(folder, answerer):
     client = begin(folder, answerer)
     assert ids()["photo3.png"] == before["photo3.png"]
     client.sessions.close()
+
+
+COCO = {
+    "images": [
+        {"id": n, "file_name": f"set/{name}", "height": 96, "width": 128}
+        for n, name in enumerate(("photo1.png", "elsewhere.png"))
+    ],
+    "categories": [{"id": 3, "name": "horse"}],
+    "annotations": [
+        {"id": n, "image_id": n, "category_id": 3, "segmentation": [[10, 10, 20, 10, 20, 30]]}
+        for n in range(2)
+    ],
+}
+YOLO = "1 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n"
+
+
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+def test_annotations_of_other_programs_are_opened_for_correction(folder, answerer, tmp_path, form):
+    annotate(folder, answerer, 1)
+    before = written(folder)
+    path = tmp_path / "brought"
+    if form == "coco":
+        path.write_text(json.dumps(COCO))
+        path = path.rename(tmp_path / "brought.json")
+    else:
+        (path / "labels").mkdir(parents=True)
+        (path / "data.yaml").write_text("names: [cow, horse]")
+        (path / "labels" / "photo1.txt").write_text(YOLO)
+    for _ in range(2):  # what is there is not added again
+        client = begin(folder, answerer, imported=path)
+        client.http.post("/api/export", json={"format": "coco"})
+        assert client.get("/api/session")["labels"] == ["cat", "horse"]
+        assert [one for one in written(folder) if one[0] == "photo0.png"] == before
+        assert [one[:2] for one in written(folder)[2:]] == [("photo1.png", "horse")]
+        assert [path.name for path in (folder / "masks").glob("photo1*")] == ["photo1_1.png"]
+        said = "\n".join(refusals(client.sessions.files.refused()))
+        assert ("1 objects of other photographs" in said) == (form == "coco")
+        client.sessions.close()
+
+
+def test_an_import_of_other_photographs_is_refused(folder, answerer, tmp_path):
+    content = {**COCO, "annotations": COCO["annotations"][1:]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="names of files must be the same"):
+        begin(folder, answerer, imported=tmp_path / "a.json")
+    begin(folder, answerer).sessions.close()

@@ -16,6 +16,7 @@ from probseg.annotate import files
 from probseg.annotate.answers import Answerer
 from probseg.annotate.frames import unpack
 from probseg.annotate.photographs import refusals
+from probseg.annotate.verbs import lasting_token
 from probseg.errors import UsageError
 from support.annotate_client import MODEL, again, begin, draw_photographs
 from support.pages import Disks
@@ -522,3 +523,31 @@ def test_an_import_of_other_photographs_is_refused(folder, answerer, tmp_path):
     with pytest.raises(UsageError, match="names of files must be the same"):
         begin(folder, answerer, imported=tmp_path / "a.json")
     begin(folder, answerer).sessions.close()
+
+
+def test_a_folder_has_one_address_that_lasts_and_is_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "cache"))
+    token = lasting_token("annotate", tmp_path)
+    assert lasting_token("annotate", tmp_path / ".") == token
+    assert len({token, lasting_token("look", tmp_path), lasting_token("annotate", Path())}) == 3
+    key = tmp_path / "cache" / "annotate.key"
+    if os.name == "posix":
+        assert key.stat().st_mode & 0o077 == 0
+        key.chmod(0o644)
+        assert lasting_token("annotate", tmp_path) != token, "others may have read the key"
+    key.unlink()
+    assert lasting_token("annotate", tmp_path) != token
+
+
+def test_a_demo_has_photographs_and_leaves_a_folder_that_is_there(folder, monkeypatch):
+    from probseg.annotate import verbs
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(verbs, "listen", lambda *_: 1 / 0)
+    for arguments, count in ((["--demo"], 7), (["--demo", str(folder)], 4)):
+        with pytest.raises(ZeroDivisionError):
+            verbs.run_annotate(arguments)
+        place = Path(arguments[-1]) if len(arguments) > 1 else folder / "probseg_demo"
+        assert len([path for path in place.iterdir() if path.is_file()]) == count
+    with pytest.raises(UsageError, match="--demo"):
+        verbs.run_annotate([])

@@ -86,7 +86,7 @@ SA1B = {
     ],
 }
 COCO = {
-    "images": [{"id": 1, "file_name": "images\\a.png", "height": "48", "width": "64"}],
+    "images": [{"id": 1, "file_name": "images\\a.png", "height": 48, "width": 64}],
     "annotations": [
         {
             "id": 1,

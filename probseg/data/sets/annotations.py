@@ -299,9 +299,7 @@ class _Reader:
             msg = "its path must lead to a file inside the folder of the images"
             raise ValueError(msg)
         self.images.append(whole(entry, "id"))
-        sides = {key: entry[key] for key in ("height", "width")}
-        texts = {key: int(side) for key, side in sides.items() if str(side).isdecimal()}
-        self.image_sizes.extend(size_of(sides | texts))  # some programs write them as text
+        self.image_sizes.extend(size_of(entry))
         self.files.append(file.encode())
 
     def category(self, entry: Entry) -> None:

@@ -23,6 +23,9 @@ from probseg.texts import read_json, read_text
 
 Draw = Callable[[], Region]
 
+Shape = tuple[Draw, str, float | None]
+"""How an object is drawn, its class, and its score."""
+
 FIRST = 1 << 16
 """Characters of a file by which its format is recognised."""
 
@@ -88,7 +91,7 @@ def _named(path: Path, what: str) -> Iterator[None]:
         raise DataError(msg) from error
 
 
-def _objects(path: Path, what: str, shapes: list[tuple[Draw, str, float | None]]) -> Any:  # noqa: ANN401
+def _objects(path: Path, what: str, shapes: list[Shape]) -> Iterator[LabelledRegion]:
     for draw, label, score in shapes:
         with _named(path, what):
             item = LabelledRegion(draw(), label, score)
@@ -119,7 +122,7 @@ def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotat
         with _named(place, what):
             size = int(image.attrib["height"]), int(image.attrib["width"])
             check_size(size)
-            shapes: list[tuple[Draw, str, float | None]] = []
+            shapes: list[Shape] = []
             for shape in image:
                 if shape.tag == "tag":
                     ledger.change("tags of images")
@@ -171,7 +174,7 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
         size = image_size(request.images / name)
         with _named(place, what):
             regions = entry["regions"]
-            shapes: list[tuple[Draw, str, float | None]] = []
+            shapes: list[Shape] = []
             for region in regions.values() if isinstance(regions, dict) else regions:
                 ledger.find(objects=1)
                 shape = region["shape_attributes"]
@@ -201,7 +204,7 @@ def read_sa1b(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotat
             content = read_json(path)
             size = coco.size_of(content["image"])
             name = _inside(coco.file_of(content["image"]))
-            shapes = [
+            shapes: list[Shape] = [
                 (partial(_run_lengths, entry["segmentation"], size), NO_NAME, _iou(entry))
                 for entry in content["annotations"]
             ]

@@ -305,8 +305,8 @@ def test_an_error_of_a_photograph_that_was_left_is_shown_with_its_name(machine):
     machine.slow(800)
     machine.command("Enter", SPOTS[0])
     machine.command("n", SPOTS[0])
-    machine.settle()
-    assert machine.page.banner().startswith("photo0.png: the object has no pixel")
+    said = "document.querySelector('#banner:not([hidden])')?.textContent ?? ''"
+    machine.page.until(f"({said}).startsWith('photo0.png: the object has no pixel')")
 
 
 def test_menus_give_the_keyboard_back(machine):

@@ -44,6 +44,7 @@ KINDS: dict[str, dict[str, str]] = {
     "annotation_export": {
         "file_names": "probseg.convert.EXPORTS",
         "write": "probseg.convert.export",
+        "read": "probseg.convert.bring",
     },
     "data_comparison": {"against": "probseg.lab.leakage.compare"},
     "zoo_verb": {

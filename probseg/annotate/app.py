@@ -95,6 +95,7 @@ def create_app(
             "/api/photos/{name}/actions",
             lambda name, body: sessions.act(photo(name), body),
         ),
+        _post("/api/photos/{name}/keep", lambda name, body: sessions.keep(photo(name))),
         _get("/api/photos/{name}/without", lambda name: sessions.without_adapting(photo(name))),
         _get("/api/shared", sessions.share),
         _post("/api/settings", lambda body: sessions.change_settings(body)),

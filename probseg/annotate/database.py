@@ -233,6 +233,7 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
     "annotations": TypeAdapter(bool),
     "annotations_due": TypeAdapter(bool),
     "annotations_digest": TypeAdapter(Annotated[str, Field(max_length=64)]),
+    "image_ids": TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=1 << 53)]]),
     "exports": TypeAdapter(Annotated[list[str], Field(max_length=100)]),
 }
 """What each setting may be."""

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.annotate.folder import GONE, SETTLED, Folder
-from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations
-from probseg.annotate.photographs import Photograph, fingerprint
+from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations, read_import
+from probseg.annotate.photographs import Photograph, fingerprint, place_of
 from probseg.annotate.store import Effort, Fingerprint, Finished, Store, StoredObject
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.errors import DataError, UsageError
@@ -44,6 +44,12 @@ KEYS = "keys.json"
 
 DELAY = 2.0
 """Seconds after a change in which further ones join it before `annotations.json` is written."""
+
+REST = 20
+"""Times as long as `annotations.json` took to write last it is not written again."""
+
+PIECE = 100
+"""Photographs whose objects are read for `annotations.json` before other requests have a turn."""
 
 NO_PHOTOGRAPH = "has no photograph of the same name; rename or remove it"
 
@@ -88,27 +94,62 @@ def read_keys(folder: Path) -> dict[str, list[str]]:
 class Files:
     """Mask files and `annotations.json` of a folder while it is annotated.
 
-    Masks that were there are in the folder, all that is written goes to `out`. Callers of `read`
-    and `write` hold the lock.
+    Masks that were there are in the folder or in `out`; all that is written goes to `out`. Callers
+    of `read` and `write` hold the lock, those of `write_coco`, `export` and `close` do not.
     """
 
-    def __init__(self, folder: Folder, out: Path, store: Store, lock: threading.RLock) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        out: Path,
+        store: Store,
+        lock: threading.RLock,
+        imported: Path | None = None,
+    ) -> None:
         self.folder, self.out = folder, out
         self._store, self._lock = store, lock
         self._timer = threading.Timer(0, lambda: None)
         self._closed = False
         self._said = ""  # why nothing can be written
-        self._listed: tuple[int, MaskNames, MaskFiles] | None = None
+        self._writing = threading.Lock()  # of annotations.json; taken before the other one
+        self._resting_until = 0.0
+        self._changes = 0  # of what annotations.json has
+        self._listed: dict[Path, tuple[int, MaskNames, MaskFiles]] = {}
+        self._all_read: tuple[object, ...] = ()  # lists of files whose masks were all read
         self.unreadable: dict[str, str] = {}  # why masks of photographs cannot be read
         self._brought: dict[str, list[Brought]] = {}
         self._edited = False
         self.classes: list[str] = []
-        path = out / ANNOTATIONS
-        there = path.is_file() and not leads_out(path, out)
-        if there and not store.setting("annotations"):
-            self.classes, self._brought = read_annotations(path, folder.photographs)
-        elif there and (digest := store.setting("annotations_digest")):
-            self._edited = file_digest(path) != digest
+        self._image_ids: dict[str, int] = store.setting("image_ids") or {}
+        own = [place / ANNOTATIONS for place in (out, folder.path)]
+        path = next((p for p in own if p.is_file() and not leads_out(p, p.parent)), None)
+        if path and not store.setting("annotations"):
+            self._read_annotations(path)
+        elif path == own[0] and (digest := store.setting("annotations_digest")):
+            self._edited = file_digest(own[0]) != digest
+        if imported is not None:
+            self._import(imported)
+
+    def _read_annotations(self, path: Path) -> None:
+        """Read an `annotations.json`; one that stays as it is may be of other photographs."""
+        try:
+            brought = read_annotations(path, self.folder.photographs)
+        except UsageError as error:
+            if path.parent == self.out:
+                raise
+            self.unreadable[ANNOTATIONS] = str(error)
+        else:
+            self.classes, self._brought, self._image_ids = brought
+
+    def _import(self, path: Path) -> None:
+        """Bring objects of another program; those that are there already are not added."""
+        objects = _CONVERSION["read"](path, place_of(self.folder.path))
+        classes, brought, elsewhere = read_import(path, objects, self.folder.photographs)
+        self.classes = [*self.classes, *classes]
+        for name, several in brought.items():
+            self._brought[name] = [*self._brought.get(name, ()), *several]
+        if elsewhere:
+            self.unreadable[path.name] = f"has {elsewhere} objects of other photographs"
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Yield photographs, masks and folders that are not used, as their names say, and why."""
@@ -137,21 +178,24 @@ class Files:
             lines.append(f"masks that cannot be read: {_first(self.unreadable)}")
         return lines
 
-    def masks(self) -> MaskFiles:
-        """List the files in `masks/`, unless nothing was added or removed since the last time."""
-        place, names = self.folder.path / "masks", self.folder.names
-        stamp = place.stat().st_mtime_ns if place.is_dir() else 0
-        if self._listed is None or self._listed[:2] != (stamp, names):
-            files = mask_files(self.folder.path, names)
-            if time.time_ns() - stamp < SETTLED:
-                return files
-            self._listed = stamp, names, files
-        return self._listed[2]
+    def masks(self, folder: Path | None = None) -> MaskFiles:
+        """List the files in `masks/`, unless other programs added or removed none since."""
+        folder, names = folder or self.folder.path, self.folder.names
+        stamp, known = _changed(folder / "masks"), self._listed.get(folder)
+        if known is None or known[:2] != (stamp, names):
+            known = stamp, names, mask_files(folder, names)
+            if time.time_ns() - stamp > SETTLED:
+                self._listed[folder] = known
+        return known[2]
 
     def unread(self) -> Iterator[tuple[str, Photograph | None]]:
         """Yield photographs with masks that are not in the database yet."""
         with self._lock:
-            owned, known = set(self.masks().owned), set(self._store.names())
+            lists = self.masks(), self.masks(self.out), self.folder.photographs
+            if not self._brought and [*map(id, lists)] == [*map(id, self._all_read)]:
+                return
+            owned, waits = {*lists[0].owned, *lists[1].owned}, False
+            known = set(self._store.names())
             listed = {photo.name: photo for photo in self.folder.photographs}
             waiting = dict.fromkeys(self._brought)
             waiting |= {name: None for name, photo in listed.items() if photo.stem in owned}
@@ -160,6 +204,8 @@ class Files:
             new = name not in known and photo is not None and photo.size is not None
             if (name in self._brought or new) and name not in self.unreadable:
                 yield name, photo
+                waits = True
+        self._all_read = () if waits else lists
 
     def read_all(self) -> None:
         """Store all masks that were there and that nobody has looked at yet, one after the other.
@@ -187,7 +233,10 @@ class Files:
         if (known and not brought) or (photo is not None and photo.size is None):
             return
         stored = {one.counts for one in self._store.objects(name)} if known else set()
-        paths = self.masks().owned.get(photo.stem, []) if photo and not known else []
+        paths = []
+        if photo and not known:
+            places = (self.masks(place).owned.get(photo.stem) for place in (self.out, None))
+            paths = next(filter(None, places), [])
         drawn = {}
         for source, labels in existing_masks(paths, photo) if photo else []:
             drawn[source] = finished(labels)
@@ -198,7 +247,7 @@ class Files:
                     continue
                 same = [source for source, other in drawn.items() if other.counts == mask.counts]
                 mask = drawn.pop(same[0]) if same else mask
-                origin = None if one.past.seconds else ANNOTATIONS
+                origin = None if one.past.seconds else one.file
                 self._store.add_finished(name, mask, one.label, origin, one.past)
             for source, mask in drawn.items():
                 self._store.add_finished(name, mask, source=source)
@@ -207,6 +256,8 @@ class Files:
             self._store.keep_written(name)
         if self._brought.pop(name, None) and photo is None:
             self.folder.gone[name] = len(brought)
+        if any(one.file != ANNOTATIONS for one in brought):
+            self.write(name)
 
     def write(self, name: str) -> None:
         """Write the mask files of a photograph now, and the COCO file soon.
@@ -214,15 +265,19 @@ class Files:
         What cannot be written is tried again with the COCO file.
         """
         self.write_annotations_soon()
-        photograph = next((p for p in self.folder.photographs if p.name == name), None)
+        photograph = self.folder.named(name)
         if photograph is not None and photograph.error is None:
             rejected = self._store.photograph(name).state == "rejected"
             objects = [] if rejected else self._store.objects(name)
-            write_masks(self.out, photograph, objects, self.folder.names)
+            names, listed = self.folder.names, self.masks(self.out)
+            write_masks(self.out, photograph, objects, names, listed)
+            if (known := self._listed.get(self.out)) and known[2] is listed:
+                self._listed[self.out] = _changed(self.out / "masks"), names, listed
         self._store.set_written(name)
 
     def write_annotations_soon(self) -> None:
         """Write the COCO file soon, or at the next start."""
+        self._changes += 1
         if not self._store.setting("annotations_due"):
             self._store.set_setting("annotations_due", True)
         self._write_coco_soon()
@@ -247,7 +302,8 @@ class Files:
 
     def _write_coco_soon(self) -> None:
         self._timer.cancel()
-        self._timer = threading.Timer(DELAY, self._write_now)
+        delay = max(DELAY, self._resting_until - time.monotonic())
+        self._timer = threading.Timer(delay, self._write_now)
         self._timer.daemon = True
         self._timer.start()
 
@@ -274,21 +330,38 @@ class Files:
         path = self.out / ANNOTATIONS
         if reads:
             self.read_all()
-        with self._lock:
-            if self._closed:
-                return path
-            for name in self._store.unwritten():
-                self.write(name)
-            if next(self.unread(), None) is None:
+        with self._writing:
+            with self._lock:
+                if self._closed:
+                    return path
+                for name in self._store.unwritten():
+                    self.write(name)
+                if next(self.unread(), None) is not None:
+                    return path
+                began, changes = time.monotonic(), self._changes
                 if not self._store.setting("annotations") or self._edited:
                     _back_up(path, self.out)
                     self._store.set_setting("annotations", True)
                     self._edited = False
-                write_coco(path, self.folder.photographs, self._store)
-                self._store.set_setting("annotations_digest", file_digest(path))
-                self._store.set_setting("annotations_due", False)
-                self._timer.cancel()
+                numbers = self._numbered(self.folder.photographs)
+            write_coco(path, self.folder.photographs, self._store, self._lock, numbers)
+            digest = file_digest(path)
+            self._resting_until = time.monotonic() + REST * (time.monotonic() - began)
+            with self._lock:
+                self._store.set_setting("annotations_digest", digest)
+                if changes == self._changes:
+                    self._store.set_setting("annotations_due", False)
+                    self._timer.cancel()
         return path
+
+    def _numbered(self, photographs: Sequence[Photograph]) -> Mapping[str, int]:
+        """Return the number of each photograph, which stays whatever is added or rejected."""
+        following = max(self._image_ids.values(), default=0) + 1
+        new = [photo.name for photo in photographs if photo.name not in self._image_ids]
+        if new:
+            self._image_ids |= {name: number for number, name in enumerate(new, following)}
+            self._store.set_setting("image_ids", self._image_ids)
+        return dict(self._image_ids)
 
     def export(self, name: str) -> tuple[Path, list[str]]:
         """Write what is exported under one of `export_names`, in place of its last version.
@@ -304,9 +377,10 @@ class Files:
         if name == REPORT:
             write_report(path, efforts)
             return path, lost
+        place = place_of(self.folder.path)
         project = self.folder.path.resolve()  # the document root of Label Studio is above it
         storage = PurePosixPath(project.name, "images" if (project / "images").is_dir() else "")
-        return path, [*lost, *_CONVERSION["write"](name, annotations, path, storage)]
+        return path, [*lost, *_CONVERSION["write"](name, annotations, path, storage, place)]
 
     def _make_room(self, name: str) -> Path:
         """Remove the last export of a name; what was never exported is refused."""
@@ -325,13 +399,19 @@ class Files:
 
     def close(self) -> None:
         """Write nothing from now on."""
-        self._timer.cancel()
-        self._closed = True
+        with self._writing:
+            self._timer.cancel()
+            self._closed = True
 
 
 def _first(names: Collection[str]) -> str:
     """Name some of many."""
     return ", ".join([*names][:3]) + " ..." * (len(names) > 3)
+
+
+def _changed(place: Path) -> int:
+    """Return when files were added to a folder or removed, in nanoseconds; 0 without the folder."""
+    return place.stat().st_mtime_ns if place.is_dir() else 0
 
 
 def file_digest(path: Path) -> str:
@@ -343,8 +423,8 @@ def file_digest(path: Path) -> str:
 class MaskFiles(NamedTuple):
     """The files in `masks/`."""
 
-    owned: Mapping[str, list[Path]]  # those of each photograph, by its stem
-    refused: Mapping[Path, str]  # why the others are not read
+    owned: dict[str, list[Path]]  # those of each photograph, by its stem
+    refused: dict[Path, str]  # why the others are not read
 
 
 def mask_files(folder: Path, names: MaskNames) -> MaskFiles:
@@ -384,17 +464,22 @@ def finished(labels: npt.NDArray[np.uint8]) -> Finished:
 
 
 def write_masks(
-    folder: Path, photograph: Photograph, objects: Sequence[StoredObject], names: MaskNames
+    folder: Path,
+    photograph: Photograph,
+    objects: Sequence[StoredObject],
+    names: MaskNames,
+    listed: MaskFiles | None = None,
 ) -> None:
     """Write `masks/<stem>_<n>.png` of the finished objects, and remove those that are no more.
 
     Files that were there before annotation began are copied to `.probseg/masks/` when the first
-    change of their photograph is written, and refused files before one of them is replaced.
+    change of their photograph is written, and refused files before one of them is replaced. What is
+    `listed` of the folder is brought up to date; None to list it here.
     """
     masks = [stored.mask for stored in objects if stored.mask is not None]
     stems = names.first(photograph.stem, len(masks))
     contents = {f"{stem}.png": mask for stem, mask in zip(stems, masks, strict=True)}
-    owned, refused = mask_files(folder, names)
+    owned, refused = listed or mask_files(folder, names)
     before = owned.get(photograph.stem, [])
     marker = folder / ORIGINALS / f"{photograph.stem}.done"
     if not marker.exists():
@@ -404,7 +489,7 @@ def write_masks(
             empty.touch()
     for name, mask in contents.items():
         path = folder / "masks" / name
-        if path in refused:  # it was not read, but has the name
+        if refused.pop(path, None) is not None:  # it was not read, but has the name
             _back_up(path, folder)
         if path.is_symlink() or not path.is_file() or path.read_bytes() != mask:
             with replacing(path) as unfinished:
@@ -412,6 +497,7 @@ def write_masks(
     for path in before:
         if path.name not in contents:
             path.unlink()
+    owned[photograph.stem] = [folder / "masks" / name for name in contents]
 
 
 def _back_up(path: Path, folder: Path) -> None:
@@ -421,43 +507,60 @@ def _back_up(path: Path, folder: Path) -> None:
             copy.write_bytes(path.read_bytes())
 
 
-def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> None:
+def write_coco(
+    path: Path,
+    photographs: Sequence[Photograph],
+    store: Store,
+    lock: threading.RLock,
+    numbers: Mapping[str, int],
+) -> None:
     """Write all finished objects as COCO JSON with run lengths.
 
-    Besides COCO's own keys, annotations have `prompts` (the clicks, boxes and strokes that the
-    mask is the answer to, in order; see `probseg.annotate.steps`), `seconds`, `model` and `score`
-    (`Mask.quality`; not of masks that were read). Objects without a label are of the category
-    `object`. Photographs that were rejected are left out.
+    `numbers` are the ids of the photographs by name. Besides COCO's own keys, annotations have
+    `prompts` (the clicks, boxes and strokes that the mask is the answer to, in order; see
+    `probseg.annotate.steps`), `seconds`, `model` and `score` (`Mask.quality`; not of read masks).
+    Objects without a label are of the category `object`. Photographs that were rejected are
+    left out. The lock is taken for a piece at a time, and not while anything is written.
     """
-    rejected = {name for name, row in store.overview().items() if row.state == "rejected"}
+    with lock:
+        rejected, known = store.rejected(), store.names()
+        annotated = store.with_objects()
     sizes = {p.name: p.size for p in photographs if p.size and p.name not in rejected}
-    numbers = {name: n for n, name in enumerate(sizes, start=1)}
     images = [
         {"id": numbers[name], "file_name": name, "height": height, "width": width}
         for name, (height, width) in sizes.items()
     ]
     categories: dict[str, int] = {}
-    annotations: list[dict[str, Any]] = []
-    for name in store.names():
-        for stored in store.objects(name) if name in sizes else []:
-            if stored.counts is None:
-                continue
-            lengths = {"size": list(sizes[name]), "counts": stored.counts}
-            label = stored.label or "object"
-            annotations.append(
-                {
-                    "id": stored.id,
-                    "image_id": numbers[name],
-                    "category_id": categories.setdefault(label, len(categories) + 1),
-                    "segmentation": lengths,
-                    **coco.measures(lengths),
-                    "prompts": stored.steps[: stored.kept],
-                    "seconds": round(stored.seconds, 1),
-                    "model": stored.model,
-                    **({} if stored.quality is None else {"score": stored.quality}),
-                }
-            )
-    coco.write(path, images, annotations, coco.numbered(categories))
+    drawn = [name for name in known if name in sizes and name in annotated]
+
+    kinds: list[coco.Entry] = []  # known when all annotations are
+
+    def annotations() -> Iterator[dict[str, Any]]:
+        for begin in range(0, len(drawn), PIECE):
+            with lock:
+                piece = [(name, store.objects(name)) for name in drawn[begin : begin + PIECE]]
+            for name, objects in piece:
+                for stored in objects:
+                    if stored.counts is not None:
+                        yield entry(name, stored)
+        kinds.extend(coco.numbered(categories))
+
+    def entry(name: str, stored: StoredObject) -> dict[str, Any]:
+        lengths = {"size": list(sizes[name]), "counts": stored.counts}
+        label = stored.label or "object"
+        return {
+            "id": stored.id,
+            "image_id": numbers[name],
+            "category_id": categories.setdefault(label, len(categories) + 1),
+            "segmentation": lengths,
+            **coco.measures(lengths),
+            "prompts": stored.steps[: stored.kept],
+            "seconds": round(stored.seconds, 1),
+            "model": stored.model,
+            **({} if stored.quality is None else {"score": stored.quality}),
+        }
+
+    coco.write(path, images, annotations(), kinds)
 
 
 def export_names() -> dict[str, str]:

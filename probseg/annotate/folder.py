@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from probseg.annotate.photographs import (
+    CHANGED,
     Photograph,
     Read,
     fingerprint,
@@ -25,10 +26,6 @@ from probseg.annotate.store import Fingerprint, MissingError, Store
 from probseg.errors import DataError
 from probseg.formats.mask_names import MaskNames
 
-CHANGED = (
-    "the file has changed since objects were drawn on it: they are kept, but left out of all "
-    "files; put the earlier file back, or rename this one to begin anew"
-)
 GONE = "is gone; its objects are kept, but left out of all files until it is back"
 
 SETTLED = 2 * 10**9
@@ -56,6 +53,7 @@ class Folder:
         self.moved = self._compare()
         self.names = MaskNames(photograph.stem for photograph in self.photographs)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
+        self._by_name = {photograph.name: photograph for photograph in self.photographs}
 
     def refresh(self, *, look: bool = False) -> dict[str, Photograph]:
         """List the folder again if files were added or removed, or if told to; under the lock.
@@ -78,6 +76,20 @@ class Folder:
             return self._by_id[number]
         except KeyError:
             raise MissingError(number) from None
+
+    def keep(self, photograph: Photograph) -> None:
+        """Let the objects of a file that has changed stay on its pixels; under the lock."""
+        size, _ = self._read.get((photograph.path, photograph.stamp), (None, None))
+        known = self._store.fingerprint(photograph.name)
+        if photograph.error != CHANGED or size is None or known is None or known[:2] != size:
+            msg = f"{photograph.name}: has another size than its objects; {CHANGED}"
+            raise DataError(msg)
+        file = fingerprint(replace(photograph, size=size, error=None))
+        self._store.set_fingerprint(photograph.name, file)
+
+    def named(self, name: str) -> Photograph | None:
+        """Return a photograph by its name; None where it is gone."""
+        return self._by_name.get(name)
 
     def is_current(self, photograph: Photograph) -> bool:
         """Say whether the file is the one that was listed."""

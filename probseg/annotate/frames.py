@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.annotate.photographs import Photograph
+from probseg.annotate.photographs import CHANGED, Photograph
 from probseg.annotate.store import Overview, StoredObject, StoredPhotograph
 from probseg.geometry import mask_box
 
@@ -148,5 +148,6 @@ def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[s
         "labels": labels,
         "quality": quality,
         "error": photograph.error,
+        "changed": photograph.error == CHANGED,
         "stamp": photograph.stamp[1] // 1000,
     }

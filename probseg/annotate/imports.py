@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -19,6 +19,7 @@ from probseg.annotate.steps import check_place, check_stored
 from probseg.annotate.store import Past
 from probseg.data.sets.annotations import entries
 from probseg.errors import DataError, UsageError
+from probseg.formats import run_lengths
 from probseg.formats.coco import score_of, size_of, text, whole
 from probseg.formats.polygons import from_coco
 from probseg.formats.regions import FARTHEST
@@ -41,12 +42,13 @@ class Brought:
     size: tuple[int, int]
     label: str | None
     past: Past
+    file: str = ANNOTATIONS  # its name
 
     def mask(self, size: tuple[int, int] | None) -> npt.NDArray[np.bool_]:
         """Draw the object in a photograph of `(H, W)`, None if that is gone."""
         own = stated_size(self.segmentation) if isinstance(self.segmentation, dict) else self.size
         if own != (size or self.size):
-            msg = f"{ANNOTATIONS}: an object is for {own[1]} x {own[0]} pixels; the file is another"
+            msg = f"{self.file}: an object is for {own[1]} x {own[0]} pixels; the file is another"
             raise DataError(msg)
         try:
             if isinstance(self.segmentation, dict):
@@ -57,14 +59,14 @@ class Brought:
                 raise ValueError(msg)
             return from_coco(outlines, own).mask()
         except (ValueError, TypeError, KeyError) as error:
-            msg = f"{ANNOTATIONS}: an object cannot be drawn ({error})"
+            msg = f"{self.file}: an object cannot be drawn ({error})"
             raise DataError(msg) from error
 
 
 def read_annotations(
     path: Path, photographs: Sequence[Photograph]
-) -> tuple[list[str], dict[str, list[Brought]]]:
-    """Read classes, and the objects of each photograph by its name.
+) -> tuple[list[str], dict[str, list[Brought]], dict[str, int]]:
+    """Read classes, and the objects and the number of each photograph by its name.
 
     Folders in names of photographs do not count. The file is refused if it is none of COCO, or of
     other photographs alone: it would be replaced.
@@ -95,7 +97,39 @@ def read_annotations(
         )
         raise UsageError(msg) from error
     names = [name for name in kinds.values() if isinstance(name, str) and is_label(name)]
-    return [name for name in names if name != NO_LABEL][:MOST_LABELS], dict(brought)
+    numbers = {name: number for number, (name, _) in images.items() if 0 < number <= 1 << 53}
+    return [name for name in names if name != NO_LABEL][:MOST_LABELS], dict(brought), numbers
+
+
+def read_import(
+    path: Path, objects: Iterable[tuple[str, Any]], photographs: Sequence[Photograph]
+) -> tuple[list[str], dict[str, list[Brought]], int]:
+    """Read classes and objects of other programs, and the number of those of other photographs.
+
+    `objects` are paths of photographs, of which the names count, and labelled regions.
+    """
+    listed = {photo.name: photo.size for photo in photographs if photo.size is not None}
+    brought: dict[str, list[Brought]] = defaultdict(list)
+    classes: dict[str, None] = {}
+    elsewhere = 0
+    for file, item in objects:
+        name = PureWindowsPath(file).name
+        if name not in listed:
+            elsewhere += 1
+        elif item.region.area:
+            label = item.label if item.label != NO_LABEL and is_label(item.label) else None
+            score = item.score if item.score is not None and 0 <= item.score <= 1 else None
+            rle, size = run_lengths.encode(item.region), item.region.size
+            past = Past(quality=score)
+            brought[name].append(Brought(rle, size, label, past, path.name))
+            classes |= {} if label is None else {label: None}
+    if not brought:
+        msg = (
+            f"--import {path}: has no object of the photographs of this folder ({elsewhere} of "
+            "others); names of files must be the same"
+        )
+        raise UsageError(msg)
+    return [*classes][:MOST_LABELS], dict(brought), elsewhere
 
 
 def _past(entry: dict[str, Any], size: tuple[int, int]) -> Past:

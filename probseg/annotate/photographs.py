@@ -40,6 +40,11 @@ THUMBNAIL = 320
 REASONS = 5
 """Most reasons why files are not read that are printed."""
 
+CHANGED = (
+    "the file has changed since objects were drawn on it: they are kept, but left out of all "
+    "files; put the earlier file back, or rename this one to begin anew"
+)
+
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
 _DECODING = threading.Lock()  # a page asks for many pictures at once, each of which may be large

@@ -60,11 +60,16 @@ class Sessions:
     """The photographs of a folder while they are annotated.
 
     Masks, `annotations.json` and the database go to `out`, None for the folder itself. `labels` can
-    be chosen besides those that the database knows.
+    be chosen besides those that the database knows; `imported` are annotations of other programs.
     """
 
     def __init__(
-        self, folder: Path, out: Path | None, answerer: Answerer, labels: Sequence[str] = ()
+        self,
+        folder: Path,
+        out: Path | None,
+        answerer: Answerer,
+        labels: Sequence[str] = (),
+        imported: Path | None = None,
     ) -> None:
         self.out = out or folder
         list_photographs(folder)  # nothing is made in a folder without any
@@ -74,7 +79,7 @@ class Sessions:
         self.store = Store(self.out / DATABASE)
         try:
             self._folder = Folder(folder, self.store, self._lock)
-            self.files = Files(self._folder, self.out, self.store, self._lock)
+            self.files = Files(self._folder, self.out, self.store, self._lock, imported)
         except BaseException:
             self.store.close()
             raise
@@ -121,11 +126,11 @@ class Sessions:
         Masks that were there and that nobody has looked at yet are left to the next session.
         """
         self._background.shutdown(cancel_futures=True)
-        with self._lock:
-            try:
-                self.files.write_coco(reads=False)
-            finally:
-                self.files.close()
+        try:
+            self.files.write_coco(reads=False)
+        finally:
+            self.files.close()
+            with self._lock:
                 self.store.close()
 
     def _read_all(self) -> None:
@@ -207,6 +212,14 @@ class Sessions:
             self.files.read(photograph.name, photograph)
             stored = self.store.photograph(photograph.name)
             return describe_photograph(photograph, stored, self.store.objects(photograph.name))
+
+    def keep(self, photograph: Photograph) -> dict[str, Any]:
+        """Let objects stay on a file that has changed, and return what a page begins with."""
+        with self._lock:
+            self._folder.keep(photograph)
+            self._refresh(look=True)
+            self.files.write_annotations_soon()
+        return self.session()
 
     def open(self, photograph: Photograph) -> dict[str, Any]:
         """Describe a photograph, and prepare it and the next one in the background."""

@@ -301,6 +301,11 @@ class Store:
         """Return the number of objects of each photograph that has any, open ones too, by name."""
         return dict(self._db.execute("SELECT photo, COUNT(*) FROM objects GROUP BY photo"))
 
+    def rejected(self) -> set[str]:
+        """Return the names of the photographs that were rejected."""
+        sql = "SELECT name FROM photographs WHERE state = 'rejected'"
+        return {name for (name,) in self._db.execute(sql)}
+
     def mask(self, photo: str) -> bytes | None:
         """Return one of the finished masks of a photograph; None where there is none."""
         sql = "SELECT mask FROM objects WHERE photo = ? AND mask IS NOT NULL LIMIT 1"

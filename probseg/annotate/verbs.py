@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import base64
+import hmac
 import json
 import os
 import secrets
@@ -11,7 +13,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import as_file, files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,7 @@ from probseg.annotate.server import Guard, Listening, listen, need_server, serve
 from probseg.cli.arguments import Parser, add_device, check_writable
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
-from probseg.paths import no_folder
+from probseg.paths import cache_dir, no_folder
 from probseg.texts import tell
 
 PORT = 8808
@@ -33,11 +35,15 @@ LABEL_STUDIO_PORT, X_ANYLABELING_PORT = 9090, 8000
 TOKEN = "LABEL_STUDIO_API_KEY"
 """Environment variable with the token for Label Studio."""
 
+KEY = "annotate.key"
+"""File in the cache from which the secrets of addresses are made."""
+
 PASSWORD = "PROBSEG_TOKEN"
 """Environment variable with the password that tools must send."""
 
 ANNOTATE_EXAMPLES = """\
 examples:
+  probseg annotate --demo   # photographs to try it with
   probseg annotate my_photographs
   probseg annotate my_photographs --labels cat,dog --model lite2_unet_prop
   probseg annotate my_photographs --model runs/probseg/version_0   # your own training
@@ -59,11 +65,20 @@ def run_annotate(arguments: Sequence[str]) -> None:
     """Run `probseg annotate` until Ctrl-C; the arguments are those after `annotate`."""
     options = _annotate_parser().parse_args(list(arguments))
     need_server()
+    if options.demo:
+        options.folder = options.folder or Path("probseg_demo")
+        _copy_samples(options.folder)
+    elif options.folder is None:
+        msg = "the folder of the photographs is missing; give it, or --demo for samples"
+        raise UsageError(msg)
     if (fault := no_folder(options.folder)) is not None:
         msg = f"{options.folder}: {fault}; give a folder with photographs"
         raise UsageError(msg)
     if options.out is not None and options.out.is_file():
         msg = f"--out {options.out}: {no_folder(options.out)}; give a folder for the masks"
+        raise UsageError(msg)
+    if options.imported is not None and not options.imported.exists():
+        msg = f"--import {options.imported}: does not exist; give a file or folder of annotations"
         raise UsageError(msg)
     check_writable("--out", options.out or options.folder)
     from probseg.annotate.answers import Answerer
@@ -73,8 +88,8 @@ def run_annotate(arguments: Sequence[str]) -> None:
 
     listening = listen(options.host, options.port)
     answerer = Answerer(options.model, options.runs, options.device)
-    sessions = Sessions(options.folder, options.out, answerer, options.labels)
-    token, reader = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+    sessions = Sessions(options.folder, options.out, answerer, options.labels, options.imported)
+    token, reader = (lasting_token(use, sessions.out) for use in ("annotate", "look"))
     app = create_app(sessions, listening.hosts, token, reader)
     address = f"{listening.address}/#{token}"
     lines = [
@@ -93,6 +108,41 @@ def run_annotate(arguments: Sequence[str]) -> None:
             serve(app, listening)
     finally:
         sessions.close()
+
+
+def _copy_samples(folder: Path) -> None:
+    """Copy photographs that installed packages have into a folder, unless it is there."""
+    from probseg.data.sample_photos import photo_path, read_outlines
+
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for photo in map(photo_path, read_outlines()):
+            shutil.copyfile(photo, folder / photo.name)
+
+
+def lasting_token(use: str, folder: Path) -> str:
+    """Return the secret of an address, the same at each start: open tabs and bookmarks go on.
+
+    It is made from a key that only this user can read, and not kept in the folder, which may be
+    sent to others. Where there can be no such key, it is a new one.
+    """
+    path = cache_dir() / KEY
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), open(path, "xb", opener=_private) as file:
+            file.write(secrets.token_bytes(32))
+        key, status = path.read_bytes(), path.stat()
+    except OSError:
+        return secrets.token_urlsafe(24)
+    others_read = os.name == "posix" and (status.st_mode & 0o077 or status.st_uid != os.getuid())
+    if len(key) != 32 or others_read:
+        return secrets.token_urlsafe(24)
+    digest = hmac.digest(key, use.encode() + b" " + os.fsencode(folder.resolve()), "sha256")
+    return base64.urlsafe_b64encode(digest[:24]).decode()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @contextmanager
@@ -117,7 +167,17 @@ def _annotate_parser() -> argparse.ArgumentParser:
         epilog=ANNOTATE_EXAMPLES,
     )
     add = parser.add_argument
-    add("folder", type=Path, help="photographs, or images/ and masks/ as training reads them")
+    add(
+        "folder",
+        type=Path,
+        nargs="?",
+        help="photographs, or images/ and masks/ as training reads them",
+    )
+    add(
+        "--demo",
+        action="store_true",
+        help="begin with sample photographs, in a new FOLDER (default: probseg_demo)",
+    )
     add(
         "--model",
         help="model of the zoo, model folder, or folder of a run (default: the last one used in "
@@ -130,6 +190,14 @@ def _annotate_parser() -> argparse.ArgumentParser:
         help="folder of trainings, which the page offers as models (default: %(default)s)",
     )
     add("--labels", type=_names, default=[], help="classes to choose from, separated by commas")
+    add(
+        "--import",
+        dest="imported",
+        type=Path,
+        metavar="PATH",
+        help="annotations to correct: COCO, Label Studio, CVAT, VIA, or a folder of YOLO, labelme, "
+        "SA-1B or masks; objects that are there already are not added",
+    )
     add("--out", type=Path, help="folder for masks and annotations.json (default: FOLDER)")
     _add_address(
         parser,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from probseg.convert import coco_files, label_studio, labelme, masks, yolo
+from probseg.convert import coco_files, label_studio, labelme, masks, others, yolo
 from probseg.convert.parts import (
     IMAGES,
+    OBJECTS,
     AnnotatedImage,
     LabelledRegion,
     Ledger,
@@ -29,6 +30,9 @@ READERS: dict[str, Reader] = {
     "yolo": yolo.read,
     "label-studio": label_studio.read,
     "labelme": labelme.read,
+    "cvat": others.read_cvat,
+    "via": others.read_via,
+    "sa-1b": others.read_sa1b,
 }
 WRITERS: dict[str, Writer] = {
     "png": masks.write_binary,
@@ -48,7 +52,7 @@ not read, as they name no images."""
 SCORED = ("coco", "labelme")
 """Beginnings of the names of formats that have scores."""
 
-FOLDERS = ("png", "index", "yolo", "labelme", "labelme-polygons")
+FOLDERS = ("png", "index", "yolo", "labelme", "labelme-polygons", "sa-1b")
 """Formats that are a folder; the others are one file."""
 
 EXPORTS = {
@@ -91,7 +95,7 @@ def convert(
         msg = f"{target}: exists; remove it, or choose another name"
         raise DataError(msg)
     ledger = Ledger()
-    with _whole(target, is_folder) as draft:
+    with _recognised(source, reader), _whole(target, is_folder) as draft:
         images = READERS[reader](source, request, ledger)
         counted = _checked(images, ledger, progress, writer.startswith(SCORED))
         WRITERS[writer](draft, counted, request, ledger)
@@ -99,17 +103,32 @@ def convert(
             msg = f"{source}: has no image in the format {reader}; check --from and the file"
             raise DataError(msg)
         ledger.check()
+        if ledger.found[OBJECTS] and not ledger.written[OBJECTS]:
+            msg = f"{source}: none of its objects can be written as {writer}: " + "; ".join(
+                ledger.lines()
+            )
+            raise DataError(msg)
     return ledger
 
 
-def export(name: str, annotations: Path, target: Path, storage: PurePosixPath) -> list[str]:
+def export(
+    name: str, annotations: Path, target: Path, storage: PurePosixPath, images: Path
+) -> list[str]:
     """Write COCO annotations in another format, to a path that does not exist.
 
-    `storage` is the folder of the photographs for Label Studio, whose document root is above it.
+    `storage` is the folder of the photographs, `images`, for Label Studio, whose document root is
+    above it.
     Returns what the format cannot hold, one thing a line.
     """
-    request = Request(storage=storage, ids_of=annotations)
+    request = Request(images, storage=storage, ids_of=annotations)
     return convert(annotations, target, ("coco", name), request).lines()
+
+
+def bring(source: Path, images: Path) -> Iterator[tuple[str, LabelledRegion]]:
+    """Yield the objects of a file or folder in any format, with the paths of their photographs."""
+    for image in READERS[others.reader_of(source)](source, Request(images), Ledger()):
+        for item in image.objects:
+            yield image.file, item
 
 
 def _checked(
@@ -143,6 +162,16 @@ def _checked(
         seen.add(path)
         progress(number)
         yield image._replace(objects=drawn(image.objects))
+
+
+@contextmanager
+def _recognised(source: Path, reader: str) -> Iterator[None]:
+    """Say in errors of which other format a source is."""
+    try:
+        yield
+    except DataError as error:
+        msg = f"{error}{others.recognised(source, reader)}"
+        raise DataError(msg) from error
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from probseg.data.sets.annotations import (
     NO_OUTLINE,
     TOO_SHORT,
     AnnotationIndex,
-    Entry,
     entries,
     read_index,
 )
@@ -38,7 +37,7 @@ from probseg.paths import replacing
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
     """Read a JSON file in the format of COCO; polygons are drawn as pycocotools does."""
-    index = read_index("COCO", place, _file)
+    index = read_index("COCO", place, coco.file_of)
     left = index.left_out()
     without = {why: left.pop(why, 0) for why in (NO_OUTLINE, TOO_SHORT)}
     ledger.find(images=len(index.image_sizes), objects=len(index.ids) + sum(without.values()))
@@ -58,14 +57,6 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         height, width = index.image_sizes[owner].tolist()
         objects = _objects(place, index, order[begin:end].tolist(), (height, width), ledger)
         yield AnnotatedImage(index.file(owner), (height, width), objects)
-
-
-def _file(entry: Entry) -> str:
-    file = entry["file_name"]
-    if not isinstance(file, str):
-        msg = f"`file_name` must be text, got {file!r}"
-        raise TypeError(msg)
-    return file
 
 
 def _objects(
@@ -175,7 +166,7 @@ def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
     """Return the ids of the images and categories of a file by their names."""
     try:
         images = {
-            PurePosixPath(_file(entry)).as_posix(): coco.whole(entry, "id")
+            PurePosixPath(coco.file_of(entry)).as_posix(): coco.whole(entry, "id")
             for entry in entries(path, "images")
         }
         categories = {

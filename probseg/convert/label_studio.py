@@ -1,10 +1,11 @@
-"""Tasks of Label Studio, with masks of its brush."""
+"""Tasks of Label Studio, with masks of its brush and polygons."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from posixpath import commonpath
 from typing import Any, NamedTuple, TypeVar
@@ -16,8 +17,9 @@ from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledge
 from probseg.data.layout import leads_outside
 from probseg.data.sets.annotations import entries
 from probseg.errors import DataError
-from probseg.formats import brush
+from probseg.formats import brush, polygons
 from probseg.formats.coco import size_of, write_list
+from probseg.formats.regions import Region
 from probseg.paths import replacing
 
 LOCAL = "/data/local-files/"
@@ -30,16 +32,16 @@ Entry = Mapping[str, Any]
 _Kind = TypeVar("_Kind", str, list[Any])
 
 
-class _Brushed(NamedTuple):
-    """A result of the brush: its bytes, `(H, W)` of its image, and its labels."""
+class _Drawn(NamedTuple):
+    """A result of the brush or a polygon: `(H, W)` of its image, and its labels."""
 
-    rle: list[int]
+    draw: Callable[[], Region]
     size: tuple[int, int]
     labels: list[str]
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
-    """Read tasks exported as JSON; of each, the brush labels of the annotation that counts.
+    """Read tasks exported as JSON; of each, the masks and polygons of the annotation that counts.
 
     That is the first one that was not skipped. Files of a local storage have the path that they
     have in `request.storage`; other images have that of their address, without the folders that
@@ -51,24 +53,16 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         for file, task in zip(files, entries(place, ""), strict=True):
             ledger.find(images=1)
             results = _results(task, ledger)
-            brushed = [result for result in results if result["type"] == "brushlabels"]
-            ledger.lose(
-                "that are of another type than brushlabels", objects=len(results) - len(brushed)
-            )
+            brushed = [result for result in results if result["type"] in _KINDS]
+            others = len(results) - len(brushed)
+            ledger.lose(f"that are of another type than {' and '.join(_KINDS)}", objects=others)
             if file is None:
                 why = "of tasks that hold the image itself, which has no name"
                 ledger.lose(why, images=1, objects=len(brushed))
             elif not brushed:
                 ledger.lose("of tasks without a mask, whose size is not known", images=1)
             else:
-                objects = [
-                    _Brushed(
-                        _checked(result["value"]["rle"], list, "rle"),
-                        size_of(result, ("original_height", "original_width")),
-                        _labels(result["value"].get("brushlabels") or [NO_NAME]),
-                    )
-                    for result in brushed
-                ]
+                objects = [_drawn(result) for result in brushed]
                 size = objects[0].size
                 yield AnnotatedImage(file, size, _objects(place, file, size, objects, ledger))
     except DataError:  # which names the file
@@ -89,9 +83,26 @@ def _checked(value: Any, kind: type[_Kind], key: str) -> _Kind:  # noqa: ANN401 
     return value
 
 
-def _labels(value: object) -> list[str]:
-    labels = _checked(value, list, "brushlabels")
-    return [_checked(label, str, "brushlabels") for label in labels]
+def _drawn(result: Entry) -> _Drawn:
+    kind, value = result["type"], result["value"]
+    size = size_of(result, ("original_height", "original_width"))
+    given = _checked(value.get(kind) or [NO_NAME], list, kind)
+    labels = [_checked(label, str, kind) for label in given]
+    draw = _KINDS[kind]
+    return _Drawn(partial(draw, value, size), size, labels)
+
+
+def _brushed(value: Entry, size: tuple[int, int]) -> Region:
+    return brush.decode(_checked(value["rle"], list, "rle"), size)
+
+
+def _polygon(value: Entry, size: tuple[int, int]) -> Region:
+    """Draw a polygon, whose corners are in percent of the image's sides."""
+    return polygons.ring(value["points"], size, scale=(size[1] / 100, size[0] / 100))
+
+
+_KINDS = {"brushlabels": _brushed, "polygonlabels": _polygon}
+"""Types of results that have a mask."""
 
 
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:
@@ -115,14 +126,14 @@ def _results(task: Entry, ledger: Ledger) -> list[Entry]:
 
 
 def _objects(
-    place: Path, file: str, size: tuple[int, int], objects: list[_Brushed], ledger: Ledger
+    place: Path, file: str, size: tuple[int, int], objects: list[_Drawn], ledger: Ledger
 ) -> Iterator[LabelledRegion]:
     for item in objects:
         if item.size != size:
             msg = f"{place}: the masks of {file} are for images of different sizes"
             raise DataError(msg)
         try:
-            region = brush.decode(item.rle, size)
+            region = item.draw()
         except (ValueError, TypeError) as error:
             msg = f"{place}: a mask of {file} cannot be drawn: {error}"
             raise DataError(msg) from error

@@ -39,6 +39,9 @@ from probseg.texts import read_json
 VERSION = "5.5.0"
 """Of labelme, whose files these are."""
 
+IGNORED = "__ignore__"
+"""Label of pixels that labelme's own converters leave out."""
+
 Shape = dict[str, Any]
 """An entry of a file."""
 
@@ -82,6 +85,10 @@ def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
             ledger.find(objects=1)
             ledger.lose("that are other shapes than polygons and masks", objects=1)
             continue
+        if shape["label"] == IGNORED:
+            ledger.find(objects=1)
+            ledger.lose(f"of the label {IGNORED}, which are no objects", objects=1)
+            continue
         group = shape.get("group_id")
         key = (number,) if group is None else (text(shape, "label"), group)
         groups[key].append(shape)
@@ -101,12 +108,12 @@ def _objects(
 
 
 def _drawn(shape: Shape, size: tuple[int, int]) -> Region:
-    points = np.array(shape["points"], dtype=np.float64)
-    if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
-        msg = f"its 'points' must be [[x, y], ...], got {shape['points']!r:.60}"
-        raise ValueError(msg)
     if shape.get("shape_type", "polygon") == "polygon":
-        return polygons.draw([polygons.Polygon(points)], size)
+        return polygons.ring(shape["points"], size)
+    points = np.array(shape["points"], dtype=np.float64)
+    if points.shape != (2, 2) or not np.isfinite(points).all():
+        msg = f"its 'points' must be [[x, y], [x, y]], got {shape['points']!r:.60}"
+        raise ValueError(msg)
     (x0, y0), (x1, y1) = points.astype(int).tolist()
     mask = io.BytesIO(base64.b64decode(shape["mask"], validate=True))
     with opened(mask, f"the mask of {shape['points']}") as picture:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
@@ -191,10 +191,12 @@ def folders(
     ledger: Ledger,
     name: str,
     listed: Callable[[Path], dict[str, Path]],
+    known: Collection[Path] = (),
 ) -> list[Folder]:
     """List a folder and the folders in it, in the order of their names.
 
-    Hidden files and folders are left out; other files of another kind are counted as lost.
+    Hidden files and folders are left out; other files of another kind, except those that are
+    `known`, are counted as lost.
     """
     images = request.images
     listing = []
@@ -206,7 +208,7 @@ def folders(
         unread = len(unread_files(images / inside))
         ledger.find(images=unread)
         ledger.lose("in formats of photographs that are not read", images=unread)
-        others = set(folder.glob("[!.]*")) - {*files.values(), *photos.values()}
+        others = set(folder.glob("[!.]*")) - {*files.values(), *photos.values(), *known}
         ledger.change("files that are not read", sum(path.is_file() for path in others))
         prefix = "" if folder == place else f"{inside.as_posix()}/"
         listing.append(Folder(prefix, files, photos, images / inside))

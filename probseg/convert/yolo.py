@@ -1,17 +1,21 @@
 """Folders of YOLO-seg texts: a line for each object, relative to the image's size.
 
-A line `class x y x y ...` is one outline. Parts and holes of an object are joined to it by lines
-that lead there and back along the same way, which encloses no pixel.
+A line `class x y x y ...` is one outline; predictions have a confidence after it. Parts and holes
+of an object are joined to it by lines that lead there and back along the same way, which encloses
+no pixel.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import yaml
 from scipy.spatial import cKDTree
 
 from probseg.convert.parts import (
@@ -33,6 +37,12 @@ from probseg.images import image_size
 from probseg.paths import write_text
 from probseg.texts import read_lines
 
+MARGIN = 0.05
+"""Share of a side by which corners may be outside of the image."""
+
+MOST_CLASSES = 1_000_000
+"""Numbers of classes are below."""
+
 DIGITS = 7
 """Decimals of a coordinate: less than a hundredth of a pixel in images of 100,000."""
 
@@ -48,25 +58,38 @@ def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> s
     return " ".join([str(number), *(f"{value:.{DIGITS}f}" for value in relative.ravel())])
 
 
-def decode(line: str, size: tuple[int, int]) -> tuple[int, Region]:
-    """Return class and region of a line `class x y x y ...` of an image of `size` `(H, W)`."""
-    words = line.split()
+class Line(NamedTuple):
+    """What a line says."""
+
+    number: int  # of the class
+    region: Region
+    score: float | None  # confidence of a prediction
+    outside: bool  # whether a corner is outside of the image
+
+
+def decode(line: str, size: tuple[int, int]) -> Line:
+    """Read a line `class x y x y ...`, perhaps with a confidence, of an image of `(H, W)`.
+
+    What is a little outside of the image is cut off: programs round, and people drag corners there.
+    """
     try:
-        number = int(words[0]) if words else -1
-        values = np.array([float(word) for word in words[1:]])
+        number, *listed = map(float, line.split() or ["-1"])
     except ValueError as error:
         msg = f"a line must be `class x y x y ...` in numbers, got {line[:60]!r}"
         raise ValueError(msg) from error
+    score = listed.pop() if len(listed) % 2 and len(listed) > 6 and 0 < listed[-1] < 1 else None
+    values = np.array(listed)
     fault = ""
-    if number < 0 or len(values) < 6 or len(values) % 2:
+    if not 0 <= number < MOST_CLASSES or number % 1 or len(values) < 6 or len(values) % 2:
         fault = "a line must be a class of at least 0 and three or more pairs of coordinates"
         fault += "; lines of four numbers are boxes"
-    elif not ((values >= 0) & (values <= 1)).all():
+    elif not ((values >= -MARGIN) & (values <= 1 + MARGIN)).all():
         fault = "coordinates must be relative to the image, from 0 to 1"
     if fault:
         msg = f"{fault}, got {line[:60]!r}"
         raise ValueError(msg)
-    return number, draw([Polygon(values.reshape(-1, 2) * [size[1], size[0]])], size)
+    region = draw([Polygon(values.reshape(-1, 2) * [size[1], size[0]])], size)
+    return Line(int(number), region, score, bool(((values < 0) | (values > 1)).any()))
 
 
 def _joined(rings: Sequence[Points]) -> Points:
@@ -105,14 +128,54 @@ def _joined(rings: Sequence[Points]) -> Points:
 CLASSES = "classes.txt"
 """File with the names of the classes, a line each, in the order of their numbers."""
 
+CONFIG = "data.yaml"
+"""File of Ultralytics and Roboflow with the `names` of the classes."""
+
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
-    """Read a folder of texts, without blank lines; `classes.txt` has the names of the classes."""
-    listing = place / CLASSES
-    names = read_classes(listing) if listing.is_file() else []
+    """Read a folder of texts, without blank lines, or one with texts in its `labels/`.
+
+    The names of the classes are those of `classes.txt` or of a `data.yaml`, in the folder or above
+    its `labels/`. Photographs are in `images/` beside `labels/` unless the request says where.
+    """
     used: set[int] = set()
+    roots = sorted({place, *(path for path in place.rglob("labels") if path.is_dir())} - {place})
+    names = next(filter(None, map(_names, (place, *place.parents[:2]))), [])
+    for root in roots or [place]:
+        beside = len(roots) > 1 or request.images is None
+        images = root.parent / "images" if beside else request.images
+        inside = "" if len(roots) < 2 else f"{root.parent.relative_to(place).as_posix()}/"
+        where = request._replace(images=images)
+        for image in _images(root, where, names, used, ledger):
+            yield image._replace(file=inside + image.file)
+    ledger.change(UNUSED, len(set(range(len(names))) - used))
+
+
+def _names(place: Path) -> list[str]:
+    """Return the names of the classes that the files of a folder list; none without any."""
+    if (place / CLASSES).is_file():
+        return read_classes(place / CLASSES)
+    for path in (place / CONFIG, place / "data.yml", place / "dataset.yaml"):
+        if not path.is_file():
+            continue
+        try:
+            table = yaml.safe_load(path.read_text("utf-8"))
+            names = table.get("names", [])
+            listed = dict(enumerate(names)) if isinstance(names, list) else dict(names)
+            return [str(listed.get(n, f"{NO_NAME} {n}")) for n in range(max(map(int, listed)) + 1)]
+        except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+            msg = f"{path}: `names` must be a list of classes, or a table by their numbers"
+            raise DataError(msg) from error
+    return []
+
+
+def _images(
+    place: Path, request: Request, names: list[str], used: set[int], ledger: Ledger
+) -> Iterator[AnnotatedImage]:
+    """Read the texts of a folder and of those in it."""
+    listing = place / CLASSES
     texts = partial(picture_files, suffixes=(".txt",))
-    for folder in folders(place, request, ledger, "yolo", texts):
+    for folder in folders(place, request, ledger, "yolo", texts, {place / CONFIG}):
         for stem, path in folder.files.items():
             if stem not in folder.photos and path != listing:
                 msg = (
@@ -126,27 +189,34 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             size = image_size(photo)
             objects = _objects(text, size, names, used, ledger) if text and text != listing else ()
             yield AnnotatedImage(folder.inside + photo.name, size, objects)
-    ledger.change(UNUSED, len(set(range(len(names))) - used))
 
 
 def _objects(
     path: Path, size: tuple[int, int], names: list[str], used: set[int], ledger: Ledger
 ) -> Iterator[LabelledRegion]:
+    unnamed = f"objects of classes after the last of {CLASSES}"
+    if not names:
+        unnamed = f"objects whose classes have numbers only, without {CLASSES} or {CONFIG}"
     for row, line in read_lines(path):
         ledger.find(objects=1)
         try:
-            number, region = decode(line, size)
+            number, region, score, outside = decode(line, size)
         except ValueError as error:
             msg = f"{path}, line {row}: {error}"
             raise DataError(msg) from error
         used.add(number)
         name = names[number] if number < len(names) else f"{NO_NAME} {number}"
-        ledger.change(f"objects of classes after the last of {CLASSES}", number >= len(names) > 0)
-        yield LabelledRegion(region, name)
+        ledger.change(unnamed, number >= len(names))
+        ledger.change("objects with corners outside of their image, which are cut", outside)
+        yield LabelledRegion(region, name, score)
 
 
 def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger) -> None:
-    """Write `<stem>.txt` for each image, and `classes.txt`."""
+    """Write a data set that Ultralytics trains from.
+
+    That is `labels/<stem>.txt` for each image, `data.yaml`, and `classes.txt` for other programs.
+    The photographs of `request.images` are linked into `images/`, or copied.
+    """
     classes: dict[str, int] = {}
     for image, stem in stems(images):
         if f"{stem}.txt" == CLASSES:
@@ -159,7 +229,7 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
             write_line = partial(encode, number, size=image.size)
 
             def draw_line(line: str, size: tuple[int, int] = image.size) -> Region:
-                return decode(line, size)[1]
+                return decode(line, size).region
 
             outline = outlined(item, request, ledger, write_line, draw_line)
             if outline is None:
@@ -168,6 +238,22 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
             lines.append(outline.written)
             if name != item.label:
                 ledger.change("names of classes that do not fit into a line, which change")
-        write_text(place / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
+        write_text(place / "labels" / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
         ledger.write(images=1, objects=len(lines))
+        if request.images is not None:
+            _link(request.images / image.file, place / "images" / image.file)
     write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))
+    listed = {number: name for name, number in classes.items()}
+    config = {"train": "images", "val": "images", "names": listed}
+    write_text(place / CONFIG, yaml.safe_dump(config, allow_unicode=True, sort_keys=False))
+
+
+def _link(photo: Path, target: Path) -> None:
+    """Give a photograph, if it is there, a second name, or copy it."""
+    if not photo.is_file():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(photo.resolve())
+    except OSError:  # another file system
+        shutil.copyfile(photo, target)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
-from probseg.formats.coco import crowds_left_out, is_crowd, size_of, text, whole
+from probseg.formats.coco import crowds_left_out, file_of, is_crowd, size_of, text, whole
 from probseg.formats.mask_names import refuse_name
 from probseg.formats.prompts import parse_number, parse_step
 from probseg.texts import open_text, read_json
@@ -228,7 +228,7 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
             raise ValueError(msg) from error
         objects[image].append(PromptedObject(str(key), kind, (box,)))
-    files = {key: _file(text(entry, "file_name")) for key, entry in images.items()}
+    files = {key: _file(file_of(entry)) for key, entry in images.items()}
     prompted = tuple(
         PromptedImage(files[key], tuple(objects[key]), key, size_of(entry))
         for key, entry in images.items()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TextIO
+from urllib.parse import unquote, urlsplit
 
 from pycocotools import mask as coco_mask
 
@@ -44,6 +45,17 @@ def text(entry: Mapping[str, Any], key: str) -> str:
         msg = f"its {key!r} must be a text, got {value!r}"
         raise ValueError(msg)
     return value
+
+
+def file_of(entry: Mapping[str, Any]) -> str:
+    """Return the path in the `file_name` of an image, with `/`.
+
+    Programs on Windows write a backslash between folders; of an address, the last name counts.
+    """
+    name = text(entry, "file_name")
+    if name.startswith(("http://", "https://")):
+        return PurePosixPath(unquote(urlsplit(name).path)).name
+    return name if "/" in name else name.replace("\\", "/")
 
 
 def is_crowd(entry: Mapping[str, Any]) -> bool:

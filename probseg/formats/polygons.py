@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.formats.regions import Mask, Region, as_region, check_size, from_lines
+from probseg.formats.regions import FARTHEST, Mask, Region, as_region, check_size, from_lines
 from probseg.formats.run_lengths import parse_runs, region_of
 
 Points = npt.NDArray[np.float64]
@@ -108,6 +108,15 @@ def draw(polygons: Sequence[Polygon], size: tuple[int, int]) -> Region:
     rows, lefts, rights = rows[order][::2], columns[order][::2], columns[order][1::2]
     full = rights > lefts
     return from_lines(rows[full], lefts[full], rights[full], size)
+
+
+def ring(corners: object, size: tuple[int, int], scale: tuple[float, float] = (1.0, 1.0)) -> Region:
+    """Draw a polygon without holes as other programs have it, `[[x, y], ...]`."""
+    points = np.array(corners, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 2 or not (abs(points) <= FARTHEST).all():
+        msg = f"its 'points' must be [[x, y], ...], got {corners!r:.60}"
+        raise ValueError(msg)
+    return draw([Polygon(points * scale)], size)
 
 
 def to_coco(polygons: Sequence[Polygon]) -> list[list[float]]:

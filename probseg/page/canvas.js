@@ -223,6 +223,7 @@ export class Clicker extends EventTarget {
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
     this.label = null;
     this.locked = false; // while another photograph is on its way
+    this.barred = false; // while one is shown that cannot be read
     this.held = this.running = false;
     this.tool = "object";
     this.brush = 14; // radius in CSS pixels
@@ -285,7 +286,15 @@ export class Clicker extends EventTarget {
    */
   command(run, sure = false, ready = () => true) {
     const free = !this.locked && (sure || (!this.pending.length && ready()));
-    return this.inOrder(run, free, ready);
+    return this.inOrder(() => (this.barred ? null : run()), free, ready);
+  }
+
+  /** Take no commands on a photograph that cannot be read; those that leave it are carried out. */
+  setBarred(barred) {
+    this.barred = barred;
+    if (!barred) return;
+    this.locked = false;
+    if (!this.running) this._runWaiting();
   }
 
   /** Run what needs no answer, such as a change of photograph, after the commands that wait. */

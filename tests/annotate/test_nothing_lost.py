@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
+from probseg.annotate import files
 from probseg.annotate.answers import Answerer
 from probseg.annotate.frames import unpack
 from probseg.annotate.photographs import refusals
+from probseg.annotate.verbs import lasting_token
 from probseg.errors import UsageError
 from support.annotate_client import MODEL, again, begin, draw_photographs
 from support.pages import Disks
@@ -348,3 +352,202 @@ def test_work_on_a_reviewed_photograph_is_in_the_files_again(folder, answerer, s
         client.http.post("/api/export", json={"format": "coco"})
         assert written(folder) == before
     client.sessions.close()
+
+
+@pytest.mark.parametrize("of", ["masks", "annotations.json"])
+def test_a_finished_folder_is_opened_with_another_one_for_what_is_written(
+    folder, answerer, tmp_path, of
+):
+    annotate(folder, answerer)
+    before, out = written(folder), tmp_path / "out"
+    (folder / "annotations.json").rename(folder / "kept")
+    content = (folder / "kept").read_bytes()
+    if of == "masks":
+        shutil.move(folder / "masks", out / "masks")  # of `out`, whose hidden folder is gone
+    else:
+        (folder / "kept").rename(folder / "annotations.json")
+    client = begin(folder, answerer, out=out)
+    client.http.post("/api/export", json={"format": "coco"})
+    places = {name: n for n, name in enumerate(("photo0.png", "photo1.png"))}
+    assert [(one[0], one[2]) for one in written(out)] == [(one[0], one[2]) for one in before]
+    if of != "masks":
+        assert written(out) == before
+        assert (folder / "annotations.json").read_bytes() == content
+    client.click(64, 80, n=places["photo0.png"])
+    client.act({"type": "finish", "label": None})
+    assert len(list((out / "masks").glob("photo0_*"))) == 3
+    client.sessions.close()
+
+
+def test_annotations_of_other_photographs_do_not_keep_a_folder_from_another_out(
+    folder, answerer, tmp_path
+):
+    (folder / "annotations.json").write_text('{"images": [{"id": 1, "file_name": "x.png"}]}')
+    client = begin(folder, answerer, out=tmp_path / "out")
+    said = "\n".join(refusals(client.sessions.files.refused()))
+    assert "none of the photographs of this folder" in said
+    client.sessions.close()
+
+
+@pytest.mark.parametrize(("change", "status"), [(turned, 200), (smaller, 422)])
+def test_objects_are_kept_on_other_pixels_of_the_same_size_if_the_person_says_so(
+    folder, answerer, change, status
+):
+    annotate(folder, answerer)
+    before = written(folder)
+    change(folder / "photo0.png")
+    client = begin(folder, answerer)
+    assert client.photographs[0]["changed"]
+    answer = client.http.post(f"{client.path()}/keep", json={})
+    assert answer.status_code == status, answer.text
+    client.sessions.close()
+    kept = before if status == 200 else [one for one in before if one[0] != "photo0.png"]
+    assert written(folder) == kept
+    client = begin(folder, answerer)
+    assert (client.photographs[0]["error"] is None) == (status == 200)
+    client.sessions.close()
+
+
+def test_a_folder_of_schema_4_gets_the_files_of_its_photographs(folder, answerer):
+    annotate(folder, answerer)
+    before = written(folder)
+    database = sqlite3.connect(folder / ".probseg" / "annotations.sqlite")
+    for name in ("height", "width", "bytes", "modified", "digest", "pixels"):
+        database.execute(f"ALTER TABLE photographs DROP COLUMN {name}")
+    database.execute("PRAGMA user_version = 4")
+    database.commit()
+    database.close()
+    smaller(folder / "photo1.png")
+    client = begin(folder, answerer)
+    assert [photo["changed"] for photo in client.photographs] == [False, True, False, False]
+    assert len(client.act({"type": "undo"})[0]["objects"]) == 1, "its history goes on"
+    client.act({"type": "redo"})
+    assert client.sessions.store.fingerprint("photo0.png").height == 96
+    client.sessions.close()
+    assert written(folder) == [one for one in before if one[0] != "photo1.png"]
+
+
+def test_an_object_costs_the_same_in_large_folders(folder, answerer, monkeypatch):
+    """Finishing it lists no folder, and no click waits while `annotations.json` is written."""
+    client = begin(folder, answerer)
+    listings, list_masks, write = [], files.mask_files, files.coco.write
+
+    def counted(*arguments):
+        listings.append(arguments)
+        return list_masks(*arguments)
+
+    monkeypatch.setattr(files, "mask_files", counted)
+    for n, (x, _) in enumerate([(30, 0), (64, 0), (100, 0)]):
+        client.click(x, 48, n=n)
+        client.act({"type": "finish", "label": None}, n)
+    assert listings == []
+    Image.fromarray(np.ones((96, 128), np.uint8)).save(folder / "masks" / "photo3.png")
+    assert len(client.get(client.path(3))["objects"]) == 1, "what others add is seen"
+
+    def meanwhile(path, images, annotations, categories):
+        with ThreadPoolExecutor(1) as other:
+            clicked = other.submit(client.click, 30, 80).result(timeout=30)
+        assert clicked[1].any()
+        write(path, images, annotations, categories)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.coco, "write", meanwhile)
+        client.sessions.files.write_coco()
+    client.act({"type": "finish", "label": "late"})
+    assert client.sessions.files._timer.interval >= files.DELAY
+    client.sessions.close()
+    assert [one[1] for one in written(folder)].count("late") == 1
+
+
+def test_ids_of_photographs_stay_in_annotations(folder, answerer):
+    def ids():
+        client.http.post("/api/export", json={"format": "coco"})
+        images = json.loads((folder / "annotations.json").read_text())["images"]
+        return {one["file_name"]: one["id"] for one in images}
+
+    client = begin(folder, answerer)
+    before = ids()
+    client.act({"type": "state", "state": "rejected"})
+    assert ids() == {name: before[name] for name in list(before)[1:]}
+    shutil.copy(folder / "photo0.png", folder / "a.png")
+    client.get("/api/session")
+    assert ids().items() >= {name: before[name] for name in list(before)[1:]}.items()
+    client.sessions.close()
+    shutil.rmtree(folder / ".probseg")
+    client = begin(folder, answerer)
+    assert ids()["photo3.png"] == before["photo3.png"]
+    client.sessions.close()
+
+
+COCO = {
+    "images": [
+        {"id": n, "file_name": f"set/{name}", "height": 96, "width": 128}
+        for n, name in enumerate(("photo1.png", "elsewhere.png"))
+    ],
+    "categories": [{"id": 3, "name": "horse"}],
+    "annotations": [
+        {"id": n, "image_id": n, "category_id": 3, "segmentation": [[10, 10, 20, 10, 20, 30]]}
+        for n in range(2)
+    ],
+}
+YOLO = "1 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n"
+
+
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+def test_annotations_of_other_programs_are_opened_for_correction(folder, answerer, tmp_path, form):
+    annotate(folder, answerer, 1)
+    before = written(folder)
+    path = tmp_path / "brought"
+    if form == "coco":
+        path.write_text(json.dumps(COCO))
+        path = path.rename(tmp_path / "brought.json")
+    else:
+        (path / "labels").mkdir(parents=True)
+        (path / "data.yaml").write_text("names: [cow, horse]")
+        (path / "labels" / "photo1.txt").write_text(YOLO)
+    for _ in range(2):  # what is there is not added again
+        client = begin(folder, answerer, imported=path)
+        client.http.post("/api/export", json={"format": "coco"})
+        assert client.get("/api/session")["labels"] == ["cat", "horse"]
+        assert [one for one in written(folder) if one[0] == "photo0.png"] == before
+        assert [one[:2] for one in written(folder)[2:]] == [("photo1.png", "horse")]
+        assert [path.name for path in (folder / "masks").glob("photo1*")] == ["photo1_1.png"]
+        said = "\n".join(refusals(client.sessions.files.refused()))
+        assert ("1 objects of other photographs" in said) == (form == "coco")
+        client.sessions.close()
+
+
+def test_an_import_of_other_photographs_is_refused(folder, answerer, tmp_path):
+    content = {**COCO, "annotations": COCO["annotations"][1:]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="names of files must be the same"):
+        begin(folder, answerer, imported=tmp_path / "a.json")
+    begin(folder, answerer).sessions.close()
+
+
+def test_a_folder_has_one_address_that_lasts_and_is_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "cache"))
+    token = lasting_token("annotate", tmp_path)
+    assert lasting_token("annotate", tmp_path / ".") == token
+    assert len({token, lasting_token("look", tmp_path), lasting_token("annotate", Path())}) == 3
+    key = tmp_path / "cache" / "annotate.key"
+    if os.name == "posix":
+        assert key.stat().st_mode & 0o077 == 0
+        key.chmod(0o644)
+        assert lasting_token("annotate", tmp_path) != token, "others may have read the key"
+    key.unlink()
+    assert lasting_token("annotate", tmp_path) != token
+
+
+def test_a_demo_has_photographs_and_leaves_a_folder_that_is_there(folder, monkeypatch):
+    from probseg.annotate import verbs
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(verbs, "listen", lambda *_: 1 / 0)
+    for arguments, count in ((["--demo"], 7), (["--demo", str(folder)], 4)):
+        with pytest.raises(ZeroDivisionError):
+            verbs.run_annotate(arguments)
+        place = Path(arguments[-1]) if len(arguments) > 1 else folder / "probseg_demo"
+        assert len([path for path in place.iterdir() if path.is_file()]) == count
+    with pytest.raises(UsageError, match="--demo"):
+        verbs.run_annotate([])

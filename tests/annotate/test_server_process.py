@@ -301,8 +301,9 @@ def _kill_and_look(place, seed, kills, more=20):
         server.process.join()
         old, answered = server, future.result() is not None
         server = Server(server.folder, place)
-        for token in (old.token, old.reader):
-            assert server.ask("GET", "/api/session", headers={"X-Probseg-Token": token})[0] == 401
+        assert (server.token, server.reader) == (old.token, old.reader), "open tabs go on"
+        stranger = {"X-Probseg-Token": server.token[:-1]}
+        assert server.ask("GET", "/api/session", headers=stranger)[0] == 401
         refused = server.ask("POST", path, "{}", {"X-Probseg-Token": server.reader})
         assert refused[0] == 403
         now = server.everything()

@@ -115,7 +115,7 @@ def test_files_are_in_a_folder_of_the_document_root(tmp_path):
         return json.loads(target.read_text())[0]
 
     refused(DataError, lambda: task("a.jpg", Request()), "a.jpg: ", "--storage")
-    refused(DataError, lambda: task("a\\b.jpg"), "backslash")
+    refused(DataError, lambda: task("x/a\\b.jpg"), "backslash")
     assert task("a.jpg")["data"]["image"] == "/data/local-files/?d=my%20photos/set/a.jpg"
     formats, other = ("label-studio", "coco"), Request(storage=PurePosixPath("my photos/other"))
     refused(DataError, lambda: convert(target, tmp_path / "c.json", formats, other), "--storage")

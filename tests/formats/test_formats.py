@@ -112,7 +112,7 @@ def test_a_line_of_yolo_has_parts_and_holes(mask):
             yolo.encode(3, traced, mask.shape)
         return
     line = yolo.encode(3, traced, mask.shape)
-    number, drawn = yolo.decode(line, mask.shape)
+    number, drawn, *_ = yolo.decode(line, mask.shape)
     assert number == 3
     np.testing.assert_array_equal(drawn.mask(), mask)
     np.testing.assert_array_equal(read_yolo(line, mask.shape), mask)

@@ -27,6 +27,10 @@ from probseg.types import Prompts
 CHROMIUM = Path("/usr/bin/chromium")
 TOKEN = "0123456789abcdef"
 READER = "fedcba9876543210"
+STATE = """[clicker.pending.map(({ action }) => action.type), clicker.waiting.length,
+clicker.held, clicker.locked, clicker.fetching, probsegPage.arriving]"""
+"""What the page waits for."""
+
 PATIENCE = 60
 """Seconds in which a browser answers, even one that shares its core with other work."""
 
@@ -190,7 +194,7 @@ class Page:
         """Wait until an expression is true (Playwright's own way breaks the page's policy)."""
         stop = time.monotonic() + PATIENCE
         while not self.run(f"Boolean({script})"):
-            assert time.monotonic() < stop, f"still not true: {script}"
+            assert time.monotonic() < stop, f"still not true: {script}; {self.run(STATE)}"
             time.sleep(0.01)
 
     def settle(self) -> None:

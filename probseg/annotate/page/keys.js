@@ -188,6 +188,14 @@ export function listen() {
     const pressed = event.detail > 0 && event.target.closest("button, [type=checkbox]");
     if (pressed && !document.querySelector("dialog[open]")) page.focus();
   });
+  // A menu that the mouse opened gives the keyboard back, too; with arrow keys one goes on in it.
+  let byMouse = false;
+  for (const kind of ["pointerdown", "keydown"]) {
+    document.addEventListener(kind, () => (byMouse = kind === "pointerdown"), { capture: true });
+  }
+  document.addEventListener("change", (event) => {
+    if (byMouse && event.target.matches("select") && !document.querySelector("dialog[open]")) page.focus();
+  });
   document.addEventListener("keyup", (event) => actionOf(event.key, ["without"]) && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {

@@ -16,10 +16,12 @@ const SUN = "M10 6.5a3.5 3.5 0 1 0 0 7a3.5 3.5 0 0 0 0-7zM10 1.5v2M10 16.5v2M1.5
 
 /** Say what an error means to the person. */
 export function report(error) {
-  if (error.status === 409) {
+  if (error.photo && error.photo !== page.photo && error.message) {
+    banner.show("left", `${error.photo.name}: ${error.message}`);
+  } else if (error.status === 409) {
     banner.show("stale", "This photograph was changed in another tab. It is shown as it is now; what you did last was not carried out.");
   } else if (error.status === 401) {
-    banner.show("fatal", "The server was restarted with another address: open the one that it printed last.");
+    banner.show("fatal", "The server was restarted with another address: open the one that it printed last. What you did since is not stored.");
   } else if (error.message) banner.show("note", error.message);
 }
 
@@ -61,10 +63,7 @@ export const page = {
   },
 
   build(session) {
-    this.clicker = new Clicker($("clicker"), {
-      send: (action, sequence) => this.transport.send(action, sequence),
-      fetchImage: () => this.transport.fetchImage(),
-    }, { edits: true, keys: this.keys });
+    this.clicker = new Clicker($("clicker"), null, { edits: true, keys: this.keys });
     this.clicker.addEventListener("answer", ({ detail }) => this.answered(detail));
     this.clicker.addEventListener("problem", ({ detail }) => report(detail));
     this.clicker.addEventListener("status", () => drawPreviewSwitch());
@@ -164,6 +163,7 @@ export const page = {
     sessionStorage.setItem(`photo ${this.session.folder}`, photo.id);
     banner.clear("stale");
     banner.clear("note");
+    banner.clear("left");
     if (before) this.strip.redraw(before.id);
     this.strip.redraw(photo.id);
     this.strip.reveal(photo.id);
@@ -173,10 +173,10 @@ export const page = {
     this.unreadable(photo.error);
     this.grid.hide();
     this.arriving = !photo.error; // until the photograph can be clicked, or an error is shown
+    $("clicker").ariaBusy = $("objects").ariaBusy = String(this.arriving);
     if (photo.error) return;
     const since = performance.now();
     const transport = this.transportOf(photo);
-    this.transport = transport;
     bitmaps.get(photo.id).catch(() => null); // on its way while the server opens the photograph
     try {
       const known = await transport.open();
@@ -184,6 +184,7 @@ export const page = {
       this.note(photo, known);
       this.setLabel(sessionStorage.getItem(`label ${this.session.folder}`) || null);
       this.clicker.hidden.clear();
+      this.clicker.transport = transport; // until here all requests are those of the one before
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
       this.listed = photo;
@@ -199,20 +200,33 @@ export const page = {
       else this.unreadable(error.message);
     } finally {
       if (turn === this.turn) this.arriving = false;
+      $("clicker").ariaBusy = $("objects").ariaBusy = String(this.arriving);
     }
   },
 
   unreadable(reason) {
     $("clicker").hidden = Boolean(reason);
     $("unreadable").hidden = !reason;
+    this.clicker.setBarred(Boolean(reason));
     if (!reason) return;
-    this.clicker.waiting = []; // they have nothing to act on
     this.showObjects([]);
     $("unreadable").replaceChildren(
       element("strong", { textContent: "This photograph cannot be read." }),
       element("span", { textContent: reason }),
       element("span", { textContent: `The file is not changed; ${keyName(this.keys.next[0])} opens the next one.` }),
     );
+    if (this.photo.changed && !this.session.reader) {
+      const keep = element("button", { type: "button", textContent: "Keep its objects on this file" });
+      keep.title = "The pixels are other ones, but the objects are at the same places";
+      keep.onclick = () => this.keep(this.photo).catch(report);
+      $("unreadable").append(keep);
+    }
+  },
+
+  /** Let the objects of a file that has changed stay on its new pixels. */
+  async keep(photo) {
+    this.take(await json(`photos/${photo.id}/keep`, { body: {} }));
+    await this.open(this.index);
   },
 
   /** Open a photograph after all commands before. */

@@ -179,11 +179,11 @@ export async function suggest() {
 export async function showWithout() {
   if (page.without || $("without").hidden) return;
   page.without = true;
-  const { clicker, transport } = page;
+  const { clicker } = page;
   await clicker.command(async () => {
     const { opened } = clicker;
     try {
-      const answer = await transport.send({ type: "without" }, clicker.sequence);
+      const answer = await clicker.transport.send({ type: "without" }, clicker.sequence);
       if (page.without && opened === clicker.opened) clicker.compare(answer);
     } catch (error) {
       report(error);

@@ -4,6 +4,7 @@ import { element, parseFrame } from "./canvas.js";
 
 export const $ = (id) => document.getElementById(id);
 export const token = location.hash.slice(1);
+window.addEventListener("hashchange", () => location.reload()); // the address of another start
 
 export class ServerError extends Error {
   constructor(status, message) {
@@ -57,7 +58,7 @@ export async function persist(attempt, again = async () => null) {
         throw error;
       }
       failed = true;
-      banner.show("gone", "The server does not answer. Trying again; nothing is lost.");
+      banner.show("gone", "The server does not answer. Trying again; nothing is lost while this tab is open.");
       await pause(wait);
     }
   }

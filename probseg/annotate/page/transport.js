@@ -79,6 +79,7 @@ export class PhotoTransport {
       return answer;
     } catch (error) {
       if (error.status === 409) this.stale = true;
+      error.photo = this.photo; // which may have been left
       this.unsure = error.status >= 500; // the database may have it though a file was not written
       throw error;
     }

@@ -18,7 +18,7 @@ from probseg.data.layout import chosen_root
 from probseg.data.published import SOURCES
 from probseg.data.sets.annotations import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
-from probseg.formats.coco import crowds_left_out
+from probseg.formats.coco import crowds_left_out, file_of
 from probseg.images import check_same_size, read_image
 from probseg.paths import find_data
 from probseg.types import Sample
@@ -250,8 +250,7 @@ class COCO(AnnotatedObjects):
     @classmethod
     def place(cls, image: Entry) -> str:
         """Return the `file_name` of an image, which may have folders."""
-        file: str = image["file_name"]
-        return file
+        return file_of(image)
 
     def photo(self, file: str) -> str:
         """Identify a photograph by its path, as folders may have files of the same names."""

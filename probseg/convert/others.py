@@ -1,0 +1,223 @@
+"""Formats that are read alone: CVAT's XML, VIA's and SA-1B's JSON; and names of further ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request
+from probseg.data.layout import leads_outside
+from probseg.errors import DataError
+from probseg.formats import coco, polygons, run_lengths
+from probseg.formats.regions import Region, check_size, from_spans
+from probseg.images import image_size
+from probseg.texts import read_json, read_text
+
+Draw = Callable[[], Region]
+
+Shape = tuple[Draw, str, float | None]
+"""How an object is drawn, its class, and its score."""
+
+FIRST = 1 << 16
+"""Characters of a file by which its format is recognised."""
+
+SIGNS = {
+    r"<annotations>.*<(version>1\.|image )": ("CVAT's XML", "cvat", ""),
+    r'"shape_attributes"|"_via_': ("VIA's JSON", "via", ""),
+    r'"predicted_iou"': ("JSON of SA-1B", "sa-1b", "give the folder of the files"),
+    r'"brushlabels"|"polygonlabels"|"original_width"': ("Label Studio's JSON", "label-studio", ""),
+    r'"imagePath"': ("a file of labelme", "labelme", "give its folder"),
+    r'"segments_info"': ("COCO panoptic", "", "convert it to COCO instances"),
+    r'"dm_format_version"|"media_type"': ("Datumaro's JSON", "", "export it as COCO"),
+    r'"slots"|darwin': ("V7's Darwin JSON", "", "export it as COCO"),
+    r'"classTitle"': ("Supervisely's JSON", "", "export it as COCO"),
+    r'"imgHeight"': ("polygons of Cityscapes", "", "convert its instanceIds to index PNGs"),
+    r"<bndbox>": ("Pascal VOC's XML, which has boxes alone", "", "export masks or polygons"),
+    r'"annotations"\s*:.*"image_id"|"images"\s*:': ("JSON of COCO", "coco", ""),
+}
+"""What is in the first lines of a format: its name, `--from`, and what else to do."""
+
+
+def recognised(place: Path, reader: str) -> str:
+    """Say what a file, or the first ones of a folder, are if that is not what a reader reads."""
+    name, own, way_out = _format(place)
+    ways = [f"use --from {own}" if own else "", way_out]
+    return f"; this is {name}: {', '.join(filter(None, ways))}" if name and own != reader else ""
+
+
+def reader_of(place: Path) -> str:
+    """Return the name of the format of a file or folder."""
+    name, own, way_out = _format(place)
+    if not name and place.is_dir():
+        return "yolo" if next(place.rglob("*.txt"), None) else "png"
+    if not own:
+        msg = f"{place}: is {name or 'in a format that is not known'}; {way_out or 'see --from'}"
+        raise DataError(msg)
+    return own
+
+
+def _format(place: Path) -> tuple[str, str, str]:
+    """Return what `SIGNS` has of a file, or of the first ones of a folder; nothing for others."""
+    files = islice(sorted(place.rglob("*.*")), 5) if place.is_dir() else [place]
+    for path in files:
+        if path.suffix.lower() not in (".json", ".xml"):
+            continue
+        with path.open(encoding="utf-8", errors="replace") as file:
+            first = file.read(FIRST)
+        for sign, (name, own, way_out) in SIGNS.items():
+            if re.search(sign, first, re.DOTALL):
+                return name, own, way_out
+    return "", "", ""
+
+
+@contextmanager
+def _named(path: Path, what: str) -> Iterator[None]:
+    """Name the file in errors about its content."""
+    try:
+        yield
+    except (
+        *(KeyError, TypeError, AttributeError, ValueError, OverflowError, StopIteration),
+        ElementTree.ParseError,
+    ) as error:
+        msg = f"{path}: cannot be read as {what} ({error!r:.200}); export it again"
+        raise DataError(msg) from error
+
+
+def _objects(path: Path, what: str, shapes: list[Shape]) -> Iterator[LabelledRegion]:
+    for draw, label, score in shapes:
+        with _named(path, what):
+            item = LabelledRegion(draw(), label, score)
+        yield item
+
+
+def _inside(name: str) -> str:
+    path = name.replace("\\", "/") if "/" not in name else name
+    if leads_outside(path):
+        msg = f"{name!r} leads to no file inside the folder of the images"
+        raise ValueError(msg)
+    return path
+
+
+def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read polygons and masks of "CVAT for images 1.1"; other shapes are counted as lost."""
+    what = "XML of CVAT for images 1.1"
+    with _named(place, what):
+        text = read_text(place)
+        if "<!DOCTYPE" in text or "<!ENTITY" in text:
+            msg = "it defines entities, which CVAT does not"
+            raise ValueError(msg)
+        root = ElementTree.fromstring(text)
+    tracks = len(root.findall("track"))
+    ledger.find(objects=tracks)
+    ledger.lose("of videos, whose frames have no names; export each frame", objects=tracks)
+    for image in root.findall("image"):
+        with _named(place, what):
+            size = int(image.attrib["height"]), int(image.attrib["width"])
+            check_size(size)
+            shapes: list[Shape] = []
+            for shape in image:
+                if shape.tag == "tag":
+                    ledger.change("tags of images")
+                    continue
+                ledger.find(objects=1)
+                draw = {"polygon": _cvat_polygon, "mask": _cvat_mask}.get(shape.tag)
+                if draw is None:
+                    ledger.lose("that are other shapes than polygons and masks", objects=1)
+                else:
+                    shapes.append((partial(draw, shape.attrib, size), shape.attrib["label"], None))
+            name = _inside(image.attrib["name"])
+        ledger.find(images=1)
+        yield AnnotatedImage(name, size, _objects(place, what, shapes))
+
+
+def _cvat_polygon(shape: Mapping[str, str], size: tuple[int, int]) -> Region:
+    corners = [[float(x) for x in pair.split(",")] for pair in shape["points"].split(";")]
+    return polygons.ring(corners, size)
+
+
+def _cvat_mask(shape: Mapping[str, str], size: tuple[int, int]) -> Region:
+    """Draw run lengths of the rows of a box, the background first."""
+    left, top, width, height = (int(shape[key]) for key in ("left", "top", "width", "height"))
+    runs = np.array([int(run) for run in shape["rle"].split(",")], dtype=np.int64)
+    fits = 0 <= left <= left + width <= size[1] and 0 <= top <= top + height <= size[0]
+    if not fits or (runs < 0).any() or runs.sum() > width * height:
+        msg = f"a mask of {width} x {height} pixels at {left}, {top} does not fit its image"
+        raise ValueError(msg)
+    borders = np.cumsum(runs)
+    ends = borders[1::2]
+    part = from_spans(borders[::2][: len(ends)], ends, (height, width), by_rows=True)
+    return Region(part.inside, part.x + left, part.y + top, size)
+
+
+def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read polygons of a project or an export of VIA, the VGG Image Annotator, version 1 or 2.
+
+    Classes are the first attributes of regions. The sizes are those of the photographs.
+    """
+    what = "JSON of VIA"
+    if request.images is None:
+        msg = "`images` must be the folder of the photographs, got None: VIA does not know sizes"
+        raise DataError(msg)
+    with _named(place, what):
+        content = read_json(place)
+        entries = [*content.get("_via_img_metadata", content).values()]
+        names = [_inside(entry["filename"]) for entry in entries]
+    for name, entry in zip(names, entries, strict=True):
+        size = image_size(request.images / name)
+        with _named(place, what):
+            regions = entry["regions"]
+            shapes: list[Shape] = []
+            for region in regions.values() if isinstance(regions, dict) else regions:
+                ledger.find(objects=1)
+                shape = region["shape_attributes"]
+                if shape["name"] != "polygon":
+                    ledger.lose("that are other shapes than polygons", objects=1)
+                    continue
+                corners = [*zip(shape["all_points_x"], shape["all_points_y"], strict=True)]
+                label = _via_label(region.get("region_attributes") or {})
+                shapes.append((partial(polygons.ring, corners, size), label, None))
+        ledger.find(images=1)
+        yield AnnotatedImage(name, size, _objects(place, what, shapes))
+
+
+def _via_label(attributes: Mapping[str, Any]) -> str:
+    """Return the first attribute; of a checkbox, which is a table, the first that is chosen."""
+    value = next((value for value in attributes.values() if value), NO_NAME)
+    if isinstance(value, dict):
+        value = next((name for name, chosen in value.items() if chosen), NO_NAME)
+    return str(value)
+
+
+def read_sa1b(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read a folder of SA-1B, a JSON file with COCO's run lengths for each photograph."""
+    what = "JSON of SA-1B"
+    for path in sorted(place.rglob("*.json")):
+        with _named(path, what):
+            content = read_json(path)
+            size = coco.size_of(content["image"])
+            name = _inside(coco.file_of(content["image"]))
+            shapes: list[Shape] = [
+                (partial(_run_lengths, entry["segmentation"], size), NO_NAME, _iou(entry))
+                for entry in content["annotations"]
+            ]
+        ledger.find(images=1, objects=len(shapes))
+        yield AnnotatedImage(name, size, _objects(path, what, shapes))
+
+
+def _run_lengths(rle: Mapping[str, Any], size: tuple[int, int]) -> Region:
+    if run_lengths.stated_size(rle) != size:
+        msg = f"run lengths for {rle['size']} in an image of {list(size)}"
+        raise ValueError(msg)
+    return run_lengths.region_of(run_lengths.parse_runs(rle["counts"].encode("ascii")), size)
+
+
+def _iou(entry: Mapping[str, Any]) -> float | None:
+    return coco.score_of({"score": entry.get("predicted_iou")})

@@ -80,7 +80,7 @@ def mark_validation_as_begun(checkpoint: Mapping[str, Any]) -> None:
 
 def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
     """Return the number of epochs in a checkpoint; None if it holds weights alone."""
-    if "loops" not in checkpoint:
+    if "optimizer_states" not in checkpoint:
         return None
     epochs: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     return epochs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import probseg
@@ -98,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning are six times slower beside another process that wants the
     # processor. OpenMP asks when torch is loaded, which the verbs do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Of Pillow, about photographs that probseg refuses in its own words.
+    warnings.filterwarnings("ignore", r"Image size .* exceeds limit")
     logging.getLogger("probseg").addHandler(NOTICES)
     logging.getLogger("probseg").setLevel(logging.INFO)
     arguments = sys.argv[1:] if arguments is None else list(arguments)

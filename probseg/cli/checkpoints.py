@@ -95,10 +95,19 @@ def check_readable(path: Path) -> dict[str, Any]:
 
 
 def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str | None:
-    """Return a sentence if the training of a checkpoint has come to the end that `trainer` sets."""
+    """Return a sentence if the training of a checkpoint has come to the end that `trainer` sets.
+
+    A checkpoint of weights alone is refused.
+    """
     epochs = finished_epochs(stored)
-    if epochs is None:  # of weights alone, which Lightning refuses to resume
-        return None
+    if epochs is None:
+        msg = (
+            "--ckpt_path: this checkpoint holds weights alone (`save_weights_only: true`), and a "
+            "training goes on from a whole one, such as `last`; a new training that begins with "
+            "these weights: --model.model probseg.zoo.warm_start --model.model.of PRESET "
+            "--model.model.weights FILE"
+        )
+        raise UsageError(msg)
     for done, unit in ((epochs, "epochs"), (stored["global_step"], "steps")):
         option = f"max_{unit}"
         most = trainer.get(option)

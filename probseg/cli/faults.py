@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError, history
@@ -130,6 +131,8 @@ def explain(
     kind, message = _in_worker(error)
     if kind in _USER_ERRORS:
         return UsageError(message)
+    if isinstance(error, MisconfigurationException):  # Lightning's, about settings of a user
+        return UsageError(str(error))
     reason = _of_dead_worker(error)
     link: BaseException | None = error
     while link is not None and reason is None:  # along `raise ... from`, not errors under handling

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import lightning as L
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -125,7 +126,7 @@ class ProbsegCLI(VerbCLI):
         config.ckpt_path = self.checkpoint
         check_run_folder(config.trainer)
         check_accelerator(config.trainer.accelerator)
-        check_processes(config.trainer.accelerator, config.trainer.devices)
+        check_processes(config.trainer)
         without_slow_bfloat16(config.trainer)  # before the configuration is saved
         names = []
         if self.run_to_continue is not None:
@@ -180,6 +181,14 @@ class ProbsegCLI(VerbCLI):
             callbacks.append(find(TASKS[task].evaluation)())
         if fits:
             callbacks[:0] = [FiniteLoss(), StartScore()]
+            if not trainer.loggers:
+                callbacks[:] = [c for c in callbacks if not isinstance(c, LearningRateMonitor)]
+            if any(isinstance(callback, LearningRateFinder) for callback in callbacks):
+                msg = (
+                    "LearningRateFinder cannot set the rate of this training, which is "
+                    "--model.optimizer.lr; try several rates, as configs/sweep/folder.yaml does"
+                )
+                raise UsageError(msg)
         return trainer
 
     def prepare_parser(self, parser: LightningArgumentParser) -> None:

@@ -181,7 +181,7 @@ class Predictor:
             adaptation: The settings; those that are None stay as they are.
 
         Raises:
-            ValueError: If the network has no layer to change, or a prior is given for iterations
+            UsageError: If the network has no layer to change, or a prior is given for iterations
                 that are 0 and stay so.
         """
         with self._lock.held:

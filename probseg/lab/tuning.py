@@ -39,7 +39,7 @@ from probseg.paths import write_text
 from probseg.terminal import Terminal
 from probseg.types import Sample
 from probseg.zoo import create_interactive
-from probseg.zoo.lookup import describe, is_run
+from probseg.zoo.lookup import describe, find_run
 
 TARGET = 0.9
 """IoU of the number of clicks (NoC) that is minimised."""
@@ -208,11 +208,11 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(str(error)) from error
     model = create_interactive(options.model, pretrained=True).to(options.device)
     total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
-    folder: Path | None = Path(options.model)
-    if not is_run(Path(options.model)):
+    folder = find_run(options.model)
+    if folder is None:
         folder, _ = describe(options.model, pretrained=True)
-    elif options.model.endswith(".ckpt"):
-        folder = Path(options.model).parent
+    elif folder.is_file():
+        folder = folder.parent
     assert folder is not None, "trained weights have a folder"
     output: Path = options.output or folder / FILE
     check_writable("--output", output)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -133,16 +135,21 @@ def next_commands(trainer: L.Trainer) -> str:
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)
             break
     if any((run / "checkpoints").glob("*.ckpt")):
-        lines.append(f"  test it          probseg test --config {run / 'config.yaml'}")
+        here, config = shlex.quote(str(run)), shlex.quote(str(run / "config.yaml"))
+        lines.append(f"  test it          probseg test --config {config}")
         if (run / START).is_file():
             lines.append("  test the start   the command of this training with `test` for `fit`")
-        lines.append(f"  compare it       probseg compare OTHER_RUN {run}, after tests of both")
+        lines.append(f"  compare it       probseg compare OTHER_RUN {here}, after tests of both")
         if isinstance(trainer.lightning_module.model, Segmenter):
-            lines.append(f"  on other images  probseg test {run} --folder OTHER_FOLDER")
-            lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')
-            lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {run}")
+            lines.append(f"  on other images  probseg test {here} --folder OTHER_FOLDER")
+            lines.append(
+                f"  use it           probseg.Predictor.from_pretrained({json.dumps(str(run))})"
+            )
+            lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {here}")
         else:
-            lines.append(f'  use it           probseg.create_model("{run}", pretrained=True)')
+            lines.append(
+                f"  use it           probseg.create_model({json.dumps(str(run))}, pretrained=True)"
+            )
     return "\n".join(lines) + "\n"
 
 

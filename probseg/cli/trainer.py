@@ -91,6 +91,9 @@ class ProbsegCLI(VerbCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             explained = explain_options(str(error), self.option_names())
+            asked = [word for word in args or () if str(word).endswith(".help")]
+            if asked and "expected one argument" in explained:
+                explained = f"{asked[0]} needs a class: {asked[0]} CLASS"
             msg = f"{explained}\nAll options: probseg {self.verb} {ALL}"
             raise UsageError(msg) from error
         self.run_to_continue: Path | None = None

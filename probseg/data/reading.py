@@ -103,7 +103,7 @@ def index_objects(
     count: Callable[[_Item], npt.NDArray[np.int64]],
     items: Sequence[_Item],
     files: Iterable[Path],
-    **options: float,
+    **options: float | str,
 ) -> list[tuple[_Item, int, int]]:
     """List the objects of all label maps as (item, number, pixels), reread if a file has changed.
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import lightning as L
 from jsonargparse import Namespace
+from lightning.pytorch.callbacks.model_summary import ModelSummary, log
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.utilities.model_summary.model_summary import _format_summary_table
 
 
 def made_by_command_line() -> bool:
@@ -84,6 +86,21 @@ def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
         return None
     epochs: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     return epochs
+
+
+class Summary(ModelSummary):
+    """Lightning's table of a network without its operations, of which it counts none here."""
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        *totals: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """Log the table."""
+        columns = [column for column in summary_data if column[0] != "FLOPs"]
+        table = _format_summary_table(*totals, options["total_flops"], *columns)
+        log.info("\n%s", table.rpartition("\n")[0])
 
 
 class DataFirstParser(LightningArgumentParser):

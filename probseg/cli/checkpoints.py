@@ -135,6 +135,7 @@ def next_commands(trainer: L.Trainer) -> str:
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)
             break
     if any((run / "checkpoints").glob("*.ckpt")):
+        name = json.dumps(str(run))
         here, config = shlex.quote(str(run)), shlex.quote(str(run / "config.yaml"))
         lines.append(f"  test it          probseg test --config {config}")
         if (run / START).is_file():
@@ -142,14 +143,10 @@ def next_commands(trainer: L.Trainer) -> str:
         lines.append(f"  compare it       probseg compare OTHER_RUN {here}, after tests of both")
         if isinstance(trainer.lightning_module.model, Segmenter):
             lines.append(f"  on other images  probseg test {here} --folder OTHER_FOLDER")
-            lines.append(
-                f"  use it           probseg.Predictor.from_pretrained({json.dumps(str(run))})"
-            )
+            lines.append(f"  use it           probseg.Predictor.from_pretrained({name})")
             lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {here}")
         else:
-            lines.append(
-                f"  use it           probseg.create_model({json.dumps(str(run))}, pretrained=True)"
-            )
+            lines.append(f"  use it           probseg.create_model({name}, pretrained=True)")
     return "\n".join(lines) + "\n"
 
 

@@ -67,6 +67,8 @@ _ABOUT_DESIGN = (
     (r"`isinstance\(treespec, LeafSpec\)`", FutureWarning),
     # The arguments come both ways on purpose: processes that Lightning starts read sys.argv.
     ("LightningCLI's args parameter", UserWarning),
+    # Normalisations with `fixed_statistics` or `frozen`; all others are set to training before.
+    (r"Found \d+ module\(s\) in eval mode at the start of training", UserWarning),
     # Reading an object takes a few per cent of clicking through it.
     (r"The '(val|test|predict)_dataloader' does not have many workers", UserWarning),
 )

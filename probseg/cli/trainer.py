@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import lightning as L
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor
+from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor, ModelSummary
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -51,7 +51,7 @@ from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
 from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
 from probseg.errors import UsageError, history, user_error
 from probseg.kinds import TASKS, TaskName, find
-from probseg.lightning_internals import DataFirstParser, VerbCLI
+from probseg.lightning_internals import DataFirstParser, Summary, VerbCLI
 from probseg.texts import tell
 
 _Set = TypeVar("_Set", bound=Dataset[Any])
@@ -183,6 +183,7 @@ class ProbsegCLI(VerbCLI):
         if task not in self.evaluations:  # a configuration that names classes of a user alone
             callbacks.append(find(TASKS[task].evaluation)())
         if fits:
+            callbacks[:] = [Summary() if type(c) is ModelSummary else c for c in callbacks]
             callbacks[:0] = [FiniteLoss(), StartScore()]
             if not trainer.loggers:
                 callbacks[:] = [c for c in callbacks if not isinstance(c, LearningRateMonitor)]

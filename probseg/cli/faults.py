@@ -5,6 +5,7 @@ Faults from outside are memory, dead processes, signals and full disks.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import logging
 import multiprocessing.connection
@@ -20,8 +21,13 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from probseg import backbones, data, heads, losses
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError, history
 from probseg.zoo.trained import LAST
 
@@ -59,6 +65,10 @@ _UNKNOWN = re.compile(
     r"|unrecognized arguments:) (?:'|--)(?P<name>[\w.]+)"
 )
 """The parser's messages about an option that it does not know."""
+
+_NO_CLASS = re.compile(r"Expected a dot import path string: ([\w.]+)")
+_KEY = re.compile(r'Parser key "([\w.]+)"')
+_NUMBER = re.compile(r"Expected a <class '(float|int)'>")
 
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 
@@ -104,6 +114,19 @@ def explain_options(message: str, options: Iterable[str]) -> str:
     lines = [line for line in message.splitlines() if not _REPETITIONS.match(line)]
     short = "\n".join(_VALUE.sub("", line) for line in lines)
     unknown = _UNKNOWN.search(message)
+    no_class = _NO_CLASS.findall(message)
+    if no_class and "." not in no_class[-1]:
+        option = f"--{'.'.join(_KEY.findall(message))}"
+        if _NUMBER.search(message):
+            return f"{option} must be a number, got {no_class[-1]}"
+        kinds: list[type] = [Callback, Logger, Optimizer, LRScheduler]
+        for kind in kinds:  # which grows
+            kinds += kind.__subclasses__()
+        names = {kind.__name__ for kind in kinds}.union(
+            *(vars(package)["__all__"] for package in (backbones, data, heads, losses))
+        )
+        if difflib.get_close_matches(no_class[-1], names):
+            return str(UnknownNameError(f"class of {option}", no_class[-1], names))
     if unknown is None:
         return short
     name = unknown["name"]

@@ -46,7 +46,9 @@ class UnknownNameError(KeyError):
         words = [*names, *(word for word, meant in MEANT.items() if meant in names)]
         close = difflib.get_close_matches(name, words, n=3, cutoff=0.6)
         near = list(dict.fromkeys(word if word in names else MEANT[word] for word in close))
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {names}"
+        hint = f"known: {names}" if len(names) < 100 else f"none of the {len(names)} known is near"
+        if near:
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
         self.message = f"unknown {kind} {name!r}: {hint}"
         super().__init__(self.message)
 

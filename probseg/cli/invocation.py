@@ -367,7 +367,7 @@ def _in_brackets(arguments: Sequence[str]) -> list[str]:
     """Make protocols without brackets a list, as `--evaluation.protocols ritm,human`."""
     words = list(arguments)
     for option in read_options(arguments):
-        if option.name == "--evaluation.protocols" and not option.value.startswith("["):
+        if option.name == "--evaluation.protocols" and option.value[:1] not in ("", "[", "-"):
             words[option.start : option.stop] = [f"{option.name}=[{option.value}]"]
             return _in_brackets(words)
     return words

@@ -167,7 +167,7 @@ class FolderDataModule(InteractiveDataModule):
         batch_size: int = 16,
         val_objects: int | None = 100,
         samples_per_epoch: int | None = None,
-        masks: Meaning = "auto",
+        masks: Meaning | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
         train, val = split_folder(root, val_fraction, split_seed, masks)
@@ -205,7 +205,7 @@ class FolderDataModule(InteractiveDataModule):
 
 
 def split_folder(
-    root: Path | str, val_fraction: float = 0.15, split_seed: int = 0, masks: Meaning = "auto"
+    root: Path | str, val_fraction: float = 0.15, split_seed: int = 0, masks: Meaning | None = None
 ) -> tuple[ImageMaskFolder, ImageMaskFolder]:
     """Return the objects of a folder to train on, and those to validate on.
 

@@ -76,7 +76,7 @@ class ImageMaskFolder(InteractiveDataset):
         prefixes: list[str] | None = None,
         min_area: int = 16,
         name: str = "folder",
-        masks: Meaning = "auto",
+        masks: Meaning | None = None,
     ) -> None:
         self.meaning = masks
         self.root = find_data(root)
@@ -119,7 +119,9 @@ class ImageMaskFolder(InteractiveDataset):
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in owned[stem]]
         read = (path for pair in pairs for path in pair)
         count = partial(_count, masks)
-        rows = index_objects("folder", self.root, count, pairs, read, rules=RULES, masks=masks)
+        rows = index_objects(
+            "folder", self.root, count, pairs, read, rules=RULES, masks=masks or ""
+        )
         rows = _without_doubt(rows)
         large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
@@ -208,7 +210,7 @@ def images_folder(root: Path) -> str:
     return "." if flat else "images"
 
 
-def _count(meaning: Meaning, pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
+def _count(meaning: Meaning | None, pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     """Count the pixels of each object of a mask; from `DOUBT` on, those of one in doubt."""
     image_path, mask_path = pair
     try:

@@ -19,7 +19,7 @@ RULES = 3
 """Version of the meaning of mask files: with another one, what is kept of them is read again."""
 
 Meaning = Literal["numbers", "black_and_white"]
-"""What the pixels of masks are said to mean: they number objects, or what is bright is the object."""
+"""What pixels of masks are said to mean: they number objects, or what is bright is the object."""
 
 COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 """Modes of masks that are read as colours."""

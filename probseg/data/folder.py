@@ -118,10 +118,8 @@ class ImageMaskFolder(InteractiveDataset):
         stems = [stem for stem in stems if stem in owned]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in owned[stem]]
         read = (path for pair in pairs for path in pair)
-        count = partial(_count, masks)
-        rows = index_objects(
-            "folder", self.root, count, pairs, read, rules=RULES, masks=masks or ""
-        )
+        options = {"rules": RULES, "masks": masks or ""}
+        rows = index_objects("folder", self.root, partial(_count, masks), pairs, read, **options)
         rows = _without_doubt(rows)
         large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number

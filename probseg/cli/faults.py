@@ -135,8 +135,8 @@ def explain_options(message: str, options: Iterable[str]) -> str:
     after = _OF_CLASS.search(message.splitlines()[message.count("\n", 0, unknown.start())])
     if after is not None or before:
         name = name.partition(".")[0]
-        module, _, kind = (after[1] if after is not None else before[-1]).rpartition(".")
-        called = getattr(import_module(module), kind)
+        module, _, called_name = (after[1] if after is not None else before[-1]).rpartition(".")
+        called = getattr(import_module(module), called_name)
         parser = ArgumentParser()
         is_class = isinstance(called, type)
         add = parser.add_class_arguments if is_class else parser.add_function_arguments

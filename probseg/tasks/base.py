@@ -125,7 +125,7 @@ class NetworkTask(L.LightningModule):
         interval: Literal["epoch", "step"],
     ) -> OptimizerLRScheduler:
         """Return an optimiser and its schedule as Lightning steps them."""
-        stepped = {"scheduler": schedule, "interval": interval}
+        stepped: Any = {"scheduler": schedule, "interval": interval}
         if isinstance(schedule, ReduceLROnPlateau):
             monitor: str | None = getattr(schedule, "monitor", None)  # Lightning's own has one
             if monitor is None:
@@ -137,7 +137,7 @@ class NetworkTask(L.LightningModule):
                 raise UsageError(msg)
             epochs = self.trainer.check_val_every_n_epoch if monitor.startswith("val/") else 1
             stepped |= {"monitor": monitor, "frequency": epochs or 1}
-        return {"optimizer": optimizer, "lr_scheduler": stepped}  # type: ignore[typeddict-item]
+        return {"optimizer": optimizer, "lr_scheduler": stepped}
 
     def on_train_start(self) -> None:
         """Refuse a schedule that ends before the training; say if it never comes to its end."""

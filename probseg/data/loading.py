@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from probseg.data.reading import available_cores
 from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
@@ -164,15 +165,17 @@ class TrainingData(L.LightningDataModule):
                 recount_batches(self.trainer, before, now)
             self._global_batch_size = now
             sampler.go_to(*position(self.trainer))
+        # More would take turns; crops do not depend on their number.
+        workers = min(self.num_workers, available_cores())
         loader: DataLoader[_Batch] = _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=self.batch_size,
             sampler=sampler,
             drop_last=True,
             collate_fn=collate,
-            num_workers=self.num_workers,
+            num_workers=workers,
             worker_init_fn=_prepare_worker,
-            persistent_workers=self.num_workers > 0,
+            persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
         if self.trainer is not None:

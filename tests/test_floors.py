@@ -13,7 +13,7 @@ from probseg.kinds import KINDS, TASKS, WINGS, find
 from probseg.tasks.prediction import Prediction
 from support.rows import each
 
-TRUNK = ["zoo", "interact", "data", "evaluation", "reports", "tasks", "callbacks", "cli"]
+TRUNK = ["zoo", "interact", "data", "evaluation", "reports", "tasks", "callbacks", "cli", "__main__"]
 FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},

@@ -140,7 +140,7 @@ def next_commands(trainer: L.Trainer) -> str:
         lines.append(f"  test it          probseg test --config {config}")
         if (run / START).is_file():
             lines.append("  test the start   the command of this training with `test` for `fit`")
-        lines.append(f"  compare it       probseg compare OTHER_RUN {here}, after tests of both")
+        lines.append(f"  compare it       probseg compare OTHER_RUN {here}  # after tests of both")
         if isinstance(trainer.lightning_module.model, Segmenter):
             lines.append(f"  on other images  probseg test {here} --folder OTHER_FOLDER")
             lines.append(f"  use it           probseg.Predictor.from_pretrained({name})")

@@ -13,7 +13,7 @@ from probseg.kinds import KINDS, TASKS, WINGS, find
 from probseg.tasks.prediction import Prediction
 from support.rows import each
 
-TRUNK = ["zoo", "interact", "data", "evaluation", "reports", "tasks", "callbacks", "cli", "__main__"]
+TRUNK = ["zoo", "interact", "data", "evaluation", "reports", "tasks", "callbacks", "cli"]
 FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
@@ -34,6 +34,7 @@ FLOORS = [
     {"backbones", "heads"},
     {"models", "formats"},
     *({room} for room in TRUNK),
+    {"__main__"},
     set(WINGS),
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

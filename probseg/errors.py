@@ -29,13 +29,29 @@ class ModelNotFoundError(FileNotFoundError):
     """A file of a model or of a zoo is missing; the message names it."""
 
 
+MEANT = {
+    "learning_rate": "lr",
+    "train": "fit",
+    "eval": "test",
+    "evaluate": "test",
+    "epochs": "max_epochs",
+    "workers": "num_workers",
+    "gpus": "devices",
+}
+"""Names of other programs, and what means the same here."""
+
+
 class UnknownNameError(KeyError):
     """A name that is in none of the project's tables; the message lists the nearest ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {names}"
+        words = [*names, *(word for word, meant in MEANT.items() if meant in names)]
+        close = difflib.get_close_matches(name, words, n=3, cutoff=0.6)
+        near = list(dict.fromkeys(word if word in names else MEANT[word] for word in close))
+        hint = f"known: {names}" if len(names) < 100 else f"none of the {len(names)} known is near"
+        if near:
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
         self.message = f"unknown {kind} {name!r}: {hint}"
         super().__init__(self.message)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +30,14 @@ from PIL.TiffImagePlugin import (
 from probseg.errors import DataError
 from probseg.picture_formats import decoders, foreign_content, not_supported
 
-MAX_PIXELS = 89_478_485
+MEGAPIXELS = "PROBSEG_MEGAPIXELS"
+"""Environment variable that raises `MAX_PIXELS`, in millions, before probseg is imported."""
+
+MAX_PIXELS = max(89_478_485, 10**6 * int(os.environ.get(MEGAPIXELS) or 0))
 """Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
+
+if os.environ.get(MEGAPIXELS):
+    Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 
 SMALL = 500_000_000
 """Bytes that the pixels of a file of a megabyte may take; a larger file may take more in ratio."""
@@ -155,7 +162,8 @@ def _unreadable(name: Path | str, error: Exception) -> DataError:
 def _too_large(name: Path | str) -> DataError:
     return DataError(
         f"{name}: has more than {MAX_PIXELS / 1e6:.0f} million pixels, and is not decoded as it "
-        "could fill the memory; scale it down, or cut it into several images"
+        f"could fill the memory; scale it down, cut it into several images, or set {MEGAPIXELS} to "
+        "as many million pixels as shall be read"
     )
 
 

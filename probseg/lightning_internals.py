@@ -13,10 +13,12 @@ from typing import Any
 
 import lightning as L
 from jsonargparse import Namespace
+from lightning.pytorch.callbacks.model_summary import ModelSummary, log
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.utilities.model_summary.model_summary import _format_summary_table
 
 
 def made_by_command_line() -> bool:
@@ -92,10 +94,25 @@ def mark_validation_as_begun(checkpoint: Mapping[str, Any]) -> None:
 
 def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
     """Return the number of epochs in a checkpoint; None if it holds weights alone."""
-    if "loops" not in checkpoint:
+    if "optimizer_states" not in checkpoint:
         return None
     epochs: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     return epochs
+
+
+class Summary(ModelSummary):
+    """Lightning's table of a network without its operations, of which it counts none here."""
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        *totals: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """Log the table."""
+        columns = [column for column in summary_data if column[0] != "FLOPs"]
+        table = _format_summary_table(*totals, options["total_flops"], *columns)
+        log.info("\n%s", table.rpartition("\n")[0])
 
 
 class DataFirstParser(LightningArgumentParser):

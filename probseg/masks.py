@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,11 @@ from probseg.object_numbers import BRIGHT, DARK, count_values, object_ids
 from probseg.picture_formats import LOSSY
 from probseg.types import IGNORE
 
-RULES = 2
+RULES = 3
 """Version of the meaning of mask files: with another one, what is kept of them is read again."""
+
+Meaning = Literal["numbers", "black_and_white"]
+"""What pixels of masks are said to mean: they number objects, or what is bright is the object."""
 
 COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 """Modes of masks that are read as colours."""
@@ -52,8 +55,8 @@ class _Decoded(NamedTuple):
     scale: str  # why numbers may differ from the grey values that are read; mostly empty
 
 
-def read_objects(path: Path) -> Objects:
-    """Read a mask file of the user, and decide what its pixels mean.
+def read_objects(path: Path, meaning: Meaning | None = None) -> Objects:
+    """Read a mask file of the user, and decide what its pixels mean unless that is said.
 
     A mask is black and white, white on its object, or it numbers objects from 1 to 254, with 0 for
     the background and 255 where ignored. A palette file is black and white if its colours are, in
@@ -62,13 +65,16 @@ def read_objects(path: Path) -> Objects:
     A palette or transparency that contradicts the numbers, and numbers that objects cannot have,
     raise a `DataError`.
     """
-    labels, certain = _meant(path)
+    labels, certain = _meant(path, meaning)
+    if meaning == "numbers":
+        numbers = np.flatnonzero(count_values(labels)).tolist()
+        return Objects(labels, [number for number in numbers if number not in (0, IGNORE)])
     return Objects(labels, object_ids(labels, path, certain=certain))
 
 
-def read_object(path: Path, number: int) -> npt.NDArray[np.uint8]:
+def read_object(path: Path, number: int, meaning: Meaning | None = None) -> npt.NDArray[np.uint8]:
     """Read one of the objects that `read_objects` found in a file: see `object_mask`."""
-    return object_mask(_meant(path)[0], number)
+    return object_mask(_meant(path, meaning)[0], number)
 
 
 def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
@@ -219,12 +225,14 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     return labels
 
 
-def _meant(path: Path) -> tuple[npt.NDArray[np.uint8], bool]:
+def _meant(path: Path, meaning: Meaning | None) -> tuple[npt.NDArray[np.uint8], bool]:
     """Return the labels of a mask file of the user, and whether they are numbers for certain."""
+    if meaning == "black_and_white":
+        return np.where(read_colours(path).min(axis=2) > 128, IGNORE, 0).astype(np.uint8), False
     decoded = _open_mask(path)
     labels = _numbers(decoded, path)
     certain = False
-    if decoded.picture.mode in ("P", "PA"):
+    if meaning is None and decoded.picture.mode in ("P", "PA"):
         palette = np.array(decoded.picture.getpalette("RGB") or [], np.int16).reshape(-1, 3)
         labels, certain = _by_palette(labels, palette, path)
         _refuse_object_in_alpha(decoded.picture, labels, path)

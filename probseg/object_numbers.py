@@ -45,6 +45,15 @@ DWARFED = 8
 BETWEEN = 0.6
 """Share of the middle values with a neighbour above and one below that makes them a slope."""
 
+
+class DoubtError(DataError):
+    """The values of a mask may be numbers of objects or shades."""
+
+    def __init__(self, path: Path, doubt: str) -> None:
+        ways = "say what masks of the folder mean by --data.masks numbers or black_and_white"
+        super().__init__(f"{path}: {doubt}; or {ways}")
+
+
 COUNTED = 1 << 22
 """Pixels that are counted at once."""
 
@@ -73,7 +82,8 @@ def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int
     if ids in ([], [IGNORE]):
         return ids
     changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
-    if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
+    many = len(ids) > MAX_IDS and not certain  # a palette of colours is taken at its word
+    if many or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
         doubt: str | None = (
             f"{len(ids)} different values: this looks like a grey picture or a mask saved as JPEG, "
             "not like object numbers 1..254 (255 = ignored); save masks as PNG"
@@ -81,8 +91,7 @@ def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int
     else:
         doubt = None if certain else _doubt(labels, areas, ids)
     if doubt is not None:
-        msg = f"{path}: {doubt}"
-        raise DataError(msg)
+        raise DoubtError(path, doubt)
     return [value for value in ids if value != IGNORE]
 
 

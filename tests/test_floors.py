@@ -34,6 +34,7 @@ FLOORS = [
     {"backbones", "heads"},
     {"models", "formats"},
     *({room} for room in TRUNK),
+    {"__main__"},
     set(WINGS),
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -148,3 +148,12 @@ def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, mon
     assert MADE[-3:] == ["data", "model", "fit"]
     assert not Watched().by_command_line
     assert cli.model.steps
+
+
+def test_the_summary_of_a_network_counts_no_operations(monkeypatch):
+    said, modes = [], {"train": 1, "eval": 2}
+    monkeypatch.setattr(internals.log, "info", lambda text, *words: said.append(text % words))
+    columns = [("Name", ["model"]), ("FLOPs", [0])]
+    internals.Summary.summarize(columns, 5, 3, 0.1, modes, total_flops=0)
+    assert "Modules in eval mode" in said[0]
+    assert "flops" not in said[0].lower()

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention.probabilistic import ProbabilisticAttention2d
+from probseg.errors import UsageError
 from probseg.ops.checks import check_least
 from probseg.ops.em import logistic_em
 from probseg.ops.numerics import working_dtype
@@ -170,7 +171,7 @@ def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
         wanted: The settings.
 
     Raises:
-        ValueError: If there is no layer to change, or a prior is given for iterations that are 0
+        UsageError: If there is no layer to change, or a prior is given for iterations that are 0
             and stay so.
     """
     layers = _layers(body, head)
@@ -181,7 +182,7 @@ def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
         if not adaptive:
             reason = _WITHOUT[kind].format(head=type(head).__name__)
             msg = f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}"
-            raise ValueError(msg)
+            raise UsageError(msg)
         present = [_update(kind, layer).iterations for layer in adaptive]
         idle = not any(present) if iterations is None else iterations == 0
         if prior is not None and idle:
@@ -189,7 +190,7 @@ def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
                 f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
                 f"`{kind}_iterations` too"
             )
-            raise ValueError(msg)
+            raise UsageError(msg)
     for kind, adaptive in layers.items():
         for layer in adaptive:
             getattr(layer, f"adapt_{kind}s")(*wanted.of(kind))

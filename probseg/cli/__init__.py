@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import probseg
@@ -114,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # processor. OpenMP asks when torch is loaded, which the verbs do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _end_with_the_terminal()
+    # Of Pillow, about photographs that probseg refuses in its own words.
+    warnings.filterwarnings("ignore", r"Image size .* exceeds limit")
     logging.getLogger("probseg").addHandler(NOTICES)
     logging.getLogger("probseg").setLevel(logging.INFO)
     arguments = sys.argv[1:] if arguments is None else list(arguments)

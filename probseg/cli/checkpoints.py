@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -95,10 +97,19 @@ def check_readable(path: Path) -> dict[str, Any]:
 
 
 def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str | None:
-    """Return a sentence if the training of a checkpoint has come to the end that `trainer` sets."""
+    """Return a sentence if the training of a checkpoint has come to the end that `trainer` sets.
+
+    A checkpoint of weights alone is refused.
+    """
     epochs = finished_epochs(stored)
-    if epochs is None:  # of weights alone, which Lightning refuses to resume
-        return None
+    if epochs is None:
+        msg = (
+            "--ckpt_path: this checkpoint holds weights alone (`save_weights_only: true`), and a "
+            "training goes on from a whole one, such as `last`; a new training that begins with "
+            "these weights: --model.model probseg.zoo.warm_start --model.model.of PRESET "
+            "--model.model.weights FILE"
+        )
+        raise UsageError(msg)
     for done, unit in ((epochs, "epochs"), (stored["global_step"], "steps")):
         option = f"max_{unit}"
         most = trainer.get(option)
@@ -124,21 +135,23 @@ def next_commands(trainer: L.Trainer) -> str:
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)
             break
     if any((run / "checkpoints").glob("*.ckpt")):
-        lines.append(f"  test it          probseg test --config {run / 'config.yaml'}")
+        name = json.dumps(str(run))
+        here, config = shlex.quote(str(run)), shlex.quote(str(run / "config.yaml"))
+        lines.append(f"  test it          probseg test --config {config}")
         if (run / START).is_file():
             lines.append("  test the start   the command of this training with `test` for `fit`")
-        lines.append(f"  compare it       probseg compare OTHER_RUN {run}, after tests of both")
+        lines.append(f"  compare it       probseg compare OTHER_RUN {here}  # after tests of both")
         try:
             network_of({"hyper_parameters": trainer.lightning_module.hparams}, run)
         except (ValueError, LookupError):  # of parts that nobody has registered
             lines.append("  use it           rebuild the network in Python: its parts are your own")
             return "\n".join(lines) + "\n"
         if isinstance(trainer.lightning_module.model, Segmenter):
-            lines.append(f"  on other images  probseg test {run} --folder OTHER_FOLDER")
-            lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')
-            lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {run}")
+            lines.append(f"  on other images  probseg test {here} --folder OTHER_FOLDER")
+            lines.append(f"  use it           probseg.Predictor.from_pretrained({name})")
+            lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {here}")
         else:
-            lines.append(f'  use it           probseg.create_model("{run}", pretrained=True)')
+            lines.append(f"  use it           probseg.create_model({name}, pretrained=True)")
     return "\n".join(lines) + "\n"
 
 

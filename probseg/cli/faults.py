@@ -5,6 +5,7 @@ Faults from outside are memory, dead processes, signals and full disks.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import multiprocessing.connection
 import re
@@ -17,8 +18,14 @@ from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from probseg import backbones, data, heads, losses
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError, history
 from probseg.zoo.trained import LAST
 
@@ -57,6 +64,10 @@ _UNKNOWN = re.compile(
 )
 """The parser's messages about an option that it does not know."""
 
+_NO_CLASS = re.compile(r"Expected a dot import path string: ([\w.]+)")
+_KEY = re.compile(r'Parser key "([\w.]+)"')
+_NUMBER = re.compile(r"Expected a <class '(float|int)'>")
+
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 
 _ABOUT_DESIGN = (
@@ -64,6 +75,8 @@ _ABOUT_DESIGN = (
     (r"`isinstance\(treespec, LeafSpec\)`", FutureWarning),
     # The arguments come both ways on purpose: processes that Lightning starts read sys.argv.
     ("LightningCLI's args parameter", UserWarning),
+    # Normalisations with `fixed_statistics` or `frozen`; all others are set to training before.
+    (r"Found \d+ module\(s\) in eval mode at the start of training", UserWarning),
     # Reading an object takes a few per cent of clicking through it.
     (r"The '(val|test|predict)_dataloader' does not have many workers", UserWarning),
 )
@@ -99,6 +112,19 @@ def explain_options(message: str, options: Iterable[str]) -> str:
     lines = [line for line in message.splitlines() if not _REPETITIONS.match(line)]
     short = "\n".join(_VALUE.sub("", line) for line in lines)
     unknown = _UNKNOWN.search(message)
+    no_class = _NO_CLASS.findall(message)
+    if no_class and "." not in no_class[-1]:
+        option = f"--{'.'.join(_KEY.findall(message))}"
+        if _NUMBER.search(message):
+            return f"{option} must be a number, got {no_class[-1]}"
+        kinds: list[type] = [Callback, Logger, Optimizer, LRScheduler]
+        for kind in kinds:  # which grows
+            kinds += kind.__subclasses__()
+        names = {kind.__name__ for kind in kinds}.union(
+            *(vars(package)["__all__"] for package in (backbones, data, heads, losses))
+        )
+        if difflib.get_close_matches(no_class[-1], names):
+            return str(UnknownNameError(f"class of {option}", no_class[-1], names))
     if unknown is None:
         return short
     name = unknown["name"]
@@ -107,8 +133,8 @@ def explain_options(message: str, options: Iterable[str]) -> str:
     after = _OF_CLASS.search(message.splitlines()[message.count("\n", 0, unknown.start())])
     if after is not None or before:
         name = name.partition(".")[0]
-        module, _, kind = (after[1] if after is not None else before[-1]).rpartition(".")
-        called = getattr(import_module(module), kind)
+        module, _, called_name = (after[1] if after is not None else before[-1]).rpartition(".")
+        called = getattr(import_module(module), called_name)
         parser = ArgumentParser()
         is_class = isinstance(called, type)
         add = parser.add_class_arguments if is_class else parser.add_function_arguments
@@ -128,6 +154,8 @@ def explain(
     kind, message = _in_worker(error)
     if kind in _USER_ERRORS:
         return UsageError(message)
+    if isinstance(error, MisconfigurationException):  # Lightning's, about settings of a user
+        return UsageError(str(error))
     reason = _of_dead_worker(error)
     link: BaseException | None = error
     while link is not None and reason is None:  # along `raise ... from`, not errors under handling

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from probseg.cli.help import EXAMPLES
 from probseg.data.published import PUBLISHED, PUBLISHED_PATHS, SOURCES
 from probseg.errors import DataError, UnknownNameError, UsageError
 from probseg.kinds import KINDS, TASKS, TaskName
@@ -96,6 +97,11 @@ class Invocation:
         The parser checks all else, for which it needs Lightning.
         """
         self._check_options()
+        named = ("-c", "--config", "--model", FOLDER, "--print_config", "--help", "-h")
+        has_run = self.verb in ROLES and bool(self.options) and self.options[0][:1] != "-"
+        if not has_run and not any(o.startswith(named) or o.endswith("help") for o in self.options):
+            msg = f"--config FILE is missing, which says what to run: {EXAMPLES[self.verb]}"
+            raise UsageError(msg)
         for path in self._configs(self.options):
             if path.is_file():
                 self._check_config(path)
@@ -108,9 +114,9 @@ class Invocation:
                 folder = path.parent
                 if not folder.is_dir() and folder.parts[:1] == ("configs",):
                     folder = configs_dir().joinpath(*folder.parts[1:])
-                known = [other.name for other in folder.glob("*.yaml")]
-                near = difflib.get_close_matches(path.name, known, n=1)
-                hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+                known = [other.stem for other in folder.glob("*.yaml")]
+                near = difflib.get_close_matches(path.stem, known, n=1)
+                hint = f"; did you mean {path.with_name(near[0])}.yaml?" if near else ""
                 msg = f"--config {path}: does not exist{hint}"
                 raise UsageError(msg)
         self._check_data()
@@ -118,7 +124,8 @@ class Invocation:
     @cached_property
     def arguments(self) -> list[str]:
         """Verb and options for the parser: options that only probseg knows have become others."""
-        return self._with_whole_models(self._with_folder(with_run([self.verb, *self.options])))
+        words = _in_brackets(with_run([self.verb, *self.options]))
+        return self._with_whole_models(self._with_folder(words))
 
     @cached_property
     def words(self) -> set[str]:
@@ -323,29 +330,47 @@ class Invocation:
 
 
 def with_run(arguments: Sequence[str]) -> list[str]:
-    """Replace the run that follows the verb, if any, by options that evaluate its network.
+    """Replace the model that follows the verb, if any, by options that evaluate it.
 
-    Nothing of its `config.yaml` is used, which imports what it names: a run may be a stranger's.
+    A folder of this name goes before a model of the zoo. Of a run, nothing of its `config.yaml`
+    is used, which imports what it names: it may be a stranger's.
     """
     verb, *rest = arguments
     if verb not in ROLES or not rest or rest[0].startswith("-"):
         return list(arguments)
-    model = rest[0] if is_path(rest[0]) else f"./{rest[0]}"
+    model = f"./{rest[0]}" if Path(rest[0]).exists() and not is_path(rest[0]) else rest[0]
     config = str(configs_dir() / "experiment" / "folder.yaml")
     chosen = ["--model.model.name", model, "--model.model.pretrained", "true"]
     return [verb, "--config", config, *chosen, *rest[1:]]
 
 
 def with_shipped_configs(arguments: Iterable[str]) -> list[str]:
-    """Point paths `configs/...` that do not exist here to the files that ship with probseg."""
-    shipped = []
+    """Point paths `configs/...` that do not exist here to the files that ship with probseg.
+
+    A preset as `--model.model` means the file of its name.
+    """
+    shipped: list[str] = []
     for argument in arguments:
         option, equals, value = argument.rpartition("=")
+        preset = configs_dir() / "model" / f"{value}.yaml"
+        if "--model.model" in (option, *shipped[-1:]) and preset.is_file():
+            value = str(Path("configs", "model", preset.name))
+            argument = f"{option}{equals}{value}"
         path = Path(value)
         inner = configs_dir().joinpath(*path.parts[1:])
         is_ours = path.parts[:1] == ("configs",) and path.suffix == ".yaml" and inner.exists()
         shipped.append(f"{option}{equals}{inner}" if is_ours and not path.exists() else argument)
     return shipped
+
+
+def _in_brackets(arguments: Sequence[str]) -> list[str]:
+    """Make protocols without brackets a list, as `--evaluation.protocols ritm,human`."""
+    words = list(arguments)
+    for option in read_options(arguments):
+        if option.name == "--evaluation.protocols" and option.value[:1] not in ("", "[", "-"):
+            words[option.start : option.stop] = [f"{option.name}=[{option.value}]"]
+            return _in_brackets(words)
+    return words
 
 
 @cache

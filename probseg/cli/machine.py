@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from functools import cache
-from typing import Any
 
 import torch
 from jsonargparse import Namespace
@@ -39,13 +38,19 @@ def check_accelerator(accelerator: object) -> None:
         raise UsageError(msg)
 
 
-def check_processes(accelerator: object, devices: Any) -> None:  # noqa: ANN401 (as Lightning has it)
+def check_processes(trainer: Namespace) -> None:
     """Refuse more processes on the CPU than it has cores: each takes memory for all of a network.
 
     `devices` is a number, as text too, "auto", or a list. With `PROBSEG_MANY_PROCESSES=1` any
     number passes.
     """
-    if not on_cpu(accelerator) or devices == "auto":
+    devices = trainer.devices
+    if not on_cpu(trainer.accelerator):
+        return
+    if trainer.get("sync_batchnorm"):
+        msg = "--trainer.sync_batchnorm: PyTorch has it for GPUs alone; leave it out on the CPU"
+        raise UsageError(msg)
+    if devices == "auto":
         return
     if not str(devices).removeprefix("-").isdecimal():
         msg = f"--trainer.devices must be a number of processes on the CPU, got {devices}"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import lightning as L
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor, ModelSummary
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -55,7 +56,7 @@ from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
 from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
 from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
-from probseg.lightning_internals import DataFirstParser, VerbCLI
+from probseg.lightning_internals import DataFirstParser, Summary, VerbCLI
 from probseg.texts import tell
 
 _Set = TypeVar("_Set", bound=Dataset[Any])
@@ -95,6 +96,9 @@ class ProbsegCLI(VerbCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             explained = explain_options(str(error), self.option_names())
+            asked = [word for word in args or () if str(word).endswith(".help")]
+            if asked and "expected one argument" in explained:
+                explained = f"{asked[0]} needs a class: {asked[0]} CLASS"
             msg = f"{explained}\nAll options: probseg {self.verb} {ALL}"
             raise UsageError(msg) from error
         self.run_to_continue: Path | None = None
@@ -130,7 +134,7 @@ class ProbsegCLI(VerbCLI):
         config.ckpt_path = self.checkpoint
         check_run_folder(config.trainer)
         check_accelerator(config.trainer.accelerator)
-        check_processes(config.trainer.accelerator, config.trainer.devices)
+        check_processes(config.trainer)
         without_slow_bfloat16(config.trainer)  # before the configuration is saved
         names = []
         if self.run_to_continue is not None:
@@ -184,7 +188,16 @@ class ProbsegCLI(VerbCLI):
         if task not in self.evaluations:  # a configuration that names classes of a user alone
             callbacks.append(find(TASKS[task].evaluation)())
         if fits:
+            callbacks[:] = [Summary() if type(c) is ModelSummary else c for c in callbacks]
             callbacks[:0] = [FiniteLoss(), StartScore()]
+            if not trainer.loggers:
+                callbacks[:] = [c for c in callbacks if not isinstance(c, LearningRateMonitor)]
+            if any(isinstance(callback, LearningRateFinder) for callback in callbacks):
+                msg = (
+                    "LearningRateFinder cannot set the rate of this training, which is "
+                    "--model.optimizer.lr; try several rates, as configs/sweep/folder.yaml does"
+                )
+                raise UsageError(msg)
         return trainer
 
     def prepare_parser(self, parser: LightningArgumentParser) -> None:

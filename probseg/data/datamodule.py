@@ -23,7 +23,8 @@ from probseg.data.loading import (
     stack_cuts,
 )
 from probseg.data.sampling import MixedOrder
-from probseg.data.transforms import TrainingCrop
+from probseg.data.transforms import SMALLEST_CROP, TrainingCrop
+from probseg.masks import Meaning
 from probseg.types import Sample
 
 
@@ -97,6 +98,7 @@ class InteractiveDataModule(TrainingData):
     ) -> None:
         super().__init__(batch_size, num_workers, max_skipped)
         check_least(1, val_objects=val_objects, eval_batch_size=eval_batch_size)
+        check_least(SMALLEST_CROP, crop_size=crop_size)
         self.save_hyperparameters()
         self.val_objects = val_objects
         self.eval_batch_size = eval_batch_size
@@ -149,6 +151,7 @@ class FolderDataModule(InteractiveDataModule):
         val_objects: Most objects that a validation clicks through, evenly spread; None for all.
         samples_per_epoch: Training crops per epoch of all devices. By default each object once;
             where the objects do not fill a batch, several times, in other crops: four batches.
+        masks: What masks mean, see `ImageMaskFolder`.
         **options: Other arguments of `InteractiveDataModule`.
 
     Raises:
@@ -164,9 +167,10 @@ class FolderDataModule(InteractiveDataModule):
         batch_size: int = 16,
         val_objects: int | None = 100,
         samples_per_epoch: int | None = None,
+        masks: Meaning | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        train, val = split_folder(root, val_fraction, split_seed)
+        train, val = split_folder(root, val_fraction, split_seed, masks)
         photographs, held_out = len(train.photographs), len(val.photographs)
         rank_zero_info(
             f"{root}: {len(train)} objects of {photographs} photographs to train on, {len(val)} of "
@@ -201,7 +205,7 @@ class FolderDataModule(InteractiveDataModule):
 
 
 def split_folder(
-    root: Path | str, val_fraction: float = 0.15, split_seed: int = 0
+    root: Path | str, val_fraction: float = 0.15, split_seed: int = 0, masks: Meaning | None = None
 ) -> tuple[ImageMaskFolder, ImageMaskFolder]:
     """Return the objects of a folder to train on, and those to validate on.
 
@@ -212,7 +216,7 @@ def split_folder(
         msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"
         raise ValueError(msg)
     check_least(0, split_seed=split_seed)
-    folder = ImageMaskFolder(root)
+    folder = ImageMaskFolder(root, masks=masks)
     photographs = folder.photographs
     if len(photographs) < 2:
         msg = f"{root}: training and validation need at least 2 images, got {len(photographs)}"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +24,20 @@ from probseg.data.layout import (
     preview,
     unread_folders,
 )
-from probseg.data.reading import NAMED, index_objects
+from probseg.data.reading import NAMED, index_objects, read_all
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image
-from probseg.masks import RULES, read_object, read_objects
-from probseg.object_numbers import count_values
+from probseg.masks import RULES, Meaning, read_object, read_objects
+from probseg.object_numbers import DoubtError, count_values
 from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
 from probseg.types import IGNORE, Sample
 
 _logger = logging.getLogger(__name__)
+
+DOUBT = 256
+"""Added to numbers of objects that may be shades."""
 
 
 class ImageMaskFolder(InteractiveDataset):
@@ -57,6 +63,9 @@ class ImageMaskFolder(InteractiveDataset):
         prefixes: Only images whose name starts with one of these; all by default.
         min_area: Objects with fewer pixels are skipped.
         name: Name of the data set in tables and logs.
+        masks: What masks mean: `"numbers"` of objects, or `"black_and_white"`, where all that is
+            brighter than 128 is the object. By default the values of each mask decide; one in doubt
+            counts as numbers if the folder's other masks have the same, else it is an error.
     """
 
     def __init__(
@@ -67,7 +76,9 @@ class ImageMaskFolder(InteractiveDataset):
         prefixes: list[str] | None = None,
         min_area: int = 16,
         name: str = "folder",
+        masks: Meaning | None = None,
     ) -> None:
+        self.meaning = masks
         self.root = find_data(root)
         self.name = name
         check_layout(self.root, name)
@@ -78,15 +89,15 @@ class ImageMaskFolder(InteractiveDataset):
             (mask_paths, within, LOSSLESS_SUFFIXES),
         ):
             if not files:
-                msg = (
-                    f"{folder}: holds no file with one of the suffixes {', '.join(suffixes)}; "
-                    "check the `root` argument"
-                )
+                inside = [f"{path} {reason}" for path, reason in unread_folders(folder).items()]
+                hint = "; ".join(inside) or "check the `root` argument"
+                kinds = ", ".join(suffixes)
+                msg = f"{folder}: holds no file with one of the suffixes {kinds}; {hint}"
                 raise DataError(msg)
-        masks = pair_masks(images, mask_paths, self.root, place)
+        owned = pair_masks(images, mask_paths, self.root, place)
         stems = sorted(images)
         if split is not None:
-            known = ((stem, images[stem]) for stem in masks)
+            known = ((stem, images[stem]) for stem in owned)
             what = "images without image or mask"
             stems = names_to_use(self.root / split, "split", known, what)
         if exclude is not None:
@@ -94,20 +105,22 @@ class ImageMaskFolder(InteractiveDataset):
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
             unused = [
-                prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in masks)
+                prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in owned)
             ]
             if unused:
                 msg = (
                     f"{self.root}: `prefixes` must be beginnings of names of images with a mask, "
-                    f"none begins with {', '.join(map(repr, unused))} (images: {preview(masks)})"
+                    f"none begins with {', '.join(map(repr, unused))} (images: {preview(owned)})"
                 )
                 raise DataError(msg)
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
-        bare = [images[stem].name for stem in stems if stem not in masks]
-        stems = [stem for stem in stems if stem in masks]
-        pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
+        bare = [images[stem].name for stem in stems if stem not in owned]
+        stems = [stem for stem in stems if stem in owned]
+        pairs = [(images[stem], mask_path) for stem in stems for mask_path in owned[stem]]
         read = (path for pair in pairs for path in pair)
-        rows = index_objects("folder", self.root, _count, pairs, read, rules=RULES)
+        options = {"rules": RULES, "masks": masks or ""}
+        rows = index_objects("folder", self.root, partial(_count, masks), pairs, read, **options)
+        rows = _without_doubt(rows)
         large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
@@ -142,7 +155,7 @@ class ImageMaskFolder(InteractiveDataset):
         """Read one object and its image."""
         image_path, mask_path, number = self.objects[index]
         image = read_image(image_path)
-        mask = read_object(mask_path, number)
+        mask = read_object(mask_path, number, self.meaning)
         return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
 
     @property
@@ -173,7 +186,12 @@ def check_layout(root: Path, name: str = "folder") -> None:
         there = len([path for path in root.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES])
         has = "images/" if (root / "images").is_dir() else f"{there} photographs" if there else ""
         expected += f"; it has {f'{has}, but no masks/' if has else 'neither'}"
-    places = [root.absolute().parent, *sorted(root.iterdir())] if root.is_dir() else []
+    if root.is_dir():
+        places = [root.absolute().parent, *sorted(root.iterdir())]
+    else:
+        names = [path.name for path in root.parent.glob("*/")]
+        close = get_close_matches(root.name, names, cutoff=0.7)
+        places = [root.with_name(name) for name in close]
     near = next((str(place) for place in places if (place / "masks").is_dir()), None)
     hint = f"Did you mean {near}? " if near else ""
     what = f"The data set {name!r}"
@@ -190,14 +208,34 @@ def images_folder(root: Path) -> str:
     return "." if flat else "images"
 
 
-def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
-    """Count the pixels of each object of a mask."""
+def _count(meaning: Meaning | None, pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
+    """Count the pixels of each object of a mask; from `DOUBT` on, those of one in doubt."""
     image_path, mask_path = pair
-    labels, numbers = read_objects(mask_path)
+    try:
+        (labels, numbers), offset = read_objects(mask_path, meaning), 0
+    except DoubtError:
+        (labels, numbers), offset = read_objects(mask_path, "numbers"), DOUBT
+        if labels.shape != image_size(image_path):
+            raise
     check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
-    areas = np.zeros(256, np.int64)
-    areas[numbers] = count_values(labels)[numbers]
+    areas = np.zeros(2 * DOUBT, np.int64)
+    areas[[offset + number for number in numbers]] = count_values(labels)[numbers]
     return areas
+
+
+_Row = tuple[tuple[Path, Path], int, int]
+
+
+def _without_doubt(rows: Sequence[_Row]) -> list[_Row]:
+    """Decide about masks in doubt: numbers that the others of the folder have are numbers."""
+    sure = {(mask, number) for (_, mask), number, _ in rows if number < IGNORE}
+    doubtful = {mask for (_, mask), number, _ in rows if number >= DOUBT}
+    known = {number for _, number in sure}
+    few = len(doubtful) <= len({mask for mask, _ in sure})
+    strange = {m for (_, m), number, _ in rows if number >= DOUBT and number - DOUBT not in known}
+    refused = sorted(strange if few else doubtful)
+    list(read_all(read_objects, refused, "folder"))  # for their errors
+    return [(pair, number % DOUBT, area) for pair, number, area in rows]
 
 
 def pair_masks(
@@ -238,5 +276,5 @@ def pair_masks(
         parts.append("add the images or remove the masks")
     if unread := [path.name for path in unread_files(place)]:
         parts.append(f"convert {preview(unread)} to JPEG or PNG: the format is not read")
-    msg = "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
+    msg = "; ".join([*parts, f"`probseg data check {shlex.quote(str(root))}` lists all problems"])
     raise DataError(msg)

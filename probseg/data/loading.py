@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from probseg.data.reading import available_cores
 from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
@@ -176,8 +177,11 @@ class TrainingData(L.LightningDataModule):
             self._global_batch_size = now
             sampler.go_to(*position(self.trainer))
         size = np.broadcast_to(getattr(crop, "size", 0), 2)
+        # More than cores would take turns; crops do not depend on their number.
         workers = affordable_workers(
-            self.num_workers, 4 * int(size.prod()) * self.batch_size, processes
+            min(self.num_workers, available_cores()),
+            4 * int(size.prod()) * self.batch_size,
+            processes,
         )
         loader: DataLoader[_Batch] = _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn

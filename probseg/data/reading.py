@@ -27,6 +27,12 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use, which a container may limit."""
+    allowed = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
 def in_threads(
     function: Callable[[_Item], _Result],
     items: Sequence[_Item],
@@ -34,7 +40,7 @@ def in_threads(
     progress: Progress = silent,
 ) -> Iterator[_Result]:
     """Apply a function that reads files to all items; the results are in their order."""
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(8, available_cores())) as pool:
         for start in range(0, len(items), BATCH):
             results = pool.map(function, items[start : start + BATCH])
             for number, result in enumerate(results, start=start + 1):
@@ -103,7 +109,7 @@ def index_objects(
     count: Callable[[_Item], npt.NDArray[np.int64]],
     items: Sequence[_Item],
     files: Iterable[Path],
-    **options: float,
+    **options: float | str,
 ) -> list[tuple[_Item, int, int]]:
     """List the objects of all label maps as (item, number, pixels), reread if a file has changed.
 

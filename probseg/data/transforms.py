@@ -63,6 +63,10 @@ Picture = npt.NDArray[np.uint8]
 Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
 
 
+SMALLEST_CROP = 32
+"""Least side of a training crop, in pixels."""
+
+
 class TrainingCrop:
     """Crops an object with padding, changes its scale and colours, and fits it to a fixed size.
 
@@ -82,8 +86,8 @@ class TrainingCrop:
         scale: tuple[float, float] = (0.6, 1.4),
         padding: tuple[float, float] = (0.1, 0.8),
     ) -> None:
-        if size < 32:
-            msg = f"`size` must be at least 32 pixels, got {size}"
+        if size < SMALLEST_CROP:
+            msg = f"`size` must be at least {SMALLEST_CROP} pixels, got {size}"
             raise ValueError(msg)
         check_scale(scale)
         if not 0 <= padding[0] <= padding[1]:

@@ -134,7 +134,8 @@ class MaskQuality(nn.Module):
             zones = torch.cat([coarse, band, 1 - coarse], dim=1).flatten(2)  # (B, 3, h w)
             zones = zones / zones.sum(dim=2, keepdim=True).clamp(min=1e-6)
             seen = torch.cat([features.detach().float(), coarse], dim=1)
-            means = zones @ self.embed(seen).relu().flatten(2).mT  # (B, 3, C)
+            weights = self.embed.weight.dtype  # those of the network, in half precision too
+            means = zones @ self.embed(seen.to(weights)).relu().flatten(2).mT.float()  # (B, 3, C)
             prior = expected.logit(eps=SUREST)
             numbers = [
                 prior,
@@ -143,7 +144,7 @@ class MaskQuality(nn.Module):
                 (prompts.labels >= 0).sum(dim=1).float().log1p(),
             ]
             described = torch.cat([means.flatten(1), torch.stack(numbers, dim=1)], dim=1)
-            correction: Tensor = self.layers(described)[:, 0]
+            correction: Tensor = self.layers(described.to(weights))[:, 0].float()
             return prior + correction
 
 

@@ -148,7 +148,7 @@ class PromptPropagation(nn.Module):
         points = (prompts.points.float() + 0.5) / self.stride - 0.5
         positive, negative, _ = seeds(points, prompts.labels, grid)
         belief = torch.where(positive, 1.0, torch.where(negative, 0.0, belief))
-        weight = torch.where(known, 1.0, UNKNOWN).expand_as(belief)
+        weight = torch.full_like(belief, UNKNOWN).masked_fill(known, 1.0)
         weight = torch.where(positive | negative, self.log_click_weight.float().exp(), weight)
         observed = [weight, weight * belief, positive.float(), negative.float()]
         return torch.stack(observed, dim=1)

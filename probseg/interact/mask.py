@@ -148,6 +148,12 @@ class Mask:
         """
         return self._answer.full()
 
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Return `binary`, as `np.asarray(mask)` and other libraries ask for it."""
+        return self.binary if dtype is None else self.binary.astype(dtype)
+
     def __repr__(self) -> str:
         height, width = self.probability.shape
         binary = self.binary

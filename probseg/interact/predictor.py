@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,17 @@ from probseg.attention import Adaptation
 from probseg.errors import UnknownNameError
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, Size
 from probseg.images import rgb_pixels
-from probseg.interact.loop import InteractionState
+from probseg.interact.loop import InteractionState, with_crop
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import Photograph, as_photograph, open_photograph
-from probseg.interact.session import Session, build_loop, encode_image, prepared
+from probseg.interact.session import (
+    Answer,
+    Session,
+    build_loop,
+    encode_image,
+    prepared,
+    with_steps,
+)
 from probseg.models import Segmenter
 from probseg.types import BoxStep, Click, MaskStep, Step
 from probseg.zoo import create_interactive
@@ -181,7 +188,7 @@ class Predictor:
             adaptation: The settings; those that are None stay as they are.
 
         Raises:
-            ValueError: If the network has no layer to change, or a prior is given for iterations
+            UsageError: If the network has no layer to change, or a prior is given for iterations
                 that are 0 and stay so.
         """
         with self._lock.held:
@@ -194,7 +201,7 @@ class Predictor:
         self,
         clicks: Sequence[Click | tuple[float, float] | tuple[float, float, bool]] = (),
         box: tuple[float, float, float, float] | None = None,
-        mask: npt.NDArray[np.bool_ | np.uint8 | np.floating] | None = None,
+        mask: Mask | npt.NDArray[np.bool_ | np.integer | np.floating] | None = None,
     ) -> Mask:
         """Add prompts and segment the object.
 
@@ -209,8 +216,8 @@ class Predictor:
                 whole pixels; replaces an earlier one. Where it reaches up to 2 pixels over the
                 edge of the image, it is cut there with a warning.
             mask: A mask to begin with, which the prompts correct, or which the model refines where
-                it is given alone: bool, probabilities in [0, 1], or uint8 with 255 or 1 on the
-                object and 0 elsewhere, shape `(H, W)`. Earlier prompts are forgotten.
+                it is given alone: a `Mask`, bool, probabilities in [0, 1], or integers with 255 or
+                1 on the object and 0 elsewhere, shape `(H, W)`. Earlier prompts are forgotten.
 
         Returns:
             The mask for all prompts so far.
@@ -234,6 +241,27 @@ class Predictor:
             msg = "`clicks` must have at least one click without `box` and `mask`, got none"
             raise ValueError(msg)
         return answer.mask
+
+    def predict_many(self, boxes: Sequence[Sequence[float]] | npt.NDArray[np.number]) -> list[Mask]:
+        """Segment the object in each of several boxes, together, which takes less time.
+
+        The prompts so far and `undo` have no part in it, and do not change.
+
+        Args:
+            boxes: As `box` of `predict`, in an array `(N, 4)` or a list.
+
+        Returns:
+            The masks that `predict(box=box)` gives for each box alone, up to rounding.
+
+        Raises:
+            RuntimeError: As for `predict`.
+            ValueError: If a box is outside the image, or has not four numbers.
+        """
+        with self._turn():
+            blank = Answer(cast("InteractionState", self._image))
+            asked = [with_steps(blank, [_as_box(box)]).state for box in boxes]
+            states = self._loop.answer([with_crop(state) for state in asked])
+            return [Mask(state.answer) for state in states]
 
     def undo(self) -> Mask | None:
         """Take back the last step: a click, a box or a mask.
@@ -287,6 +315,8 @@ class _Lock:
 
 def _to_rgb(image: npt.NDArray[Any]) -> str:
     """Return how an array that is no RGB image becomes one, as the end of a sentence."""
+    if np.issubdtype(image.dtype, np.integer) and image.dtype != np.uint8:
+        return "; integers from 0 to 255 become uint8 by image.astype(np.uint8)"
     if image.dtype != np.uint8:
         return "; values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
     pillow = "or give Image.fromarray"
@@ -328,17 +358,26 @@ def _as_box(value: Sequence[float]) -> BoxStep:
     return BoxStep((x0, y0, x1, y1))
 
 
-def _as_mask(mask: npt.NDArray[np.bool_ | np.uint8 | np.floating], shape: Size) -> MaskStep:
+def _as_mask(
+    mask: Mask | npt.NDArray[np.bool_ | np.integer | np.floating], shape: Size
+) -> MaskStep:
     """Return a mask of any form as a step."""
     array = np.asarray(mask)
-    if array.dtype == np.uint8 and set(np.unique(array)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
+    if np.issubdtype(array.dtype, np.integer) and set(np.unique(array)) in (
+        {0},
+        {1},
+        {255},
+        {0, 1},
+        {0, 255},
+    ):
         array = array > 0
     number = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
     if array.shape != shape or not number or not ((array >= 0) & (array <= 1)).all():
+        remedy = "; (mask > 0) is True on the object if 0 is the background"
         msg = (
-            f"`mask` must be bool, float in [0, 1], or uint8 with 0 and 255, of the image's "
-            f"shape {shape}, got {array.dtype} of shape {array.shape}; (mask > 0) is True on "
-            "the object if 0 is the background"
+            "`mask` must be a Mask, bool, float in [0, 1], or integers 0 and 255, of the image's "
+            f"shape {shape}, got {array.dtype} of shape {array.shape}"
+            f"{remedy if array.shape == shape else ''}"
         )
         raise ValueError(msg)
     return MaskStep(array.astype(np.float32))

@@ -35,7 +35,7 @@ from probseg.paths import is_path
 from probseg.types import Click, Prompts
 from probseg.weight_files import read_safetensors
 from probseg.zoo.index import WEIGHTS
-from probseg.zoo.lookup import describe, is_run
+from probseg.zoo.lookup import describe, find_run
 from probseg.zoo.store import build_to_fit
 from probseg.zoo.trained import read_trained
 
@@ -211,8 +211,8 @@ def _fill(record: Record, settings: Settings) -> None:
 def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     """Return the network, created without any download, and whether it is trained."""
     weights: dict[str, Tensor] | None = None
-    if is_run(Path(name)):
-        trained = read_trained(Path(name))
+    if (run := find_run(name)) is not None:
+        trained = read_trained(run)
         description, weights = trained.description, trained.weights
     else:
         folder, description = describe(name, pretrained="." in name or is_path(name))

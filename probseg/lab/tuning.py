@@ -36,10 +36,11 @@ from probseg.evaluation.summary import scores_of
 from probseg.metrics import Interval, clustered_bootstrap, noc, standard_error
 from probseg.models import Segmenter
 from probseg.paths import write_text
+from probseg.reports import tables
 from probseg.terminal import Terminal
 from probseg.types import Sample
 from probseg.zoo import create_interactive
-from probseg.zoo.lookup import describe, is_run
+from probseg.zoo.lookup import describe, find_run
 
 TARGET = 0.9
 """IoU of the number of clicks (NoC) that is minimised."""
@@ -106,7 +107,9 @@ class Trial:
         """Describe the setting and its results in a line."""
         settings = {k: v for k, v in asdict(self.adaptation).items() if v is not None}
         words = ", ".join(f"{name} {value:g}" for name, value in settings.items()) or "as trained"
-        text = f"{words}: {self.clicks:.2f} ± {self.clicks_se:.2f}"
+        text = f"{words}: {self.clicks:.2f}"
+        if math.isfinite(self.clicks_se):  # which takes two objects
+            text += f" ± {self.clicks_se:.2f}"
         if self.difference is None or not math.isfinite(self.difference.low):
             return text
         return f"{text} ({self.difference.low:+.2f} to {self.difference.high:+.2f})"
@@ -208,11 +211,11 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(str(error)) from error
     model = create_interactive(options.model, pretrained=True).to(options.device)
     total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
-    folder: Path | None = Path(options.model)
-    if not is_run(Path(options.model)):
+    folder = find_run(options.model)
+    if folder is None:
         folder, _ = describe(options.model, pretrained=True)
-    elif options.model.endswith(".ckpt"):
-        folder = Path(options.model).parent
+    elif folder.is_file():
+        folder = folder.parent
     assert folder is not None, "trained weights have a folder"
     output: Path = options.output or folder / FILE
     check_writable("--output", output)
@@ -228,8 +231,9 @@ def run(arguments: Sequence[str]) -> None:
     if protocol.is_random:
         protocol = replace(protocol, trials=options.trials)
     console = Terminal(highlight=False)
+    on = f"{tables.count(len(samples), 'object')} of {objects.name}"
     console.print(
-        f"{options.model} on {len(samples)} objects of {objects.name}, protocol {protocol.name}: "
+        f"{options.model} on {on}, protocol {protocol.name}: "
         "mean clicks to an IoU of 90 %, ± standard error, and the interval of the difference (95 % "
         "for all settings together)"
     )
@@ -257,7 +261,7 @@ def run(arguments: Sequence[str]) -> None:
         tell=tell,
     )
     comment = (
-        f"Found by `probseg tune` for {options.model} on {len(samples)} objects of {objects.name} "
+        f"Found by `probseg tune` for {options.model} on {on} "
         f"(protocol {protocol.name}, seed {options.seed}).\n"
         f"As trained: {tuning.trials[0]}\nBest: {tuning.best}"
     )

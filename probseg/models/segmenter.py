@@ -354,7 +354,7 @@ class Segmenter(Network):
             adaptation: The settings; those that are None stay as they are.
 
         Raises:
-            ValueError: If the network has no layer to change, or a prior is given for iterations
+            UsageError: If the network has no layer to change, or a prior is given for iterations
                 that are 0 and stay so.
         """
         adapt(self._before_head(), self.head, adaptation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,7 +281,8 @@ def _results(folder: Path) -> dict[str, Path]:
         if checkpoint is not None and Path(checkpoint).parent.parent.name == run.name:
             of_run[path.parent.name] = path.parent
     if not of_run:
-        msg = f"{folder}: has no results; run `probseg test --config {folder / 'config.yaml'}`"
+        config = shlex.quote(str(folder / "config.yaml"))
+        msg = f"{folder}: has no results; run `probseg test --config {config}`"
         raise DataError(msg)
     return of_run
 

@@ -109,11 +109,7 @@ class SemanticSegmentation(NetworkTask):
         optimizer = self.optimizer(released_groups(self) if self.released else self.parameters())
         for group in optimizer.param_groups:
             group["lr"] *= group.pop("rate", 1.0)
-        scheduler = self.lr_scheduler(optimizer, int(total))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        return self.with_schedule(optimizer, self.lr_scheduler(optimizer, int(total)), "step")
 
 
 def released_groups(network: nn.Module) -> list[dict[str, Any]]:

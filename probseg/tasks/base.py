@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from types import FrameType
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 import probseg
 from probseg.data.loading import TrainingData
 from probseg.descriptions import is_description
+from probseg.errors import UsageError
 from probseg.lightning_internals import made_by_command_line
 from probseg.seeds import BATCH, mixed
 from probseg.zoo.store import check_fit
 from probseg.zoo.trained import without_files
+
+_logger = logging.getLogger(__name__)
 
 VERSION = "probseg_version"
 """Key of a checkpoint with the version of probseg that wrote it."""
@@ -92,9 +99,13 @@ class NetworkTask(L.LightningModule):
         """Leave the samples to the callback that evaluates."""
 
     def setup(self, stage: str) -> None:
-        """Train all of the network: models from the zoo come in evaluation mode."""
+        """Train all of the network: models from the zoo come in evaluation mode.
+
+        Callbacks that train for trial, as `BatchSizeFinder` does, need the seed before the fit.
+        """
         if stage == "fit":
             self.model.train()
+            self.seed = torch.initial_seed()
 
     def on_fit_start(self) -> None:
         """Take the seed of the run, which the data module may have from a checkpoint.
@@ -102,9 +113,49 @@ class NetworkTask(L.LightningModule):
         The checkpoints will say what network it is, whatever file it began with.
         """
         data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed
-        self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
+        if isinstance(data, TrainingData):
+            self.seed = data.seed
         if is_description(network := self.hparams.get("model")):
             self.hparams["model"] = without_files(network)
+
+    def with_schedule(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedule: LRScheduler | ReduceLROnPlateau,
+        interval: Literal["epoch", "step"],
+    ) -> OptimizerLRScheduler:
+        """Return an optimiser and its schedule as Lightning steps them."""
+        stepped: Any = {"scheduler": schedule, "interval": interval}
+        if isinstance(schedule, ReduceLROnPlateau):
+            monitor: str | None = getattr(schedule, "monitor", None)  # Lightning's own has one
+            if monitor is None:
+                msg = (
+                    "ReduceLROnPlateau of torch does not say which number it waits for; give "
+                    "--model.lr_scheduler lightning.pytorch.cli.ReduceLROnPlateau "
+                    "--model.lr_scheduler.monitor train/loss"
+                )
+                raise UsageError(msg)
+            epochs = self.trainer.check_val_every_n_epoch if monitor.startswith("val/") else 1
+            stepped |= {"monitor": monitor, "frequency": epochs or 1}
+        return {"optimizer": optimizer, "lr_scheduler": stepped}
+
+    def on_train_start(self) -> None:
+        """Refuse a schedule that ends before the training; say if it never comes to its end."""
+        for stepped in self.trainer.lr_scheduler_configs:
+            by_step = stepped.interval == "step"
+            total = self.trainer.estimated_stepping_batches if by_step else self.trainer.max_epochs
+            total = math.inf if total in (None, -1) else total
+            schedule: Any = stepped.scheduler
+            planned = getattr(schedule, "total_steps", getattr(schedule, "T_max", total))
+            text = (
+                f"{type(schedule).__name__} has {planned} steps, and the training takes {total}, "
+                f"one each {'batch' if by_step else 'epoch'}; set the schedule's `total_steps` or "
+                "`T_max` to this number, or --model.lr_interval (step or epoch)"
+            )
+            if planned < total and hasattr(schedule, "total_steps"):
+                raise UsageError(text)
+            if planned > total:
+                _logger.warning(text)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
         """Make all random numbers depend on the batch alone.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -62,7 +62,7 @@ class InteractiveSegmentation(NetworkTask):
         model: The network.
         loss: Loss between logits and mask; cross-entropy by default.
         optimizer: Makes the optimiser; RAdam with rate 1e-4 by default, as published.
-        lr_scheduler: Makes the schedule, stepped every epoch.
+        lr_scheduler: Makes the schedule.
         curriculum: How prompts are drawn: by a `Curriculum` of three tasks, the default, or by
             `IteratedClicks`.
         corner_noise: Greatest shift of the sides of the training boxes, as a fraction of the box.
@@ -98,6 +98,8 @@ class InteractiveSegmentation(NetworkTask):
         drawn_iterations: Fewest and most EM iterations of each kind of update of `Adaptation`,
             such as `{"key": [0, 2], "value": [0, 5]}`, of which each batch draws: the trained
             network answers with any of these numbers. None trains with those that it has.
+        lr_interval: When the schedule takes a step: after each `"epoch"`, or after each `"step"` of
+            the optimiser, as warm-ups and `OneCycleLR` count.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
@@ -126,6 +128,7 @@ class InteractiveSegmentation(NetworkTask):
         clicked_weight: float = 0.0,
         second_looks: bool = False,
         drawn_iterations: dict[str, tuple[int, int]] | None = None,
+        lr_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
@@ -172,6 +175,7 @@ class InteractiveSegmentation(NetworkTask):
         self.annotators = annotators
         self.second_looks = second_looks
         self.drawn_iterations = drawn_iterations or {}
+        self.lr_interval = lr_interval
         with restored(model):  # refuses a network without such a mechanism
             for kind, (_, most) in self.drawn_iterations.items():
                 model.adapt(Adaptation(**{f"{kind}_iterations": most}))
@@ -409,7 +413,7 @@ class InteractiveSegmentation(NetworkTask):
             optimizer = self.optimizer([{"params": weights} for weights in groups.values()])
             for group, rate in zip(optimizer.param_groups, groups, strict=True):
                 group["lr"] *= rate
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.lr_scheduler(optimizer)}}
+        return self.with_schedule(optimizer, self.lr_scheduler(optimizer), self.lr_interval)
 
     def _rates(self) -> dict[nn.Parameter, float]:
         """Return the learning rates of the backbone's weights, relative to that of the others."""

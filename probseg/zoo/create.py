@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-from pathlib import Path
 from typing import Any
 
 from probseg.errors import UsageError
@@ -11,7 +10,7 @@ from probseg.kinds import TASKS, TaskName
 from probseg.models import Network, Segmenter, build, list_presets, override
 from probseg.weight_files import read_safetensors
 from probseg.zoo.index import WEIGHTS
-from probseg.zoo.lookup import all_models, describe, is_run
+from probseg.zoo.lookup import all_models, describe, find_run
 from probseg.zoo.store import build_to_fit
 from probseg.zoo.trained import read_trained
 
@@ -51,8 +50,8 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         name: A preset (`"resnet18_conv"`); a zoo model (`"lite2_unet_prop.objects"`, or
             `"lite2_unet_prop"` for its first tag); the path of a local model folder, which must
             contain a slash; the folder of a run (`"runs/probseg/version_7"`, of which the best
-            checkpoint is taken) or a checkpoint file; or a model of the Hugging Face hub,
-            `"hf-hub:owner/name"` or `"hf-hub:owner/name@revision"`.
+            checkpoint is taken; `"runs/probseg/"` if it holds one run) or a checkpoint file; or a
+            model of the Hugging Face hub, `"hf-hub:owner/name"` or `"hf-hub:owner/name@revision"`.
         pretrained: Load the weights of the zoo, the folder or the hub, after checking their sha256.
         **changes: Arguments of the network to change, as dictionaries:
             `head={"attention": "standard"}`.
@@ -73,8 +72,8 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
             than a stranger's file may ask for.
         ZooError: If an index or the model's description is damaged.
     """
-    if is_run(Path(name)):
-        trained = read_trained(Path(name))
+    if (run := find_run(name)) is not None:
+        trained = read_trained(run)
         network = override(trained.description, changes)
         weights = trained.weights if pretrained else None
         return build_to_fit(network, weights, str(trained.source), Network)

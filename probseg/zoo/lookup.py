@@ -87,11 +87,25 @@ def verify(name: str, root: Path | None = None) -> ZooModel:
     return model
 
 
-def is_run(path: Path) -> bool:
-    """Return whether this is a checkpoint, or the folder of a run with checkpoints."""
-    return path.suffix == ".ckpt" or (
-        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
-    )
+def find_run(name: str) -> Path | None:
+    """Return the run that a model's name means; None if it means another kind of model.
+
+    It is a checkpoint, the folder of a run with checkpoints, or a folder with one run in it, whose
+    name has a slash as those of all folders of models.
+    """
+    path = Path(name)
+    if path.suffix == ".ckpt":
+        return path
+    runs = [
+        folder
+        for folder in (path, *(sorted(path.glob("*/")) if is_path(name) else ()))
+        if (folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir()
+    ]
+    if len(runs) > 1 and path not in runs:
+        newest = max(runs, key=lambda run: (run / "checkpoints").stat().st_mtime)
+        msg = f"{name}: holds {len(runs)} runs; give one of them, the newest is {newest}"
+        raise UsageError(msg)
+    return runs[0] if runs else None
 
 
 def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -166,9 +167,14 @@ def read_config(folder: Path) -> Description:
     """Return the description of the network in a model folder."""
     path = folder / CONFIG
     if not path.is_file():
+        others = [other.name for other in folder.parent.glob("*/")]
+        near = get_close_matches(folder.name, others, n=1, cutoff=0.7)
+        is_missing = not folder.is_dir()
         msg = (
-            f"{path}: no such file; a model folder holds {WEIGHTS} and {CONFIG}, and a model of "
-            "the Hugging Face hub is named hf-hub:owner/name"
+            f"{folder if is_missing else path}: no such {'folder' if is_missing else 'file'}"
+            f"{f', but {folder.parent / near[0]}' if is_missing and near else ''}; a model folder "
+            f"holds {WEIGHTS} and {CONFIG}, the folder of a run config.yaml and checkpoints/, and "
+            "a model of the Hugging Face hub is named hf-hub:owner/name"
         )
         raise ModelNotFoundError(msg)
     from probseg.models.schema import checked  # with pydantic, which presets do not need

@@ -20,7 +20,7 @@ from probseg.models.build import Description, override
 from probseg.texts import read_text, read_yaml
 from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CONFIG, WEIGHTS
-from probseg.zoo.lookup import describe, is_run
+from probseg.zoo.lookup import describe, find_run
 from probseg.zoo.store import check_folder, read_config
 
 Which = Literal["best", "last", "ema"]
@@ -66,7 +66,7 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def read_trained(source: Path, which: Which | None = None) -> Trained:
-    """Read what `probseg fit` has written, or a model folder.
+    """Read what `probseg fit` has written, or a model folder; `source` is as `find_run` has it.
 
     Of a run, `which` is `"best"` (the default), the checkpoint that its validation prefers, as it
     was validated; `"last"`, the weights after the last step; or `"ema"`, their average. Of a
@@ -82,7 +82,7 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         check_folder(source)
         weights = read_safetensors(source / WEIGHTS)
         return Trained(source, read_config(source), None, weights, _digests(weights, None))
-    path = source
+    source = path = find_run(f"{source}/" if source.is_dir() else str(source)) or source
     if source.is_dir():
         path = source / "checkpoints" / LAST
         if which in (None, "best"):
@@ -129,10 +129,10 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
 
 def description_for(name: str, pretrained: bool = True) -> Description:
     """Return the description of a network, whose weights are not read."""
-    path = Path(name)
-    if not is_run(path):
+    run = find_run(name)
+    if run is None:
         return describe(name, pretrained)[1]
-    path = best_checkpoint(path) if path.is_dir() else path
+    path = best_checkpoint(run) if run.is_dir() else run
     return network_of(read_checkpoint(path), path)[0]
 
 
@@ -200,7 +200,7 @@ def without_files(description: Description) -> Description:
     """
     arguments = _arguments(description)
     name = str(arguments.pop("name", None))
-    of_zoo = NAME.fullmatch(name) and not is_run(Path(name))
+    of_zoo = NAME.fullmatch(name) and find_run(name) is None
     if class_name(description) not in BY_NAME or of_zoo:
         return description
     return override(description_for(name, arguments.pop("pretrained", False)), arguments)

@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import shlex
 import sys
 import zipfile
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +16,13 @@ import yaml
 
 import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
-from probseg.cli.checkpoints import beginning, check_readable, find_last, how_finished
+from probseg.cli.checkpoints import (
+    beginning,
+    check_readable,
+    find_last,
+    how_finished,
+    next_commands,
+)
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
 from probseg.zoo import create_model
@@ -119,6 +127,21 @@ def test_the_end_of_a_training_names_what_to_do_with_it(training, monkeypatch):
     assert probseg.Predictor.from_pretrained(named).model.working_size is None
 
 
+def test_printed_commands_are_those_of_a_shell(tmp_path):
+    run = tmp_path / "my runs" / "it's"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "last.ckpt").touch()
+    module = SimpleNamespace(model=create_model("micro_conv"))
+    trainer = SimpleNamespace(
+        logger=None, default_root_dir=run, checkpoint_callbacks=[], lightning_module=module
+    )
+    words = [
+        shlex.split(line) for line in next_commands(trainer).splitlines() if "probseg " in line
+    ]
+    named = [word for line in words for word in line if word.startswith(str(run))]
+    assert named == [f"{run}/config.yaml", *[str(run)] * 3]
+
+
 def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained[0].parent)
     last = trained[1] / "checkpoints" / "last.ckpt"
@@ -134,8 +157,9 @@ def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
     content = torch.load(last, weights_only=True)
     for goes_on in ({"max_epochs": 3}, {"max_epochs": -1}, {"max_epochs": None, "max_steps": -1}):
         assert how_finished(content, goes_on) is None
-    del content["loops"]
-    assert how_finished(content, {"max_epochs": 1}) is None
+    del content["optimizer_states"]
+    with pytest.raises(UsageError, match=r"weights alone.*probseg\.zoo\.warm_start"):
+        how_finished(content, {"max_epochs": 1})
 
 
 @pytest.mark.usefixtures("stored")

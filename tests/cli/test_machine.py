@@ -81,7 +81,13 @@ def test_processes_of_a_machine_with_two_cores(devices, forced, message, monkeyp
     monkeypatch.setenv("PROBSEG_MANY_PROCESSES", forced)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     if message is None:
-        check_processes("cpu", devices)
+        check_processes(Namespace(accelerator="cpu", devices=devices))
     else:
         with pytest.raises(UsageError, match=message):
-            check_processes("cpu", devices)
+            check_processes(Namespace(accelerator="cpu", devices=devices))
+
+
+def test_normalisation_over_processes_is_for_gpus():
+    trainer = Namespace(accelerator="cpu", devices=1, sync_batchnorm=True)
+    with pytest.raises(UsageError, match=r"--trainer\.sync_batchnorm: .* GPUs alone"):
+        check_processes(trainer)

@@ -134,6 +134,10 @@ def faulty(tmp_path_factory):
     write_folder(place / "single", images=1)
     for path in write_folder(place / "broken", images=1).rglob("photo0.*"):
         path.write_bytes(b"")
+    write_folder(place / "deep", images=1)
+    (place / "deep" / "images" / "photo0.jpg").rename(place / "deep" / "photo.jpg")
+    (place / "deep" / "images" / "photos").mkdir()
+    (place / "deep" / "photo.jpg").rename(place / "deep" / "images" / "photos" / "photo0.jpg")
     for name in ("empty", "run/checkpoints", "run/test/ritm"):
         (place / name).mkdir(parents=True)
     for name in ("file", "run/checkpoints/last.ckpt", "run/config.yaml"):
@@ -170,7 +174,20 @@ SEMANTIC = (
     ("arguments", "parts"),
     [
         (("tets",), ["unknown verb 'tets'", "'test'"]),
-        (("fit",), ["fit.data", "fit.model"]),
+        (("fit",), ["--config FILE is missing", "probseg fit --config configs/experiment/folder"]),
+        (("fit", "--data.root=data"), ["--config FILE is missing"]),
+        (("trian",), ["unknown verb 'trian': did you mean 'fit'"]),
+        (("test", "--config=unheard.yaml"), ["unheard.yaml: does not exist\n"]),
+        (("test", "micro_cas", "--folder=data"), ["unknown zoo model", "'micro_csa'"]),
+        ((*FIT, "--model.optimizer.learning_rate=1"), ["did you mean 'lr'"]),
+        ((*FIT, "--model.optimizer=SDG"), ["class of --model.optimizer 'SDG'", "'SGD'"]),
+        ((*FIT, "--trainer.logger=WandbLoger"), ["--trainer.logger 'WandbLoger'", "'WandbLogger'"]),
+        ((*FIT, "--model.loss=SoftIoULos"), ["--model.loss 'SoftIoULos'", "'SoftIoULoss'"]),
+        ((*FIT, "--model.optimizer.lr=fast"), ["--model.optimizer.lr must be a number, got fast"]),
+        ((*FIT, "--model.curriculum.help"), ["--model.curriculum.help CLASS"]),
+        ((*FIT, "--data.root=dat"), ["dat, which does not exist", "Did you mean data?"]),
+        ((*FIT, "--data.root=deep"), ["photos is a folder with a picture, not used; move"]),
+        ((*FIT, "--data.crop_size=7"), ["`crop_size` must be at least 32, got 7"]),
         (("fit", "--config", "mine.yaml"), ["gradient_clip"]),
         (("fit", "--config", "empty.yaml"), ["empty.yaml", "empty file"]),
         (("fit", "--config=noise.yaml"), ["noise.yaml", "UTF-8"]),

@@ -189,8 +189,7 @@ def here(tmp_path, monkeypatch):
 
 
 SWEEPS = sorted(path.name for path in (configs_dir() / "sweep").glob("*.yaml"))
-SLOW = {"adaptation.yaml"}  # tests the shipped model
-assert {"folder.yaml", *SLOW} <= set(SWEEPS)
+assert {"adaptation.yaml", "folder.yaml"} <= set(SWEEPS)
 
 
 def chosen(parameter):
@@ -201,9 +200,7 @@ def chosen(parameter):
     return parameter["max"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in SWEEPS]
-)
+@pytest.mark.parametrize("name", SWEEPS)
 def test_the_command_of_a_sweep_runs(name, here):
     """As the agent puts it together."""
     from wandb.sdk.launch.sweeps import utils

@@ -63,6 +63,11 @@ def test_no_crop_is_seen_twice_and_seeds_repeat_with_any_number_of_workers():
     assert epochs(2, workers=2) == crops
 
 
+def test_no_more_processes_read_than_there_are_cores(monkeypatch):
+    monkeypatch.setattr("probseg.data.loading.available_cores", lambda: 1)
+    assert module(FakeObjects(4), num_workers=3).train_dataloader().num_workers == 1
+
+
 def names(batches):
     return [[sample.name for sample in batch] for batch in batches]
 

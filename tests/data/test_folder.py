@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 
 from probseg.convert import READERS, Ledger, Request
-from probseg.data import ImageMaskFolder
+from probseg.data import FolderDataModule, ImageMaskFolder
 from probseg.data.checks import check_folder
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.masks import read_objects
 from support.fakes import draw_scene, save, write_folder
 from support.refusals import refused
 from support.rows import each
@@ -32,6 +33,31 @@ def test_one_mask_with_the_numbers_of_its_objects(tmp_path, suffix):
         expected = (labels == i % 3 + 1).astype(np.uint8)
         expected[:4] = 255 if i > 2 else expected[:4]
         np.testing.assert_array_equal(sample.mask, expected)
+
+
+def test_masks_in_doubt_mean_what_the_folder_or_the_user_says(tmp_path):
+    root = write_folder(tmp_path, images=3, objects=3)
+    doubtful = np.full_like(draw_scene()[1], 255)  # ignored, but for a small object
+    doubtful[:3], doubtful[20:26, 20:26] = 0, 1
+    save(doubtful, root / "masks" / "photo0.png")
+    assert next(iter(ImageMaskFolder(root))).name == "photo0#1"
+    for other in (1, 2):
+        save(draw_scene(seed=other)[1] * 255, root / "masks" / f"photo{other}.png")
+    refused(DataError, lambda: ImageMaskFolder(root), "photo0.png: 255", "--data.masks numbers or")
+    (sample,) = ImageMaskFolder(root, masks="numbers")
+    assert (sample.mask == 1).sum() == 36
+    white = ImageMaskFolder(root, masks="black_and_white")
+    assert [sample.name for sample in white] == ["photo0", "photo1", "photo2"]
+    assert FolderDataModule(root, masks="black_and_white").root == root
+
+
+def test_a_palette_of_colours_is_taken_at_its_word(tmp_path):
+    numbers = np.arange(256, dtype=np.uint8).reshape(16, 16).repeat(6, axis=0).repeat(6, axis=1)
+    numbers[numbers > 232] = 0
+    picture = Image.fromarray(numbers, "P")
+    picture.putpalette([0, 0, 0, *np.random.default_rng(0).integers(40, 220, 765).tolist()])
+    picture.save(tmp_path / "m.png")
+    assert read_objects(tmp_path / "m.png").numbers == list(range(1, 233))
 
 
 def test_black_and_white_masks_next_to_photographs(tmp_path):

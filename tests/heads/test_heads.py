@@ -166,6 +166,8 @@ def test_before_a_training_it_is_the_expected_iou_of_independent_pixels():
     hit = (p * inside).sum(dim=1)
     expected = hit / (inside.sum(dim=1) + (p * ~inside).sum(dim=1))
     predicted = MaskQuality(5)(features, logits, asked).sigmoid()
+    for dtype in (torch.float64, torch.bfloat16):  # of the weights of a network
+        assert MaskQuality(5).to(dtype)(features, logits, asked).dtype == torch.float32
     torch.testing.assert_close(predicted.double(), expected, rtol=1e-5, atol=1e-5)
 
 

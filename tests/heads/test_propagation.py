@@ -214,6 +214,18 @@ def test_a_click_speaks_for_all_of_a_region_of_its_colour():
         assert (said[~left] < -0.4).all()
 
 
+def test_a_default_dtype_of_float64_changes_nothing(module):
+    features, image = scene()
+    expected = propagated(module, asked(), features, image)
+    given = asked()
+    torch.set_default_dtype(torch.float64)
+    try:
+        changed = propagated(module, given, features, image)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(changed, expected)
+
+
 def test_nearness_falls_with_the_distance_to_a_click():
     module = PromptPropagation(FeatureInfo((CHANNELS,), (STRIDE,)))
     given = asked([[(2.0, 14.0)]], [[1]])

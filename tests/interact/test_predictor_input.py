@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from probseg import Click, Predictor
+from probseg.interact import Mask
 from probseg.models import variant
 from support.rows import each
 
@@ -76,6 +77,23 @@ def test_a_mask_to_begin_with_is_corrected_and_taken_back(predictor, image):
     assert np.array_equal(predictor.redo().probability, refined)
 
 
+@pytest.mark.parametrize("prompts", ["stem", "head"])
+def test_several_boxes_together_are_each_alone(image, prompts):
+    predictor = Predictor(variant("micro_conv", {"prompts": prompts}).eval())
+    predictor.set_image(image)
+    before = predictor.predict([(12, 12)]).probability
+    boxes = np.array([(3, 4, 20, 18), (10.5, 2, 30, 21), (0, 0, 8, 8)])
+    together = predictor.predict_many(boxes)
+    assert np.array_equal(predictor.predict().probability, before), "prompts are what they were"
+    for box, mask in zip(boxes, together, strict=True):
+        predictor.reset()
+        alone = predictor.predict(box=box).probability
+        np.testing.assert_allclose(mask.probability, alone, atol=1e-5)
+    assert predictor.predict_many([]) == []
+    with pytest.raises(ValueError, match="box"):
+        predictor.predict_many([(1, 2, 3)])
+
+
 def test_an_empty_mask_begins_from_nothing(predictor, image):
     clicked = answer(predictor, image, clicks=[(12, 12)])
     begun = predictor.predict([(12, 12)], mask=np.zeros(SHAPE, bool)).probability
@@ -102,7 +120,10 @@ def test_masks_of_any_form_are_the_same_mask(predictor, image):
     mask = np.zeros(SHAPE, bool)
     mask[8:20, 10:30] = True
     expected = answer(predictor, image, mask=mask)
-    for form in (mask * 1.0, mask.astype(np.uint8), mask * np.uint8(255)):
+    own = Mask(mask.astype(np.float32))
+    assert np.array_equal(np.asarray(own), mask)
+    assert np.asarray(own, np.uint8).max() == 1
+    for form in (mask * 1.0, mask.astype(np.uint8), mask * np.uint8(255), mask * 1, own):
         assert np.array_equal(answer(predictor, image, mask=form), expected)
 
 

@@ -228,3 +228,8 @@ def test_the_best_setting_is_read_back(keys, values):
     written = Tuning((), Trial(best, 1.0, 0.1, None)).as_yaml("found on\ntwo: lines # here")
     assert written.splitlines()[:2] == ["# found on", "# two: lines # here"]
     assert Adaptation(**yaml.safe_load(written)) == best
+
+
+def test_a_trial_on_one_object_has_no_standard_error():
+    assert str(Trial(Adaptation(), 3.0, nan, None)) == "as trained: 3.00"
+    assert str(Trial(Adaptation(), 3.0, 0.5, None)) == "as trained: 3.00 ± 0.50"

@@ -8,13 +8,14 @@ from functools import partial
 import pytest
 
 from probseg import Predictor
-from probseg.errors import ChecksumError, UnknownNameError, UsageError, ZooError
+from probseg.errors import ChecksumError, ModelNotFoundError, UnknownNameError, UsageError, ZooError
 from probseg.zoo import create_model, list_models
 from probseg.zoo.index import CHECKSUMS, CONFIG, INDEX, WEIGHTS, read_index, write_index
-from probseg.zoo.lookup import all_models, find_model, verify
+from probseg.zoo.lookup import all_models, find_model, find_run, verify
 from probseg.zoo.trained import description_for, read_trained
+from support.fakes import micro_model
 from support.refusals import refused
-from support.zoos import add_model, ship
+from support.zoos import add_model, ship, write_checkpoint
 
 
 @pytest.fixture
@@ -55,6 +56,23 @@ def test_zoos_are_searched_in_order_and_the_first_tag_counts(zoos, monkeypatch):
     refused(ZooError, all_models, zoos / "two" / INDEX)
     monkeypatch.delenv("PROBSEG_ZOO")
     refused(UsageError, lambda: find_model("micro_csa"), "not trained")
+
+
+def test_a_folder_with_one_run_means_the_run(tmp_path):
+    place = f"{tmp_path}/"
+    for number in range(2):
+        run = tmp_path / f"version_{number}"
+        write_checkpoint(run / "checkpoints" / "last.ckpt", micro_model("micro_csa").state_dict())
+        (run / "config.yaml").write_text("seed_everything: 0")
+        if number == 0:
+            missing = partial(create_model, f"{tmp_path}/version_1", pretrained=True)
+            refused(ModelNotFoundError, missing, f"no such folder, but {run}; ", "config.yaml and")
+            assert not create_model(place, pretrained=True).training
+            assert description_for(place) == description_for(str(run))
+            assert read_trained(tmp_path).source == run / "checkpoints" / "last.ckpt"
+            assert find_run("version_0") is None, "a name without a slash is none of a folder"
+    for read in (partial(create_model, place), partial(read_trained, tmp_path)):
+        refused(UsageError, read, "holds 2 runs; give one of them, the newest is", run)
 
 
 @pytest.mark.parametrize("name", ["resnet50_deeplab", "emanet_resnet50"])

@@ -1,0 +1,5 @@
+"""`python -m probseg`: the command line."""
+
+from probseg.cli import main
+
+raise SystemExit(main())

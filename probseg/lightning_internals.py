@@ -7,15 +7,22 @@ each says which one it was.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning as L
-from jsonargparse import Namespace
+import yaml
+from jsonargparse import Namespace, set_dumper
+from jsonargparse import Path as ConfigPath
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+
+from probseg.texts import read_text
 
 
 def made_by_command_line() -> bool:
@@ -84,6 +91,26 @@ def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
         return None
     epochs: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     return epochs
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts such as `1e3` in quotes: the parser takes more for numbers than YAML 1.1."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[\d_]+(\.[\d_]*)?e[-+]?\d+$", re.I), None
+)
+_style = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
+set_dumper("yaml", partial(yaml.dump, Dumper=_Dumper, **_style))
+
+
+def _read_text(path: ConfigPath) -> str:
+    """Read a configuration as all other texts, in any encoding with a mark; or from an address."""
+    local = Path(path.absolute)
+    return read_text(local) if local.is_file() else _read_remote(path)
+
+
+_read_remote, ConfigPath.read_text = ConfigPath.read_text, _read_text  # type: ignore[method-assign]
 
 
 class DataFirstParser(LightningArgumentParser):

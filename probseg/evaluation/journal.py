@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def find_unfinished(
     """
     journals = [folder / ABOUT]
     if runs is not None:
-        journals += runs.glob(f"*/{folder.parent.name}/{folder.name}/{ABOUT}")
+        journals += runs.glob(f"*/{escape(str(Path(*folder.parts[-2:])))}/{ABOUT}")
     mark = fingerprint(subject)
     fitting = [
         path

@@ -10,11 +10,14 @@ from typing import Any, Self, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 import probseg
 from probseg.data.loading import TrainingData
 from probseg.descriptions import is_description
+from probseg.errors import UsageError
 from probseg.lightning_internals import made_by_command_line
 from probseg.seeds import BATCH, mixed
 from probseg.zoo.store import check_fit
@@ -103,8 +106,23 @@ class NetworkTask(L.LightningModule):
         """
         data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed
         self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
+        averages = (c for c in self.trainer.callbacks if isinstance(c, StochasticWeightAveraging))
+        norms = (m for m in self.model.modules() if isinstance(m, _BatchNorm) and not m.training)
+        if any(averages) and any(norms):
+            msg = (
+                "`StochasticWeightAveraging` must not be used with `fixed_statistics` or `frozen` "
+                "normalisations, whose averages it sets to 0 for good; use EMAWeightAveraging"
+            )
+            raise UsageError(msg)
         if is_description(network := self.hparams.get("model")):
             self.hparams["model"] = without_files(network)
+
+    def on_train_start(self) -> None:
+        """Accumulate gradients as a schedule says, which Lightning forgets in mid-epoch."""
+        for callback in self.trainer.callbacks:
+            if isinstance(callback, GradientAccumulationScheduler):
+                batches = callback.get_accumulate_grad_batches(self.current_epoch)
+                self.trainer.accumulate_grad_batches = batches
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
         """Make all random numbers depend on the batch alone.

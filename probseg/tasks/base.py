@@ -121,7 +121,7 @@ class NetworkTask(L.LightningModule):
         """Accumulate gradients as a schedule says, which Lightning forgets in mid-epoch."""
         for callback in self.trainer.callbacks:
             if isinstance(callback, GradientAccumulationScheduler):
-                batches = callback.get_accumulate_grad_batches(self.current_epoch)
+                batches = callback.get_accumulate_grad_batches(self.trainer.current_epoch)
                 self.trainer.accumulate_grad_batches = batches
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401

@@ -7,18 +7,25 @@ each says which one it was.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning as L
-from jsonargparse import Namespace
+import yaml
+from jsonargparse import Namespace, set_dumper
+from jsonargparse import Path as ConfigPath
 from lightning.pytorch.callbacks.model_summary import ModelSummary, log
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.model_summary.model_summary import _format_summary_table
+
+from probseg.texts import read_text
 
 
 def made_by_command_line() -> bool:
@@ -113,6 +120,26 @@ class Summary(ModelSummary):
         columns = [column for column in summary_data if column[0] != "FLOPs"]
         table = _format_summary_table(*totals, options["total_flops"], *columns)
         log.info("\n%s", table.rpartition("\n")[0])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts such as `1e3` in quotes: the parser takes more for numbers than YAML 1.1."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[\d_]+(\.[\d_]*)?e[-+]?\d+$", re.I), None
+)
+_style = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
+set_dumper("yaml", partial(yaml.dump, Dumper=_Dumper, **_style))
+
+
+def _read_text(path: ConfigPath) -> str:
+    """Read a configuration as all other texts, in any encoding with a mark; or from an address."""
+    local = Path(path.absolute)
+    return read_text(local) if local.is_file() else _read_remote(path)
+
+
+_read_remote, ConfigPath.read_text = ConfigPath.read_text, _read_text  # type: ignore[method-assign]
 
 
 class DataFirstParser(LightningArgumentParser):

@@ -36,7 +36,7 @@ def zoo_dir() -> Path:
 
 def data_dir() -> Path:
     """Folder that holds the data sets: `$PROBSEG_DATA`, or `./data` where that is not set."""
-    return Path(os.environ.get("PROBSEG_DATA", "data"))
+    return Path(os.environ.get("PROBSEG_DATA") or "data")
 
 
 def cache_dir() -> Path:
@@ -50,6 +50,12 @@ def find_data(root: Path | str) -> Path:
     path = Path(root)
     below = data_dir() / path
     return below if below.exists() and not path.exists() else path
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Return the folder of the run that has a checkpoint, whose name may have folders in it."""
+    places = (place for place in checkpoint.parents if place.name == "checkpoints")
+    return next(places, checkpoint.parent).parent
 
 
 def is_path(name: str) -> bool:

@@ -1,8 +1,11 @@
 """What probseg takes from Lightning beyond its documented interface, hold by hold."""
 
+from pathlib import Path
+
 import lightning as L
 import pytest
 import torch
+import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 
@@ -157,3 +160,16 @@ def test_the_summary_of_a_network_counts_no_operations(monkeypatch):
     internals.Summary.summarize(columns, 5, 3, 0.1, modes, total_flops=0)
     assert "Modules in eval mode" in said[0]
     assert "flops" not in said[0].lower()
+
+
+@pytest.mark.parametrize("text", ["1e3", "4e567", "-10.E+7", "007", "2024-01-05", "trip", "yes"])
+def test_a_text_is_saved_as_the_text_that_it_is(text, tmp_path):
+    parser = internals.DataFirstParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--root", type=Path | str)
+    saved = parser.dump(parser.parse_args([f"--root={text}"]))
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
+        (tmp_path / "mine.yaml").write_bytes(saved.encode(encoding))
+        again = parser.parse_args([f"--config={tmp_path / 'mine.yaml'}"])
+        assert str(again.root) == text
+    assert yaml.safe_load(saved) == {"root": text}

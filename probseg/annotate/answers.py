@@ -70,7 +70,7 @@ class Answerer:
         trained = [
             str(run.parent)
             for run in runs
-            if any(path.stem != "last" for path in run.parent.glob("checkpoints/*.ckpt"))
+            if any(path.stem != "last" for path in run.parent.glob("checkpoints/**/*.ckpt"))
         ]
         shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
         return list(dict.fromkeys([self.first or RECOMMENDED, *shipped, *trained]))

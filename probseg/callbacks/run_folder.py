@@ -125,9 +125,10 @@ def missing_versions(logger: Any, run: Path) -> list[tuple[MutableMapping[str, A
 class SaveConfig(SaveConfigCallback):
     """Writes `config.yaml` and `starts.jsonl` into the run's folder.
 
-    Each start of a run adds a line to `starts.jsonl`: time, verb, checkpoint, the names of the
-    run in its loggers, and `probseg.evaluation.environment` (versions, commit, uncommitted changes,
-    machine). Weights & Biases gets configuration, environment, and the artifact of the checkpoint.
+    Each start of a run adds a line to `starts.jsonl`: time, verb, working directory, checkpoint,
+    the names of the run in its loggers, and `probseg.evaluation.environment` (versions, commit,
+    uncommitted changes, machine). Weights & Biases gets configuration, environment, and the
+    artifact of the checkpoint.
 
     Lightning's own callback writes into the logger's root with Weights & Biases, where the second
     run meets the first one's file.
@@ -160,6 +161,7 @@ class SaveConfig(SaveConfigCallback):
         start = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "verb": stage,
+            "folder": str(Path.cwd()),  # which relative paths of the configuration start from
             "checkpoint": str(checkpoint) if checkpoint else None,
             "versions": [version_name(logger) for logger in trainer.loggers],
             "environment": code,

@@ -17,12 +17,12 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from probseg.callbacks.run_folder import START, run_folder, start_score
+from probseg.callbacks.run_folder import START, STARTS, run_folder, start_score
 from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
 from probseg.lightning_internals import finished_epochs
 from probseg.models import Segmenter
-from probseg.paths import no_file
+from probseg.paths import find_data, is_path, no_file
 from probseg.texts import read_yaml, tell
 from probseg.zoo.trained import LAST, best_checkpoint, network_of, read_checkpoint
 
@@ -33,6 +33,10 @@ RESUMABLE_ARGUMENTS = ("batch_size", "crop_size", "eval_batch_size", "max_skippe
 """Arguments of data modules that may change when a run resumes: the data stay the same."""
 
 
+DATA_PATHS = ("annotations", "exclude", "images", "masks", "root")
+"""Arguments of data sets that are paths, also where they have no slash."""
+
+
 def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     """Return the newest `last.ckpt` among the runs of a configuration.
 
@@ -41,24 +45,67 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     folder of the run that begins, which is new and empty, and then starts from scratch with no more
     than a warning.
     """
-    pattern = _pattern(trainer)
-    paths = Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
-    checkpoints = [path for path in paths if _trains_on(path.parent.parent, data)]
-    if not checkpoints:
-        msg = (
-            f"--ckpt_path last: there is no {pattern} of a run on these data to go on from; leave "
-            "the option out to start a new run, or give the path of a checkpoint"
-        )
-        raise UsageError(msg)
-    return max(checkpoints, key=lambda path: path.stat().st_mtime)
+    root, inner = _place_of_runs(trainer)
+    callbacks = trainer.get("callbacks") or []
+    folders = [(callback.get("init_args") or {}).get("dirpath") for callback in callbacks]
+    # Runs first: `LastCheckpoint` writes there. `save_last` of Lightning writes into `dirpath`.
+    for place, pattern in ((root, inner), *((Path(path), LAST) for path in folders if path)):
+        paths = place.absolute().glob(pattern)
+        checkpoints = [path for path in paths if _trains_on(path.parent.parent, data)]
+        if checkpoints:
+            return max(checkpoints, key=lambda path: path.stat().st_mtime)
+    msg = (
+        f"--ckpt_path last: there is no {root / inner} of a run on these data to go on from; leave "
+        "the option out to start a new run, or give the path of a checkpoint"
+    )
+    raise UsageError(msg)
+
+
+def take_paths_of_run(config: Namespace, verb: str) -> None:
+    """Let relative paths in a run's `config.yaml` mean what they meant when it started, in place.
+
+    Data and weights that are not here are looked for in the folder in which the run was started. A
+    test or validation is written beside the run, unless options say where.
+    """
+    for path in map(Path, map(str, config.config or ())):
+        run = path.absolute().parent
+        if path.name != "config.yaml" or not (run / STARTS).is_file():
+            continue
+        last = (run / STARTS).read_text(encoding="utf-8").splitlines()[-1]
+        if (started := json.loads(last).get("folder")) is not None:
+            _look_there_too(config.data, Path(started))
+            _look_there_too(config.model, Path(started))
+        stored = (read_yaml(path) or {}).get("trainer") or {}
+        place, _ = _place_of_runs(config.trainer)
+        if verb == "fit" or place == run.parent or place != _place_of_runs(stored)[0]:
+            continue
+        loggers = config.trainer.get("logger")
+        for logger in loggers if isinstance(loggers, list) else [loggers]:
+            if not isinstance(logger, Namespace | dict):
+                continue
+            saved = Path(logger["init_args"].get("save_dir") or ".").absolute()
+            inner = place.relative_to(saved).parts if place.is_relative_to(saved) else ("..",)
+            if run.parts[:-1][len(run.parts) - 1 - len(inner) :] == inner:  # <save_dir>/<name>
+                logger["init_args"]["save_dir"] = str(run.parents[len(inner)])
+
+
+def _look_there_too(node: Any, started: Path) -> None:  # noqa: ANN401
+    """Make paths that lead nowhere lead from another folder, at any depth, in place."""
+    values = vars(node) if isinstance(node, Namespace) else node
+    for key, value in list(enumerate(values) if isinstance(values, list) else values.items()):
+        if isinstance(value, Namespace | dict | list):
+            _look_there_too(value, started)
+        elif isinstance(value, str | Path) and (key in DATA_PATHS or is_path(str(value))):
+            there = [path for path in (started / value, started / "data" / value) if path.exists()]
+            if there and not find_data(value).exists():
+                values[key] = type(value)(there[0])
 
 
 def check_run_folder(trainer: Mapping[str, Any]) -> None:
     """Check that files can be written where the run's folder will be."""
-    pattern = _pattern(trainer)
-    if trainer.get("fast_dev_run") or ":/" in str(pattern):
+    place, _ = _place_of_runs(trainer)
+    if trainer.get("fast_dev_run") or ":/" in str(place):
         return  # nothing is written, or to an address, of which a path has lost one slash
-    place = next(folder for folder in pattern.parents if "*" not in folder.parts)
     check_writable("--trainer.logger.save_dir: the folder of the run,", place)
 
 
@@ -68,7 +115,7 @@ def best_of_run(configs: Sequence[Path]) -> str | None:
     None where no configuration is one of a run with checkpoints.
     """
     for path in reversed(configs):
-        if path.name == "config.yaml" and any((path.parent / "checkpoints").glob("*.ckpt")):
+        if path.name == "config.yaml" and any((path.parent / "checkpoints").rglob("*.ckpt")):
             return str(best_checkpoint(path.parent))
     return None
 
@@ -134,7 +181,14 @@ def next_commands(trainer: L.Trainer) -> str:
                 worse = f"  no checkpoint is better: {name} was {start:.4g} before the training"
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)
             break
-    if any((run / "checkpoints").glob("*.ckpt")):
+    written = sorted((run / "checkpoints").rglob("*.ckpt"))
+    for path in written:
+        if int(read_checkpoint(path).get("averaging_state", {}).get("n_averaged", 1)) == 0:
+            lines.append(f"  not averaged     {path} has the weights of the beginning")
+            lines.append(
+                "                   for its average, which has had no update: start it earlier"
+            )
+    if written:
         name = json.dumps(str(run))
         here, config = shlex.quote(str(run)), shlex.quote(str(run / "config.yaml"))
         lines.append(f"  test it          probseg test --config {config}")
@@ -192,26 +246,23 @@ def _text(section: Any) -> str:  # noqa: ANN401
     return str(section)
 
 
-def _pattern(trainer: Mapping[str, Any]) -> Path:
-    """Return the absolute pattern of the files `last.ckpt`, with `*` for the run."""
-    for callback in trainer.get("callbacks") or []:
-        folder = (callback.get("init_args") or {}).get("dirpath")
-        if folder is not None:
-            return Path(folder).absolute() / LAST
+def _place_of_runs(trainer: Mapping[str, Any]) -> tuple[Path, str]:
+    """Return the folder of the runs, and the pattern of their `last.ckpt` in it."""
     root = Path(trainer.get("default_root_dir") or ".").absolute()
     logger = trainer.get("logger")
     if logger is False:
-        return root / "checkpoints" / LAST
+        return root, f"checkpoints/{LAST}"
+    pattern = f"*/checkpoints/{LAST}"
     if isinstance(logger, list):  # of which the first one holds the checkpoints
         logger = logger[0] if logger else None
     if logger is None or isinstance(logger, bool):  # Lightning's default
-        return root / "lightning_logs" / "*" / "checkpoints" / LAST
+        return root / "lightning_logs", pattern
     options = logger["init_args"]
     if logger["class_path"].endswith("WandbLogger"):  # whose `name` is only for show
         name = options.get("project") or os.environ.get("WANDB_PROJECT", "lightning_logs")
     else:
         name = options.get("name") or ""
-    return Path(options.get("save_dir") or root).absolute() / name / "*" / "checkpoints" / LAST
+    return Path(options.get("save_dir") or root).absolute() / name, pattern
 
 
 def beginning(task: Mapping[str, Any]) -> str:

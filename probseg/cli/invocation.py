@@ -25,7 +25,7 @@ from probseg.data.published import PUBLISHED, PUBLISHED_PATHS, SOURCES
 from probseg.errors import DataError, UnknownNameError, UsageError
 from probseg.kinds import KINDS, TASKS, TaskName
 from probseg.paths import configs_dir, find_data, is_path
-from probseg.texts import read_yaml, tell
+from probseg.texts import read_text, read_yaml, tell
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -203,11 +203,11 @@ class Invocation:
 
     def _check_config(self, path: Path) -> None:
         try:
-            if not path.read_text(encoding="utf-8").strip():
+            if not read_text(path).strip():
                 msg = f"--config {path}: must have settings, got an empty file"
                 raise UsageError(msg)
-        except UnicodeDecodeError as error:
-            msg = f"--config {path}: must be YAML in UTF-8, got bytes that are no text: {error}"
+        except DataError as error:
+            msg = f"--config {error}"
             raise UsageError(msg) from error
         try:
             content = self._contents[path] = read_yaml(path)

@@ -41,6 +41,7 @@ from probseg.cli.checkpoints import (
     how_finished,
     last_of,
     next_commands,
+    take_paths_of_run,
     without_pretrained_backbones,
 )
 from probseg.cli.faults import (
@@ -58,6 +59,7 @@ from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, Summary, VerbCLI
 from probseg.texts import tell
+from probseg.zoo.trained import LAST
 
 _Set = TypeVar("_Set", bound=Dataset[Any])
 
@@ -104,6 +106,7 @@ class ProbsegCLI(VerbCLI):
         self.run_to_continue: Path | None = None
         config = self.config[self.verb]
         restore_nulls(config.model)
+        take_paths_of_run(config, self.verb)
         # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
         # replace those of the command line.
         self.checkpoint, config.ckpt_path = config.ckpt_path, None
@@ -111,7 +114,13 @@ class ProbsegCLI(VerbCLI):
         if self.checkpoint is None and self.verb != "fit":
             self.checkpoint = best_of_run([Path(str(path)) for path in config.config or ()])
             if self.checkpoint is not None:
-                tell(f"probseg: best checkpoint of the run: {self.checkpoint}\n", sys.stderr)
+                last = Path(self.checkpoint).name == LAST
+                which = (
+                    "last checkpoint of the run, never validated"
+                    if last
+                    else "best checkpoint of the run"
+                )
+                tell(f"probseg: {which}: {self.checkpoint}\n", sys.stderr)
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
         if ckpt_path == "best":

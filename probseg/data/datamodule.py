@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
@@ -23,7 +24,9 @@ from probseg.data.loading import (
     stack_cuts,
 )
 from probseg.data.sampling import MixedOrder
+from probseg.data.selection import checksum, held_out
 from probseg.data.transforms import SMALLEST_CROP, TrainingCrop
+from probseg.errors import DataError
 from probseg.masks import Meaning
 from probseg.types import Sample
 
@@ -140,13 +143,18 @@ _SMALL_EPOCH = 4
 class FolderDataModule(InteractiveDataModule):
     """Your own folder with `images/` and `masks/`, split into training and validation.
 
-    See `split_folder`. The validation set is also the test set.
+    See `split_folder`. The validation set is also the test set. A checkpoint has the names of the
+    photographs that were trained on: whatever has become of the folder, none of them is validated
+    or tested on by a run that goes on, or is tested.
 
     Args:
         root: The folder; see `ImageMaskFolder` for its layout.
-        val_fraction: Part of the images that is kept for validation: at least one image, and at
-            least one is left for training.
-        split_seed: Decides which images these are.
+        val_fraction: Part of the images that is kept for validation, about: at least one image, and
+            at least one is left for training.
+        split_seed: Decides, with their names, which images these are.
+        group: A regular expression that finds in the name of an image, without suffix, what it has
+            in common with others: those of one video, patient or place, which are on the same side.
+            `"^[^_]+"` is all before the first `_`. By default each image is by itself.
         batch_size: Training crops per batch and device.
         val_objects: Most objects that a validation clicks through, evenly spread; None for all.
         samples_per_epoch: Training crops per epoch of all devices. By default each object once;
@@ -155,8 +163,9 @@ class FolderDataModule(InteractiveDataModule):
         **options: Other arguments of `InteractiveDataModule`.
 
     Raises:
-        ValueError: If fewer than two images have masks, `val_fraction` is not between 0 and 1, or
-            `split_seed` is negative.
+        ValueError: If fewer than two images or groups have masks, `val_fraction` is not between 0
+            and 1, `split_seed` is negative, or `group` does not match a name.
+        DataError: If all images that were held out were trained on in the meantime.
     """
 
     def __init__(
@@ -167,10 +176,11 @@ class FolderDataModule(InteractiveDataModule):
         batch_size: int = 16,
         val_objects: int | None = 100,
         samples_per_epoch: int | None = None,
+        group: str | None = None,
         masks: Meaning | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        train, val = split_folder(root, val_fraction, split_seed, masks)
+        train, val = split_folder(root, val_fraction, split_seed, group, masks)
         photographs, held_out = len(train.photographs), len(val.photographs)
         rank_zero_info(
             f"{root}: {len(train)} objects of {photographs} photographs to train on, {len(val)} of "
@@ -192,38 +202,83 @@ class FolderDataModule(InteractiveDataModule):
             **options,
         )
         self.root = root
-        self._held_out = f"{held_out} of {photographs + held_out} photographs of {root}"
+        self._trained_on = {path.stem for path in train.photographs}
 
-    def setup(self, stage: str) -> None:
-        """Say which photographs a test has, see the base class."""
-        super().setup(stage)
-        if stage == "test":
-            rank_zero_info(
-                f"the test has the {self._held_out}, as a training on this folder holds them out; "
-                f"--folder {self.root} instead of --data.root tests all of any folder"
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the base class, and the names of the photographs trained on."""
+        return {**super().state_dict(), "trained_on": sorted(self._trained_on)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what a run trained on out of the validation and the test."""
+        super().load_state_dict(state_dict)
+        if "trained_on" not in state_dict:
+            rank_zero_warn(
+                f"{self.root}: the run began with an earlier version, which held out other "
+                "photographs and did not say which: it has seen most of those that are held out now"
             )
+        self._trained_on |= set(state_dict.get("trained_on", ()))
+        (val,) = self.val
+        assert isinstance(val, ImageMaskFolder), "a part of the folder"
+        clean = {path for path in val.photographs if path.stem not in self._trained_on}
+        left_out = len(val.photographs) - len(clean)
+        if not clean:
+            msg = (
+                f"{self.root}: the run was trained on all {left_out} photographs that are held out "
+                "now; add photographs, or test it with --folder on others"
+            )
+            raise DataError(msg)
+        if left_out:
+            rank_zero_warn(
+                f"{self.root}: {left_out} photographs that are held out now were trained on, and "
+                "are left out: the folder or its settings have changed since"
+            )
+            self.val = self.test = [val.of_photographs(clean)]
+
+    def test_dataloader(self) -> list[DataLoader[list[Sample]]]:
+        """Say which photographs a test has; see the base class."""
+        (val,) = self.test
+        assert isinstance(val, ImageMaskFolder), "a part of the folder"
+        rank_zero_info(
+            f"the test has the {len(val.photographs)} photographs of {self.root} that a training "
+            f"on this folder holds out; --folder {self.root} instead of --data.root tests all of "
+            "any folder"
+        )
+        return super().test_dataloader()
 
 
 def split_folder(
-    root: Path | str, val_fraction: float = 0.15, split_seed: int = 0, masks: Meaning | None = None
+    root: Path | str,
+    val_fraction: float = 0.15,
+    split_seed: int = 0,
+    group: str | None = None,
+    masks: Meaning | None = None,
 ) -> tuple[ImageMaskFolder, ImageMaskFolder]:
     """Return the objects of a folder to train on, and those to validate on.
 
-    The photographs are divided, at least one for each side, so that objects of one photograph are
-    on the same side. `val_fraction` is in (0, 1); `split_seed` decides which photographs these are.
+    The photographs are divided, at least one for each side, so that objects of one photograph or
+    group are on the same side. Checksums of names decide, so that a photograph stays on its side
+    when others are added; see `FolderDataModule` for the arguments.
     """
     if not 0 < val_fraction < 1:
         msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"
         raise ValueError(msg)
     check_least(0, split_seed=split_seed)
     folder = ImageMaskFolder(root, masks=masks)
-    photographs = folder.photographs
-    if len(photographs) < 2:
-        msg = f"{root}: training and validation need at least 2 images, got {len(photographs)}"
+    members: dict[str, set[Path]] = defaultdict(set)
+    for path in folder.photographs:
+        found = re.search(group or "^.*$", path.stem, re.DOTALL)
+        if found is None:
+            msg = f"`group` must match the name of each image, got {group!r}: not {path.stem!r}"
+            raise ValueError(msg)
+        members[found[0]].add(path)
+    if len(members) < 2:
+        of = "images" if group is None else f"groups of images (`group` {group!r})"
+        msg = f"{root}: training and validation need at least 2 {of}, got {len(members)}"
         raise ValueError(msg)
-    order = np.random.default_rng(split_seed).permutation(len(photographs))
-    count = min(max(1, round(val_fraction * len(photographs))), len(photographs) - 1)
-    train, val = ({photographs[i] for i in part} for part in (order[count:], order[:count]))
+    places = {name: checksum(f"{split_seed}/{name}") / 2**256 for name in members}
+    chosen = held_out(places, val_fraction)
+    val = set().union(*(members[name] for name in chosen))
+    train = set(folder.photographs) - val
     return folder.of_photographs(train), folder.of_photographs(val)
 
 

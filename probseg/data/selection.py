@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,8 @@ from probseg.errors import DataError
 from probseg.paths import find_data
 from probseg.texts import read_lines
 from probseg.types import Sample
+
+_Key = TypeVar("_Key")
 
 
 class Selected(InteractiveDataset):
@@ -150,8 +154,23 @@ def is_held_out(photo: str, count: int) -> bool:
     Its name alone decides, by its SHA-256 modulo `count`: not the data set, its order or the
     part of it that is read.
     """
-    digest = hashlib.sha256(photo.encode()).digest()
-    return int.from_bytes(digest, "big") % count == 0
+    return checksum(photo) % count == 0
+
+
+def checksum(name: str) -> int:
+    """Return the SHA-256 of a name as a number."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest(), "big")
+
+
+def held_out(places: Mapping[_Key, float], fraction: float) -> list[_Key]:
+    """Return what is held out for validation, about a `fraction`, of two or more that have a place.
+
+    The places, in [0, 1), are checksums of names: a name stays on its side when others are added,
+    but for the last one that either side needs.
+    """
+    ordered = sorted(places, key=places.__getitem__)
+    count = sum(place < fraction for place in places.values())
+    return ordered[: min(max(1, count), len(ordered) - 1)]
 
 
 def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:

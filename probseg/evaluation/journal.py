@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def find_unfinished(
     """
     journals = [folder / ABOUT]
     if runs is not None:
-        journals += runs.glob(f"*/{folder.parent.name}/{folder.name}/{ABOUT}")
+        journals += runs.glob(f"*/{escape(str(Path(*folder.parts[-2:])))}/{ABOUT}")
     mark = fingerprint(subject)
     fitting = [path for path in journals if path.is_file() and _mark(path) == mark]
     if not fitting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -61,6 +62,12 @@ def resized(maps: Tensor, size: Size) -> Tensor:
     if tuple(maps.shape[-2:]) == size:
         return maps
     return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
+
+
+if hasattr(os, "register_at_fork"):  # on Windows, no process is forked
+    # A process forked from one that has computed, as by loading a model, would wait for ever for
+    # the threads of that one, which it does not have. It needs none if it computes with one.
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 class Encoded(NamedTuple):

@@ -56,7 +56,7 @@ FREE = ("name", "version", "description", "trials")
 
 SEMANTIC_FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
-_OF_FOLDERS = ("root", "val_fraction", "split_seed", "eval_batch_size")
+_OF_FOLDERS = ("root", "val_fraction", "split_seed", "group", "eval_batch_size")
 """Arguments of a `FolderDataModule` that select and group its test objects."""
 
 

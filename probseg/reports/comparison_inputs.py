@@ -19,7 +19,7 @@ from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import BEGINNINGS, all_options, beginning
 from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import Scores, arrange, percents_up_to
-from probseg.paths import no_folder
+from probseg.paths import no_folder, run_of
 from probseg.texts import read_json
 
 MAY_DIFFER = ("description", "trials")
@@ -278,7 +278,7 @@ def _results(folder: Path) -> dict[str, Path]:
     of_run = {}
     for path in others:  # oldest first: the newest test under a protocol stays
         checkpoint = _metadata(path.parent).get("checkpoint")
-        if checkpoint is not None and Path(checkpoint).parent.parent.name == run.name:
+        if checkpoint is not None and run_of(Path(checkpoint)).name == run.name:
             of_run[path.parent.name] = path.parent
     if not of_run:
         config = shlex.quote(str(folder / "config.yaml"))

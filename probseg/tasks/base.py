@@ -12,8 +12,10 @@ from typing import Any, Literal, Self, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 import probseg
@@ -113,8 +115,15 @@ class NetworkTask(L.LightningModule):
         The checkpoints will say what network it is, whatever file it began with.
         """
         data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed
-        if isinstance(data, TrainingData):
-            self.seed = data.seed
+        self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
+        averages = (c for c in self.trainer.callbacks if isinstance(c, StochasticWeightAveraging))
+        norms = (m for m in self.model.modules() if isinstance(m, _BatchNorm) and not m.training)
+        if any(averages) and any(norms):
+            msg = (
+                "`StochasticWeightAveraging` must not be used with `fixed_statistics` or `frozen` "
+                "normalisations, whose averages it sets to 0 for good; use EMAWeightAveraging"
+            )
+            raise UsageError(msg)
         if is_description(network := self.hparams.get("model")):
             self.hparams["model"] = without_files(network)
 
@@ -140,7 +149,14 @@ class NetworkTask(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": stepped}
 
     def on_train_start(self) -> None:
-        """Refuse a schedule that ends before the training; say if it never comes to its end."""
+        """Refuse a schedule that ends before the training; say if it never comes to its end.
+
+        Gradients are accumulated as a schedule says, which Lightning forgets in mid-epoch.
+        """
+        for callback in self.trainer.callbacks:
+            if isinstance(callback, GradientAccumulationScheduler):
+                batches = callback.get_accumulate_grad_batches(self.trainer.current_epoch)
+                self.trainer.accumulate_grad_batches = batches
         for stepped in self.trainer.lr_scheduler_configs:
             by_step = stepped.interval == "step"
             total = self.trainer.estimated_stepping_batches if by_step else self.trainer.max_epochs

@@ -17,6 +17,7 @@ from torch import Tensor
 from probseg.descriptions import class_name, is_description
 from probseg.errors import UsageError, WeightsError
 from probseg.models.build import Description, override
+from probseg.paths import run_of
 from probseg.texts import read_text, read_yaml
 from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CONFIG, WEIGHTS
@@ -110,7 +111,7 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         if name.startswith("model.")
     }
     digests = _digests(weights, state)
-    run = path.parent.parent
+    run = source if source.is_dir() else run_of(path)
     try:
         seed, config = _settings(run / "config.yaml")
         commit = _commits(run / "starts.jsonl")
@@ -221,19 +222,31 @@ def _digests(weights: Mapping[str, Tensor], state: Mapping[str, Tensor] | None) 
 
 
 def best_checkpoint(run: Path) -> Path:
-    """Return the checkpoint of a run that its validation prefers.
+    """Return the checkpoint of a run that its validation prefers, as `ModelCheckpoint` recorded.
 
-    A run that was never validated has one checkpoint, `last.ckpt`, which is returned.
+    Its name may have folders in it, and the folder may be another one than the run's. A run that
+    was never validated has no best one; its `last.ckpt` is returned.
     """
     folder = run / "checkpoints"
     last = folder / LAST
-    files = sorted(path for path in folder.glob("*.ckpt") if path != last)
-    if len(files) > 1 and last.is_file():
-        states = read_checkpoint(last).get("callbacks", {}).values()
-        best = [state.get("best_model_path") for state in states if isinstance(state, dict)]
-        names = {Path(path).name for path in best if isinstance(path, str)}
-        files = [path for path in files if path.name in names] or files
-    if not files and last.is_file():
+    files = sorted(path for path in folder.rglob("*.ckpt") if path != last)
+    newest = (
+        last if last.is_file() else max(files, key=lambda file: file.stat().st_mtime, default=None)
+    )
+    states = () if newest is None else read_checkpoint(newest).get("callbacks", {}).values()
+    for state in states:
+        monitored = isinstance(state, dict) and state.get("monitor") is not None
+        recorded = state.get("best_model_path") if monitored else None
+        if not isinstance(recorded, str) or not recorded:
+            continue
+        best, place = Path(recorded), Path(str(state.get("dirpath")))
+        inner = best.relative_to(place) if best.is_relative_to(place) else Path(best.name)
+        for path in (folder / inner, best):  # the run may have been moved
+            if path.is_file():
+                return path
+        msg = f"{run}: its best checkpoint, {best}, is missing; give the path of another file"
+        raise UsageError(msg)
+    if last.is_file():
         return last
     if len(files) != 1:
         found = ", ".join(path.name for path in files) or "none"

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from jsonargparse import Namespace
 
 import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
@@ -22,6 +23,7 @@ from probseg.cli.checkpoints import (
     find_last,
     how_finished,
     next_commands,
+    take_paths_of_run,
 )
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
@@ -230,6 +232,14 @@ PLACES = [
     ({"logger": logger("WandbLogger", save_dir="logs", name="a", project="p")}, "logs/p/1a2b"),
     ({"logger": logger("WandbLogger", save_dir="logs")}, "logs/lightning_logs/1a2b"),
     ({"logger": [logger("CSVLogger", save_dir="logs", name="mine")]}, "logs/mine/version_7"),
+    ({"logger": logger("CSVLogger", save_dir="a [b]*", name="[c]")}, "a [b]*/[c]/version_7"),
+    (
+        {
+            "logger": logger("CSVLogger", save_dir="logs", name="mine"),
+            "callbacks": [{"class_path": "OnExceptionCheckpoint", "init_args": {"dirpath": "exc"}}],
+        },
+        "logs/mine/version_7",
+    ),
     ({"logger": True}, "lightning_logs/version_7"),
     ({"default_root_dir": "root"}, "root/lightning_logs/version_7"),
     ({"logger": False, "default_root_dir": "root"}, "root"),
@@ -271,12 +281,43 @@ def test_last_is_the_newest_of_the_runs_on_these_data(tmp_path, monkeypatch):
         find_last(CSV, {"class_path": "F", "init_args": {"root": "cows", **changed}})
 
 
-def test_a_folder_of_the_checkpoint_callback_comes_first(tmp_path):
+def test_a_folder_of_the_checkpoint_callback_is_searched_too(tmp_path):
     callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": str(tmp_path / "kept")}}
     trainer = {"logger": logger("CSVLogger", save_dir=str(tmp_path)), "callbacks": [callback]}
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "last.ckpt").touch()
     assert find_last(trainer, {}) == tmp_path / "kept" / "last.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("place", "verb", "options", "save_dir"),
+    [
+        ("here", "test", {}, "runs"),
+        ("there", "test", {}, "{run}/../.."),  # beside the run
+        ("there", "fit", {}, "runs"),
+        ("there", "test", {"save_dir": "mine"}, "mine"),
+    ],
+)
+def test_paths_of_a_run_mean_the_same_in_any_folder(
+    place, verb, options, save_dir, tmp_path, monkeypatch
+):
+    here, run = tmp_path / "here", tmp_path / "here" / "runs" / "mine" / "version_0"
+    for folder in (here / "own" / "images", run, tmp_path / "there"):
+        folder.mkdir(parents=True)
+    (run / "starts.jsonl").write_text(json.dumps({"folder": str(here)}) + "\n")
+    trainer = {"logger": logger("CSVLogger", save_dir="runs", name="mine")}
+    (run / "config.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
+    monkeypatch.chdir(tmp_path / place)
+    data = {"init_args": {"root": "own", "train": [{"root": Path("own/images"), "split": "own"}]}}
+    used = Namespace(logger=logger("CSVLogger", **{"save_dir": "runs", "name": "mine", **options}))
+    config = Namespace(config=[run / "config.yaml"], trainer=used, data=data, model={"of": "own"})
+    take_paths_of_run(config, verb)
+    there = f"{here}/" if place == "there" else ""
+    assert data["init_args"]["root"] == f"{there}own"
+    assert data["init_args"]["train"] == [{"root": Path(f"{there}own/images"), "split": "own"}]
+    assert config.model == {"of": "own"}
+    found = used.logger["init_args"]["save_dir"]
+    assert os.path.realpath(found) == os.path.realpath(save_dir.format(run=run))
 
 
 @pytest.mark.parametrize(

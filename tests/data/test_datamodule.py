@@ -1,5 +1,6 @@
 """Data modules: batches, chance in worker processes, and the split of one's own folder."""
 
+import re
 import time
 from itertools import chain
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, InteractiveDataModule, loading
+from probseg.data.selection import held_out
 from probseg.errors import DataError
 from support.fakes import FakeObjects, write_folder
 from support.refusals import refused
@@ -156,19 +158,15 @@ def test_a_folder_is_split_by_image_as_its_seed_says(tmp_path):
         return data.train[0], data.val[0]
 
     train, val = split()
-    assert (len(train), len(val)) == (21, 9)
-    assert len(stems(val)) == 3
+    assert len(train) == 3 * len(stems(train))
     assert not stems(train) & stems(val)
     assert len(stems(train) | stems(val)) == 10
     np.random.seed(2)
     splits = [stems(split(split_seed=seed)[1]) for seed in range(5)]
     assert splits[0] == stems(val)
     assert any(other != splits[0] for other in splits)
-    for fraction, held_out in ((0.01, 1), (0.5, 5), (0.99, 9)):
-        assert [len(stems(part)) for part in split(val_fraction=fraction)] == [
-            10 - held_out,
-            held_out,
-        ]
+    for fraction, count in ((1e-6, 1), (1 - 1e-6, 9)):
+        assert len(stems(split(val_fraction=fraction)[1])) == count
     for path in list((tmp_path / "masks").iterdir())[1:]:
         path.unlink()
     refused(ValueError, split, tmp_path, "at least 2 images, got 1")
@@ -208,3 +206,40 @@ def test_no_batch_is_waited_for_without_end(free, said, monkeypatch, caplog):
     with pytest.raises(RuntimeError, match=f"no batch has come {said}"):
         next(iter(loader))
     assert ("no batch has come for 0 s" in caplog.text) == (free > 0)
+
+
+@given(st.lists(st.floats(0, 0.99), min_size=3), st.integers(2))
+def test_what_was_trained_on_is_never_held_out_when_others_are_added(places, count):
+    small, large = (set(held_out(dict(enumerate(some)), 0.15)) for some in (places[:count], places))
+    assert small
+    assert len(large) < len(places)
+    trained = set(range(min(count, len(places)))) - small
+    assert len(trained) == 1 or not trained & large
+
+
+def test_images_of_a_group_are_on_one_side(tmp_path):
+    write_folder(tmp_path, images=10)
+    refused(ValueError, lambda: FolderDataModule(tmp_path, group="[13]$"), "`group`", "[13]$")
+    refused(ValueError, lambda: FolderDataModule(tmp_path, group="^."), "2 groups", "got 1")
+    for path in [*tmp_path.glob("*/*.*")]:
+        number = int(re.search(r"\d+", path.stem)[0])
+        path.rename(path.with_name(f"drive{number % 4}_{path.name}"))
+    data = FolderDataModule(tmp_path, val_fraction=0.4, group=r"^drive\d+")
+    sides = [{stem[:6] for stem in stems(part)} for part in (data.train[0], data.val[0])]
+    assert not sides[0] & sides[1]
+    assert len(sides[0] | sides[1]) == 4
+
+
+def test_no_photograph_that_a_run_was_trained_on_is_tested(tmp_path):
+    """Not even where settings or files have changed since."""
+    write_folder(tmp_path, images=10)
+    before, now = (FolderDataModule(tmp_path, val_fraction=f) for f in (0.2, 0.8))
+    with pytest.warns(UserWarning, match="were trained on, and are left out"):
+        now.load_state_dict(before.state_dict())
+    assert stems(now.test[0]) == stems(now.val[0]) == stems(before.val[0])
+    assert set(now.state_dict()["trained_on"]) == stems(before.train[0])
+    old = {"seed": 0, "global_batch_size": 2}  # as earlier versions kept it
+    with pytest.warns(UserWarning, match="an earlier version"):
+        before.load_state_dict(old)
+    everything = {**old, "trained_on": sorted(stems(before.train[0]) | stems(before.val[0]))}
+    refused(DataError, lambda: before.load_state_dict(everything), "trained on all")

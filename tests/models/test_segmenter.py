@@ -2,6 +2,9 @@
 
 import copy
 import math
+import os
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -507,3 +510,18 @@ def test_any_timm_backbone_segments_odd_sizes(name):
         logits = model(torch.rand(1, 3, 45, 61), prompts((20, 10, 1), box=(5, 3, 40, 30)))
     assert logits.shape == (1, 1, 45, 61)
     assert logits.isfinite().all()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is forked")
+def test_a_forked_process_needs_no_threads_of_its_parent():
+    """It would wait for them for ever."""
+    code = (
+        "import multiprocessing, torch, probseg.models\n"
+        "torch.set_num_threads(2)\n"
+        "(torch.rand(512, 512) @ torch.rand(512, 512)).exp()\n"
+        "with multiprocessing.get_context('fork').Pool(1) as pool:\n"
+        "    print(pool.apply(torch.get_num_threads), torch.get_num_threads())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "1 2\n", done.stderr

@@ -3,8 +3,10 @@
 import math
 from itertools import pairwise
 
+import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import nn
 from torch.nn.functional import interpolate
 
@@ -13,12 +15,14 @@ from probseg.clicks import Curriculum, IteratedClicks
 from probseg.clicks.rounds import without_clicks
 from probseg.data import InteractiveDataModule
 from probseg.data.datamodule import TrainBatch
+from probseg.errors import UsageError
 from probseg.heads import ConvHead, GraphCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, clicked_loss, iou_cross_entropy
 from probseg.models import Segmenter
 from probseg.tasks import InteractiveSegmentation
 from probseg.types import Prompts
 from support.fakes import Coarse, FakeObjects, micro_model
+from support.rows import each
 from support.trainings import quiet_trainer
 
 SIZE = (32, 40)
@@ -449,3 +453,26 @@ def test_the_loss_of_the_quality_is_that_of_all_rounds(monkeypatch):
     assert logged["train/quality_loss"] == pytest.approx(loss)
     assert logged["train/quality_error"] == pytest.approx(error)
     assert total == pytest.approx(logged["train/loss"] + loss)
+
+
+@each(("options", "words"), [({"fixed_statistics": True}, "EMAWeightAveraging"), ({}, None)])
+def test_weights_are_not_averaged_over_fixed_statistics(options, words):
+    """Lightning would set the statistics to 0, and never fill them."""
+    task = micro_task(every_round=True, **options)
+    averaging = StochasticWeightAveraging(swa_lrs=1e-4)
+    task.trainer = L.Trainer(callbacks=[averaging], logger=False, accelerator="cpu")
+    task.setup("fit")
+    if words is None:
+        task.on_fit_start()
+    else:
+        with pytest.raises(UsageError, match=words):
+            task.on_fit_start()
+
+
+def test_a_schedule_of_accumulation_counts_from_the_middle_of_an_epoch_on():
+    task = micro_task(every_round=True)
+    schedule = GradientAccumulationScheduler({0: 1, 1: 2})
+    task.trainer = trainer = L.Trainer(callbacks=[schedule], logger=False, accelerator="cpu")
+    trainer.fit_loop.epoch_progress.current.processed = 1
+    task.on_train_start()
+    assert trainer.accumulate_grad_batches == 2

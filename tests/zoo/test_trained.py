@@ -26,13 +26,18 @@ def checkpoint(path, value):
     return write_checkpoint(path, {"head.weight": torch.tensor([value])})
 
 
+def chosen(best, dirpath="/elsewhere/checkpoints", monitor="val/miou@5"):
+    """What a `ModelCheckpoint` keeps."""
+    return {"monitor": monitor, "best_model_path": str(best), "dirpath": str(dirpath)}
+
+
 @pytest.fixture
 def run(tmp_path):
     """The folder of a run that averaged its weights."""
     folder = tmp_path / "version_0"
     checkpoint(folder / "checkpoints" / "epoch001.ckpt", 1.0)
     checkpoint(folder / "checkpoints" / "epoch002.ckpt", 2.0)
-    best = {"ModelCheckpoint{}": {"best_model_path": "/elsewhere/checkpoints/epoch002.ckpt"}}
+    best = {"ModelCheckpoint{}": chosen("/elsewhere/checkpoints/epoch002.ckpt")}
     write_checkpoint(
         folder / "checkpoints" / "last.ckpt",
         {"head.weight": torch.tensor([3.0])},
@@ -103,6 +108,33 @@ def test_what_there_is_not_is_refused_in_words(run, tmp_path):
     assert float(read_trained(run).weights["head.weight"]) == 2.0
     with pytest.raises(UsageError, match="no such file; expected a run folder, a checkpoint or"):
         read_trained(tmp_path / "nothing.ckpt")
+
+
+@each(
+    ("place", "monitor", "value"),
+    [
+        ("runs/a/checkpoints/epoch=1-val/miou@5=0.9.ckpt", "val/miou@5", 1.0),  # Lightning's names
+        ("elsewhere/best.ckpt", "val/miou@5", 1.0),
+        ("runs/a/checkpoints/newest.ckpt", None, 0.0),  # chosen by nothing, and so not the best
+    ],
+)
+def test_the_best_checkpoint_is_what_was_recorded(place, monitor, value, tmp_path):
+    best, moved = tmp_path / place, tmp_path / "moved"
+    inside = "checkpoints" in place
+    folder = tmp_path / "runs" / "a" / "checkpoints" if inside else best.parent
+    last = tmp_path / "runs" / "a" / "checkpoints" / "last.ckpt"
+    state = {"ModelCheckpoint{}": chosen(best, folder, monitor)}
+    write_checkpoint(last, {"head.weight": torch.tensor([0.0])}, callbacks=state)
+    checkpoint(best, 1.0)
+    (last.parents[1] / "config.yaml").write_text("seed_everything: 5\n")
+    last.parents[1].rename(moved)
+    trained = read_trained(moved)
+    assert (float(trained.weights["head.weight"]), trained.seed) == (value, 5)
+    assert read_trained(trained.source).seed == (5 if inside else None)
+    if monitor is not None:
+        trained.source.unlink()
+        with pytest.raises(UsageError, match=f"best checkpoint.*{best.name}, is missing"):
+            read_trained(moved)
 
 
 @pytest.mark.parametrize(

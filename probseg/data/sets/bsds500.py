@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from glob import escape
 from pathlib import Path
 from typing import Literal
 
@@ -76,7 +77,7 @@ class BSDS500(PublishedDataset):
 
     def _maps(self, split: str, image: Path) -> list[Path]:
         place = self.root / "labels" / split
-        maps = sorted(place.glob(f"{image.stem}_a*.png"))
+        maps = sorted(place.glob(f"{escape(image.stem)}_a*.png"))
         if not maps:
             msg = (
                 f"{place}: no label map {image.stem}_a<k>.png for {image}; add it or remove the "

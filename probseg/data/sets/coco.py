@@ -16,6 +16,7 @@ import numpy.typing as npt
 from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.layout import chosen_root
 from probseg.data.published import SOURCES
+from probseg.data.selection import held_out
 from probseg.data.sets.annotations import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.formats.coco import crowds_left_out, file_of
@@ -173,7 +174,7 @@ class AnnotatedObjects(InteractiveDataset):
     def _held_out(self) -> npt.NDArray[np.int64]:
         """List the images of the part `"val"`, which no other selection changes.
 
-        Checksums of their names decide, so that the part hardly changes when images are added.
+        Checksums of their names decide, so that no image changes its part when others are added.
         """
         owners = self.index.owners
         images = np.unique(owners[owners >= 0]).tolist()
@@ -183,9 +184,9 @@ class AnnotatedObjects(InteractiveDataset):
                 f"{len(images)}; use the `part` all"
             )
             raise DataError(msg)
-        files = {image: self.index.file(image).encode() for image in images}
-        images.sort(key=lambda image: (zlib.crc32(files[image]), files[image]))
-        return np.array(images[: max(1, round(VAL_FRACTION * len(images)))])
+        sums = {image: zlib.crc32(self.index.file(image).encode()) for image in images}
+        places = {image: checksum / 2**32 for image, checksum in sums.items()}
+        return np.array(held_out(places, VAL_FRACTION))
 
     def _check_images(self) -> None:
         """Raise an error unless all images of the objects are there."""

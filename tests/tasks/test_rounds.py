@@ -473,6 +473,6 @@ def test_a_schedule_of_accumulation_counts_from_the_middle_of_an_epoch_on():
     task = micro_task(every_round=True)
     schedule = GradientAccumulationScheduler({0: 1, 1: 2})
     task.trainer = trainer = L.Trainer(callbacks=[schedule], logger=False, accelerator="cpu")
-    trainer.fit_loop.epoch_progress.current.processed = 1
+    trainer.fit_loop.epoch_progress.current.completed = 1
     task.on_train_start()
     assert trainer.accumulate_grad_batches == 2

@@ -139,7 +139,7 @@ def _read_text(path: ConfigPath) -> str:
     return read_text(local) if local.is_file() else _read_remote(path)
 
 
-_read_remote, ConfigPath.read_text = ConfigPath.read_text, _read_text  # type: ignore[method-assign]
+_read_remote, ConfigPath.read_text = ConfigPath.read_text, _read_text
 
 
 class DataFirstParser(LightningArgumentParser):

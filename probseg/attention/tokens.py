@@ -113,7 +113,7 @@ class ProbabilisticAttention(nn.Module):
         queries, heads = self._split(self.query(query), self.q_norm), self.num_heads
         masks = [] if attn_mask is None else [_log_mask(attn_mask, queries)]
         if masks and masks[0].ndim == 3:
-            masks[0] = masks[0].unflatten(0, (-1, heads))  # (B, G, N, M)
+            masks[0] = masks[0].reshape(-1, heads, *masks[0].shape[1:])  # (B, G, N, M)
         if key_padding_mask is not None:
             masks.append(_log_mask(key_padding_mask, queries)[:, None, None])  # (B, 1, 1, M)
         if is_causal:
@@ -141,8 +141,10 @@ class ProbabilisticAttention(nn.Module):
 
     def _split(self, tokens: Tensor, norm: nn.Module | None = None) -> Tensor:
         """Split channels into heads, `(B, G, N, D)`."""
-        heads = tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        return heads if norm is None else norm(heads).to(tokens.dtype)
+        heads = tokens.reshape(*tokens.shape[:2], self.num_heads, -1).transpose(1, 2)
+        if norm is not None:
+            heads = norm(heads).to(tokens.dtype)
+        return heads
 
 
 def _log_mask(mask: Tensor, queries: Tensor) -> Tensor:
@@ -210,9 +212,9 @@ def _converted(layer: Any, options: dict[str, Any]) -> nn.Module:  # noqa: ANN40
             linear.bias.copy_(
                 torch.zeros_like(linear.bias) if bias is None else bias.chunk(3)[index]
             )
-    new.proj = proj
     if not of_torch:
         new.q_norm, new.k_norm = layer.q_norm, layer.k_norm
         drop, norm = layer.proj_drop, getattr(layer, "norm", nn.Identity())
-        new.proj = nn.Sequential(norm, proj, drop)
+        proj = nn.Sequential(norm, proj, drop)
+    new.proj = proj
     return new

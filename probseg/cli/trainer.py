@@ -216,7 +216,7 @@ class ProbsegCLI(VerbCLI):
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
-        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             tell(next_commands(self.trainer), sys.stderr)
 
     def run_verb(self) -> None:

@@ -21,7 +21,7 @@ from probseg.metrics.interaction import (
 from probseg.metrics.masks import iou
 
 
-class ClickMetric(Metric):
+class ClickMetric(Metric):  # type: ignore[misc]
     """Keeps the IoUs of all runs after each click; subclasses score each object.
 
     `compute` returns the mean over objects by its name, and its standard error over objects by

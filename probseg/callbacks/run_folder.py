@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from probseg.callbacks.loggers import ArtifactLogger, use_checkpoint
 from probseg.evaluation import environment
 from probseg.lightning_internals import set_version, without_version
-from probseg.paths import alone_in, write_text
+from probseg.paths import LOCK, alone_in, write_text
 
 _logger = logging.getLogger(__name__)
 
@@ -44,12 +45,13 @@ def run_folder(trainer: L.Trainer) -> Path:
     return Path(logger.save_dir) / str(logger.name) / version_name(logger)
 
 
-def claim_folders(loggers: Sequence[Logger]) -> None:
+def claim_folders(loggers: Sequence[Logger]) -> set[Path]:
     """Make the folders of loggers that number their runs, which then are this run's alone.
 
     Of several runs that begin at one moment each gets a number of its own. Loggers of one run that
-    share a folder go on sharing it.
+    share a folder go on sharing it. Returns the folders.
     """
+    made = set()
     roots: dict[Path, list[Logger]] = {}
     for logger in filter(without_version, loggers):
         roots.setdefault(Path(str(logger.save_dir)) / str(logger.name), []).append(logger)
@@ -59,11 +61,13 @@ def claim_folders(loggers: Sequence[Logger]) -> None:
         while True:
             try:
                 (root / f"version_{number}").mkdir()
+                made.add(root / f"version_{number}")
                 break
             except FileExistsError:
                 number += 1
         for logger in sharing:
             set_version(logger, number)
+    return made
 
 
 @contextmanager
@@ -74,15 +78,19 @@ def own_folder(trainer: L.Trainer, verb: str) -> Iterator[None]:
         yield
         return
     local = [one for one in trainer.loggers if ":/" not in str(one.save_dir)]
-    claim_folders(local)
+    made = claim_folders(local)
     new = trainer.logger is not None and trainer.logger.version is None
     if new or (trainer.logger is not None and trainer.logger not in local):
         yield  # Weights & Biases makes an identifier that no other run has
         return
     folder = run_folder(trainer)
     folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder, verb):
-        yield
+    try:
+        with alone_in(folder, verb):
+            yield
+    finally:
+        if folder in made and {path.name for path in folder.iterdir()} <= {LOCK}:
+            shutil.rmtree(folder)  # of a command that was refused before it began
 
 
 def keeps_files(trainer: L.Trainer) -> bool:

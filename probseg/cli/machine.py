@@ -47,9 +47,6 @@ def check_processes(trainer: Namespace) -> None:
     devices = trainer.devices
     if not on_cpu(trainer.accelerator):
         return
-    if trainer.get("sync_batchnorm"):
-        msg = "--trainer.sync_batchnorm: PyTorch has it for GPUs alone; leave it out on the CPU"
-        raise UsageError(msg)
     if devices == "auto":
         return
     if not str(devices).removeprefix("-").isdecimal():
@@ -58,6 +55,9 @@ def check_processes(trainer: Namespace) -> None:
     processes, cores = int(devices), os.cpu_count() or 1
     if processes < 1:
         msg = f"--trainer.devices must be at least 1 on the CPU, got {processes}"
+        raise UsageError(msg)
+    if processes > 1 and trainer.get("sync_batchnorm"):
+        msg = "--trainer.sync_batchnorm: PyTorch has it for GPUs alone; leave it out on the CPU"
         raise UsageError(msg)
     if processes > cores and os.environ.get(FORCE) != "1":
         msg = (

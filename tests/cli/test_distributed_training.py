@@ -214,7 +214,7 @@ def test_all_processes_evaluate_the_network_that_is_saved(trained, monkeypatch):
     monkeypatch.chdir(again)
     assert command("validate", *arguments_of(again), "--ckpt_path", shared.last) == 0
     during = figures(shared.last.parents[1] / "val")
-    assert during["folder"]["n_objects"] == 3
+    assert during["folder"]["n_objects"] == 2
     assert figures(again / "runs" / "probseg" / "version_0" / "val") == during
 
 

@@ -88,6 +88,7 @@ def test_processes_of_a_machine_with_two_cores(devices, forced, message, monkeyp
 
 
 def test_normalisation_over_processes_is_for_gpus():
-    trainer = Namespace(accelerator="cpu", devices=1, sync_batchnorm=True)
+    check_processes(Namespace(accelerator="cpu", devices=1, sync_batchnorm=True))
+    trainer = Namespace(accelerator="cpu", devices=2, sync_batchnorm=True)
     with pytest.raises(UsageError, match=r"--trainer\.sync_batchnorm: .* GPUs alone"):
         check_processes(trainer)

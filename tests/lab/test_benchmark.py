@@ -129,7 +129,7 @@ def test_a_model_that_cannot_be_measured_and_one_that_can(tmp_path, monkeypatch,
     assert [row[:2] for row in rows] == [["micro_conv", "failed"], ["micro_csa", "head"]]
     assert rows[1][2] == "32x48"
     text = " ".join(captured.out.split())
-    for part in ("32 x 48 pixels", "1 multiply-add = 2 FLOPs", "micro_conv failed: ValueError"):
+    for part in ("32 x 48 pixels", "1 multiply-add = 2 FLOPs", "micro_conv failed: UsageError"):
         assert part in text
     written = json.loads((tmp_path / "costs.json").read_text(encoding="utf-8"))
     assert "1 multiply-add = 2 FLOPs" in written["conventions"]["multiply_adds"]

@@ -7,6 +7,8 @@ import pytest
 
 from support.runs import separately
 
+pytestmark = pytest.mark.process
+
 SMALL = {"photographs": 6, "epochs": 1, "steps": 2}
 """Values for the cells with the tag `parameters`."""
 

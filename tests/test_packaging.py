@@ -8,6 +8,8 @@ import zipfile
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory, repository):

@@ -15,6 +15,8 @@ from support.fakes import draw_scene, save, write_folder
 from support.rows import each
 from support.runs import command, usage_error
 
+pytestmark = pytest.mark.process
+
 
 def machine(monkeypatch, kind, count):
     """Let PyTorch see some accelerators of a kind; for None it is built for the CPU alone."""

@@ -5,6 +5,8 @@ import yaml
 
 from support.pages import browser
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def site(repository, tmp_path_factory):

@@ -74,7 +74,9 @@ def claim_folders(loggers: Sequence[Logger]) -> set[Path]:
 def own_folder(trainer: L.Trainer, verb: str) -> Iterator[None]:
     """Keep the folder of a run for one command while it runs; the first process claims it."""
     known = isinstance(trainer.logger, TensorBoardLogger | CSVLogger | WandbLogger | None)
-    if not (known and keeps_files(trainer) and trainer.is_global_zero):
+    # Without a logger, only a training writes: its checkpoints.
+    writes = keeps_files(trainer) or (trainer.logger is None and verb == "fit")
+    if not (known and writes and trainer.is_global_zero):
         yield
         return
     local = [one for one in trainer.loggers if ":/" not in str(one.save_dir)]

@@ -14,6 +14,8 @@ from probseg.annotate.answers import Answerer
 from support.annotate_client import MODEL, Client, draw_photographs
 from support.rows import each
 
+pytestmark = pytest.mark.process
+
 CLICK = {"type": "click", "x": 64, "y": 48, "positive": True}
 
 

@@ -7,6 +7,8 @@ from PIL import ExifTags, Image
 from support.fakes import draw_scene
 from support.pages import Disks, Page, browser, serving
 
+pytestmark = pytest.mark.process
+
 RED = (np.s_[20:29], np.s_[50:59])
 """Rows and columns of a red square on the photograph of marks."""
 TURNS = Image.Transpose

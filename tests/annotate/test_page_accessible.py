@@ -6,6 +6,8 @@ from PIL import Image
 from support.fakes import draw_scene
 from support.pages import Disks, Page, axe, browser, serving
 
+pytestmark = pytest.mark.process
+
 
 def serious(page):
     """Return the serious faults that axe-core finds, with their places."""

@@ -12,6 +12,8 @@ from probseg.types import Click
 from probseg.zoo import create_interactive
 from support.pages import Page, browser, serving
 
+pytestmark = pytest.mark.process
+
 TARGET, MOST_CLICKS = 0.9, 6
 
 

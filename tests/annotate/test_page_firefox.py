@@ -14,6 +14,8 @@ from support.fakes import draw_scene
 from support.firefox import FirefoxPage, firefox
 from support.pages import Page, browser, serving
 
+pytestmark = pytest.mark.process
+
 MODEL = "lite0_unet_prop"
 SCENES = ((301, 423, 4), (97, 131, 3), (640, 903, 3))
 """Height, width and objects of each photograph; none is shown at a whole scale."""

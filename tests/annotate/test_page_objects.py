@@ -7,6 +7,8 @@ from PIL import Image
 from support.fakes import draw_scene
 from support.pages import Disks, Page, browser, serving
 
+pytestmark = pytest.mark.process
+
 OBJECTS = "clicker.objects.map(object => object.label)"
 OPEN = "clicker.current.object !== null"
 

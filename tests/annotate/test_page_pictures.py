@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from support.pages import needs_browser
+
+pytestmark = pytest.mark.process
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "pictures"
 

@@ -12,6 +12,8 @@ from probseg.types import Stroke
 from support.fakes import draw_scene
 from support.pages import READER, TOKEN, Disks, Page, browser, serving
 
+pytestmark = pytest.mark.process
+
 STATES = "probsegPage.session.photographs.map(photo => photo.state)"
 LABELS = "clicker.objects.map(object => object.label)"
 

@@ -14,6 +14,8 @@ from probseg.annotate.frames import unpack
 from support.annotate_client import draw_photographs
 from support.pages import TOKEN, Disks, Page, browser, serving
 
+pytestmark = pytest.mark.process
+
 LATENCIES = (0, 50, 800)
 KEYS = (
     *(

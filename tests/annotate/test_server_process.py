@@ -29,6 +29,8 @@ from probseg.cli import main
 from support.annotate_client import draw_photographs
 from support.runs import printed_line, started
 
+pytestmark = pytest.mark.process
+
 SIZE = (96, 128)
 
 

@@ -19,6 +19,8 @@ from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss,
 from support.fakes import write_folder
 from support.runs import assert_identical, command, figures, folder_fit, started
 
+pytestmark = pytest.mark.process
+
 PATIENCE = 240
 STEPS = 6
 ROUNDING = 1e-6

@@ -16,6 +16,8 @@ from support.fakes import write_folder
 from support.rows import each
 from support.runs import folder_fit, started
 
+pytestmark = pytest.mark.process
+
 AT_ONCE = 50
 
 
@@ -46,7 +48,7 @@ def test_a_folder_in_use_is_refused_by_the_name_of_its_owner(logger, tmp_path, m
     ]
     with own_folder(trainers[0], "fit"):
         message = rf"{run_folder(trainers[0])}: `probseg fit`, process {os.getpid()} on"
-        with pytest.raises(UsageError, match=message), own_folder(trainers[1], "test"):
+        with pytest.raises(UsageError, match=message), own_folder(trainers[1], "fit"):
             pass
     with own_folder(trainers[1], "test"):
         pass

@@ -15,7 +15,7 @@ import probseg.cli.trainer as trainer_module
 from support.fakes import write_folder
 from support.runs import assert_identical, folder_fit, separately, started
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = [pytest.mark.usefixtures("undrawn"), pytest.mark.process]
 
 PATIENCE = 600
 EPOCHS = 6

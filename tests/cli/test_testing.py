@@ -84,7 +84,7 @@ def test_a_test_that_was_killed_twice_is_that_of_an_undisturbed_one(tmp_path, mo
     assert not list(runs.rglob("evaluation.json")), "nothing is left to go on from"
 
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = [pytest.mark.usefixtures("undrawn"), pytest.mark.process]
 
 
 def test_a_test_gives_the_same_with_two_processes(tmp_path, monkeypatch):

@@ -16,6 +16,8 @@ from probseg.paths import configs_dir
 from support.fakes import write_folder
 from support.runs import MICRO, QUIET, SMALL, finished, folder_fit, separately, started
 
+pytestmark = pytest.mark.process
+
 wandb = pytest.importorskip("wandb")
 
 PATIENCE = 600

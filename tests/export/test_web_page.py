@@ -19,6 +19,8 @@ from support.micro import described
 from support.pages import Page, browser
 from support.sites import listening
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra [export]")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: the extra [export]")
 

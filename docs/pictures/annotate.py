@@ -138,8 +138,9 @@ def mask(page: Page, shape: tuple[int, ...]) -> BoolMap:
 
 
 def settle(page: Page) -> None:
-    """Wait until all that was sent is answered and painted."""
-    while page.evaluate("probsegPage.clicker.pending.length"):
+    """Wait until all that was sent is answered, and the photograph is there and painted."""
+    busy = "(({ pending, waiting, held }) => pending.length || waiting.length || held)"
+    while page.evaluate(f"{busy}(probsegPage.clicker) || probsegPage.arriving"):
         page.wait_for_timeout(20)
     page.wait_for_timeout(150)
 

@@ -15,7 +15,7 @@ from typing import Any
 import lightning as L
 import yaml
 from jsonargparse import Namespace
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 
 from probseg.callbacks.run_folder import START, STARTS, run_folder, start_score
 from probseg.cli.arguments import check_writable
@@ -182,7 +182,8 @@ def next_commands(trainer: L.Trainer) -> str:
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)
             break
     written = sorted((run / "checkpoints").rglob("*.ckpt"))
-    for path in written:
+    averages = any(isinstance(c, WeightAveraging) for c in vars(trainer)["callbacks"])
+    for path in written if averages else ():
         if int(read_checkpoint(path).get("averaging_state", {}).get("n_averaged", 1)) == 0:
             lines.append(f"  not averaged     {path} has the weights of the beginning")
             lines.append(

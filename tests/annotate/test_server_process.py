@@ -112,7 +112,8 @@ COCO_FILE = "annotations.json"
 
 
 def _timeless(described):
-    times = ("seconds", "milliseconds", "train_command", "stamp")  # `stamp`: of the file
+    # `stamp` is of the file; `shared` counts changes that other windows of one server learn of.
+    times = ("seconds", "milliseconds", "train_command", "stamp", "shared")
     return {name: value for name, value in described.items() if name not in times}
 
 

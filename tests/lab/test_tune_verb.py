@@ -203,7 +203,7 @@ def test_a_split_that_no_results_are_reported_on_is_asked_for(
 @each(
     ("arguments", "part"),
     [
-        (("nowhere/", "--data=objects"), "nowhere/config.json"),
+        (("nowhere/", "--data=objects"), "nowhere: no such folder"),
         (("empty/", "--data=objects"), store.WEIGHTS),
         (("micro_cas", "--data=objects"), "unknown zoo model 'micro_cas'"),
         (("plain/", "--data=objects"), "nothing to tune"),

@@ -175,7 +175,8 @@ class ProbabilisticAttention2d(Attention2d):
 
     def inference(self) -> InferenceSettings:
         """Return the settings with the current learnt parameters."""
-        settings, learnt = self.settings, dict[str, Tensor]()
+        settings = self.settings
+        learnt: dict[str, Tensor] = {}
         for name in LEARNT:
             if (log := getattr(self, f"log_{name}")) is not None:
                 # In the range of float32; beyond these limits, results do not change.

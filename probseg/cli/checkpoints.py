@@ -182,7 +182,7 @@ def next_commands(trainer: L.Trainer) -> str:
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)
             break
     written = sorted((run / "checkpoints").rglob("*.ckpt"))
-    averages = any(isinstance(c, WeightAveraging) for c in vars(trainer)["callbacks"])
+    averages = any(isinstance(c, WeightAveraging) for c in getattr(trainer, "callbacks", ()))
     for path in written if averages else ():
         if int(read_checkpoint(path).get("averaging_state", {}).get("n_averaged", 1)) == 0:
             lines.append(f"  not averaged     {path} has the weights of the beginning")

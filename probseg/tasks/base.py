@@ -116,7 +116,7 @@ class NetworkTask(L.LightningModule):
         """
         data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed
         self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
-        callbacks = vars(self.trainer)["callbacks"]  # an attribute without a declared type
+        callbacks = getattr(self.trainer, "callbacks", ())  # an attribute without a declared type
         averages = (c for c in callbacks if isinstance(c, StochasticWeightAveraging))
         norms = (m for m in self.model.modules() if isinstance(m, _BatchNorm) and not m.training)
         if any(averages) and any(norms):
@@ -154,7 +154,7 @@ class NetworkTask(L.LightningModule):
 
         Gradients are accumulated as a schedule says, which Lightning forgets in mid-epoch.
         """
-        for callback in vars(self.trainer)["callbacks"]:
+        for callback in getattr(self.trainer, "callbacks", ()):
             if isinstance(callback, GradientAccumulationScheduler):
                 batches = callback.get_accumulate_grad_batches(self.trainer.current_epoch)
                 self.trainer.accumulate_grad_batches = batches

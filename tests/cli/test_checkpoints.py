@@ -133,7 +133,8 @@ def test_printed_commands_are_those_of_a_shell(tmp_path):
     run = tmp_path / "my runs" / "it's"
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "last.ckpt").touch()
-    module = SimpleNamespace(model=create_model("micro_conv"))
+    hparams = {"model": read_preset("micro_conv")}
+    module = SimpleNamespace(model=create_model("micro_conv"), hparams=hparams)
     trainer = SimpleNamespace(
         logger=None, default_root_dir=run, checkpoint_callbacks=[], lightning_module=module
     )

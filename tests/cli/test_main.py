@@ -95,7 +95,7 @@ def test_ctrl_c_while_the_command_line_is_read(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trainer_module, "ProbsegCLI", interrupted)
-    assert command("fit") == 130
+    assert command("fit", "--config", "configs/experiment/folder.yaml") == 130
     assert "Ctrl-C" in capsys.readouterr().err
 
 

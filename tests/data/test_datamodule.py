@@ -185,6 +185,7 @@ def test_no_more_processes_read_than_shared_memory_has_room_for(
     free, workers, said, monkeypatch, caplog
 ):
     monkeypatch.setattr(loading, "_free_shared_memory", lambda: free and free * 2**20)
+    monkeypatch.setattr(loading, "available_cores", lambda: 4)
     loader = module(FakeObjects(8), crop_size=512, batch_size=1, num_workers=4).train_dataloader()
     assert (loader.num_workers, said in caplog.text) == (workers, True)
 

@@ -65,11 +65,11 @@ def test_results_stay_whole_until_the_next_evaluation_is_finished(tmp_path):
     for name, text in finished.items():
         (folder / name).write_text(text)
     journal = Journal(folder, SUBJECT)  # which fails, or is killed, after its first batch
-    journal.add(runs("a"))
+    journal.add(runs("a", "b"))
     again = Journal(folder, SUBJECT, records=find_unfinished(folder, SUBJECT)[1])
-    again.add(runs("b"))
+    again.add(runs("c"))
     assert {name: (folder / name).read_text() for name in finished} == finished
-    assert find_unfinished(folder, SUBJECT) == (folder, runs("a", "b"))
+    assert find_unfinished(folder, SUBJECT) == (folder, runs("a", "b", "c"))
     again.close()
     assert {path.name for path in folder.iterdir()} == finished.keys()
     assert find_unfinished(folder, SUBJECT) == (folder, [])

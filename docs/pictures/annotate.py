@@ -42,9 +42,9 @@ def main() -> None:
             page = opened(browser, address)
             show(page, "cat")
             _segment(page, samples["cat"], clicks=3)
-            page.keyboard.press("1")
-            page.keyboard.press("Enter")
-            page.keyboard.press("d")
+            for key in ("1", "Enter", "d"):
+                page.keyboard.press(key)
+                settle(page)
             show(page, "coffee")
             for key, name in (("4", "spoon"), ("2", "cup")):
                 _segment(page, samples[f"coffee/{name}"], clicks=8)

@@ -89,7 +89,9 @@ def test_a_database_that_was_taken_away_is_written_anew(replaced, client, caplog
 def test_signals_end_the_page_in_order(number, tmp_path):
     place = tmp_path / signal.Signals(number).name
     place.mkdir()
+    before = signal.signal(number, signal.SIG_DFL)  # `nohup pytest` ignores SIGHUP
     server = Server(_draw_folder(place), place)
+    signal.signal(number, before)
     for action in (CLICK, {"type": "finish", "label": "disk"}):
         assert server.change(f"{server.path()}/actions", {"action": action})[0] == 200
     os.kill(server.process.pid, number)

@@ -98,7 +98,8 @@ class Server:
         status, content = self.ask("GET", path, headers={"X-Probseg-Token": self.reader})
         assert status == 200, content
         header, maps = unpack(content, SIZE)
-        return _timeless(header), None if maps is None else _digest(maps.tobytes())
+        header = json.loads(json.dumps(header), object_hook=_timeless)
+        return header, None if maps is None else _digest(maps.tobytes())
 
     def stop(self):
         """Interrupt it, and return its output."""

@@ -65,6 +65,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def count(number: int, thing: str) -> str:
+    """Return `1 click` or `2 clicks`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def one_line(text: str) -> str:
     """Return a `printable` text whose line breaks are escaped, too: names may have some."""
     return printable(text).replace("\n", "\\n")

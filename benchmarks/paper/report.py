@@ -25,7 +25,8 @@ from probseg.metrics import (
 )
 from probseg.paths import write_text
 from probseg.reports.figures import LINES
-from probseg.reports.tables import ScoreTable, as_markdown, as_text, clicks_so_far, count
+from probseg.reports.tables import ScoreTable, as_markdown, as_text, clicks_so_far
+from probseg.texts import count
 
 PERCENTS = (80, 85, 90)
 MARKERS = "os^Dvp"

@@ -148,12 +148,16 @@ class _Opened:
     """A photograph in memory."""
 
     image: InteractionState  # without prompts
-    pixels: str  # digest of the photograph
     # All finished objects, bool, shape `(H, W)`; None if not known
     finished: npt.NDArray[np.bool_] | None = None
     number: int | None = None  # of the object of the session; None for one that is not stored
     steps: tuple[StoredStep, ...] = ()  # of the session, those that were undone included
     session: Session | None = None  # steps of the open object; None if not known
+
+    @property
+    def pixels(self) -> str:
+        """Digest of the photograph, which takes as long as its size says."""
+        return pixel_digest(self.image.image.permute(1, 2, 0).cpu().numpy())
 
     @property
     def nbytes(self) -> int:
@@ -189,7 +193,7 @@ class Answers:
         if opened is None:
             image = read_readable(photograph) if image is None else image
             state = self._answerer.begin(image)
-            opened = _Opened(state, pixel_digest(image))
+            opened = _Opened(state)
             self._opened[photograph.id] = opened
             self._bound_memory(photograph)
         self._opened.move_to_end(photograph.id)

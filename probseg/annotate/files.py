@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import logging
 import shutil
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from probseg.annotate.folder import GONE, SETTLED, Folder
 from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations, read_import
-from probseg.annotate.photographs import Photograph, fingerprint, place_of
+from probseg.annotate.photographs import DIGEST, Photograph, fingerprint, place_of
 from probseg.annotate.store import Effort, Fingerprint, Finished, Store, StoredObject
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.errors import DataError, UsageError
@@ -28,7 +27,7 @@ from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames
 from probseg.kinds import Offers
 from probseg.masks import read_objects
-from probseg.paths import leads_out, replacing
+from probseg.paths import digest, leads_out, replacing
 from probseg.picture_formats import LOSSLESS_SUFFIXES
 from probseg.texts import read_text, write_rows
 
@@ -125,8 +124,8 @@ class Files:
         path = next((p for p in own if p.is_file() and not leads_out(p, p.parent)), None)
         if path and not store.setting("annotations"):
             self._read_annotations(path)
-        elif path == own[0] and (digest := store.setting("annotations_digest")):
-            self._edited = file_digest(own[0]) != digest
+        elif path == own[0] and (known := store.setting("annotations_digest")):
+            self._edited = digest(own[0], DIGEST) != known
         if imported is not None:
             self._import(imported)
 
@@ -345,10 +344,10 @@ class Files:
                     self._edited = False
                 numbers = self._numbered(self.folder.photographs)
             write_coco(path, self.folder.photographs, self._store, self._lock, numbers)
-            digest = file_digest(path)
+            written = digest(path, DIGEST)
             self._resting_until = time.monotonic() + REST * (time.monotonic() - began)
             with self._lock:
-                self._store.set_setting("annotations_digest", digest)
+                self._store.set_setting("annotations_digest", written)
                 if changes == self._changes:
                     self._store.set_setting("annotations_due", False)
                     self._timer.cancel()
@@ -412,12 +411,6 @@ def _first(names: Collection[str]) -> str:
 def _changed(place: Path) -> int:
     """Return when files were added to a folder or removed, in nanoseconds; 0 without the folder."""
     return place.stat().st_mtime_ns if place.is_dir() else 0
-
-
-def file_digest(path: Path) -> str:
-    """Return a digest of the content of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2s").hexdigest()
 
 
 class MaskFiles(NamedTuple):

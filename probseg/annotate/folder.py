@@ -64,11 +64,10 @@ class Folder:
             look = look or place_of(self.path).stat().st_mtime_ns != self._listed
         if not look:
             return {}
-        before = {photograph.name: photograph for photograph in self.photographs}
+        before = self._by_name
         with suppress(DataError):  # all photographs are gone: the list stays as it was
             self._list()
-        now = {photograph.name: photograph for photograph in self.photographs}
-        return {name: old for name, old in before.items() if now.get(name) != old}
+        return {name: old for name, old in before.items() if self.named(name) != old}
 
     def find(self, number: str) -> Photograph:
         """Return a photograph by its opaque name."""
@@ -149,12 +148,13 @@ class Folder:
             same = True
         else:
             same = (file.height, file.width) == photo.size
-            if same and fingerprint(photo, pixels=file.pixels).digest != file.digest:
+            now = fingerprint(photo, pixels=file.pixels) if same else file
+            if now.digest != file.digest:
                 same = False
                 with suppress(DataError):
                     same = pixel_digest(read_readable(photo)) == file.pixels
             if same:
-                self._store.set_fingerprint(name, fingerprint(photo, pixels=file.pixels))
+                self._store.set_fingerprint(name, now)
         if not same:
             free[name] = photo
         return same

@@ -22,7 +22,7 @@ from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.mask_names import too_long
 from probseg.images import image_size, opened, read_image
-from probseg.paths import LEADS_OUT, leads_out
+from probseg.paths import LEADS_OUT, digest, leads_out
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     list_pictures,
@@ -36,6 +36,9 @@ from probseg.texts import one_line
 
 THUMBNAIL = 320
 """Longer side of a thumbnail in pixels."""
+
+DIGEST = "blake2s"
+"""Of files."""
 
 REASONS = 5
 """Most reasons why files are not read that are printed."""
@@ -88,10 +91,9 @@ def stamp_of(path: Path) -> tuple[int, int]:
 def fingerprint(photograph: Photograph, pixels: str | None = None) -> Fingerprint:
     """Return what tells the file of a readable photograph from others."""
     assert photograph.size is not None, "it can be read"
-    with photograph.path.open("rb") as file:
-        digest = hashlib.file_digest(file, "blake2s").hexdigest()
+    content = digest(photograph.path, DIGEST)
     pixels = pixel_digest(read_readable(photograph)) if pixels is None else pixels
-    return Fingerprint(*photograph.size, *photograph.stamp, digest, pixels)
+    return Fingerprint(*photograph.size, *photograph.stamp, content, pixels)
 
 
 def pixel_digest(image: npt.NDArray[np.uint8]) -> str:

@@ -173,8 +173,7 @@ class Store:
     def change(self, photo: str, revision: int | None) -> Iterator[StoredPhotograph]:
         """Make all changes of a block one transaction on a photograph, and yield it as it was."""
         self._stay()
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO photographs (name) VALUES (?)", (photo,))
             before = self.photograph(photo)
             if revision is not None and revision != before.revision:
@@ -191,6 +190,13 @@ class Store:
                 "(SELECT 1 FROM history WHERE photo = ? AND undone = 0 AND revision = ?)"
             )
             self._db.execute(sql, (photo, photo, before.revision + 1))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Make all changes of a block, or none."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # SQLite has ended it itself if the disk is full
@@ -317,32 +323,20 @@ class Store:
 
         What a name belonged to and does not move stays under a name that no file has.
         """
-        self._db.execute("BEGIN IMMEDIATE")
         now = time.strftime("%Y-%m-%d %H.%M.%S")
-        try:
+        with self._transaction():
             for new in set(moves.values()) - set(moves):
                 self._rename(new, f"{new}, replaced {now}")
             for old in moves:
                 self._rename(old, f"{old}/{now}")
             for old, new in moves.items():
                 self._rename(f"{old}/{now}", new)
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
 
     def relabel(self, old: str, new: str | None) -> None:
         """Give all objects of a class another one, also those that undo brings back."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._db.execute("UPDATE objects SET label = ? WHERE label = ?", (new, old))
             self._rewrite("label", old, new)
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
 
     def _rename(self, old: str, new: str) -> None:
         columns = ("state", "revision", *Fingerprint._fields)

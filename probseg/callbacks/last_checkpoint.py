@@ -24,7 +24,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.run_folder import is_dry, run_folder
 from probseg.errors import CheckpointError, require
 from probseg.lightning_internals import (
     end_readers,
@@ -211,7 +211,7 @@ class LastCheckpoint(Checkpoint):
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _save(self, trainer: L.Trainer) -> None:
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if is_dry(trainer):
             return
         place = run_folder(trainer) / "checkpoints" / LAST
         trainer.save_checkpoint(place, weights_only=False)

@@ -75,7 +75,7 @@ def own_folder(trainer: L.Trainer, verb: str) -> Iterator[None]:
     """Keep the folder of a run for one command while it runs; the first process claims it."""
     known = isinstance(trainer.logger, TensorBoardLogger | CSVLogger | WandbLogger | None)
     # Without a logger, only a training writes: its checkpoints.
-    writes = keeps_files(trainer) or (trainer.logger is None and verb == "fit")
+    writes = not is_dry(trainer) and (trainer.logger is not None or verb == "fit")
     if not (known and writes and trainer.is_global_zero):
         yield
         return
@@ -100,8 +100,12 @@ def keeps_files(trainer: L.Trainer) -> bool:
 
     One with `fast_dev_run` or without a logger leaves none, wherever it was started.
     """
-    dry = getattr(trainer, "fast_dev_run", False)  # an attribute without a declared type
-    return trainer.logger is not None and not dry
+    return trainer.logger is not None and not is_dry(trainer)
+
+
+def is_dry(trainer: L.Trainer) -> bool:
+    """Return whether a run with `fast_dev_run` leaves no files at all."""
+    return bool(getattr(trainer, "fast_dev_run", False))  # an attribute without a declared type
 
 
 def version_name(logger: Logger) -> str:

@@ -18,6 +18,7 @@ from probseg.data.published import PUBLISHED, find_published
 from probseg.errors import UnknownNameError, UsageError
 from probseg.kinds import Offers
 from probseg.paths import find_data, no_folder
+from probseg.texts import count
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
@@ -130,14 +131,10 @@ def _print_report(report: Report) -> None:
                 box=box.SIMPLE,
             )
             print_findings(table, [(problem.path, problem.text) for problem in problems])
-    photos = _counted(report.photos, "photograph")
+    photos = count(report.photos, "photograph")
     if report.with_objects != report.photos:
         photos = f"{report.with_objects} of {photos}"
     print_line(
-        f"{report.dataset} in {report.root}: {_counted(report.objects, 'object')} on {photos}, "
-        f"{_counted(len(serious), 'problem')}, {_counted(len(notes), 'note')}"
+        f"{report.dataset} in {report.root}: {count(report.objects, 'object')} on {photos}, "
+        f"{count(len(serious), 'problem')}, {count(len(notes), 'note')}"
     )
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' * (number != 1)}"

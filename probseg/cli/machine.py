@@ -45,9 +45,7 @@ def check_processes(trainer: Namespace) -> None:
     number passes.
     """
     devices = trainer.devices
-    if not on_cpu(trainer.accelerator):
-        return
-    if devices == "auto":
+    if not on_cpu(trainer.accelerator) or devices == "auto":
         return
     if not str(devices).removeprefix("-").isdecimal():
         msg = f"--trainer.devices must be a number of processes on the CPU, got {devices}"

@@ -27,6 +27,7 @@ from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.loggers import make_logger
 from probseg.callbacks.run_folder import (
     StartScore,
+    is_dry,
     missing_versions,
     own_folder,
     run_folder,
@@ -216,7 +217,7 @@ class ProbsegCLI(VerbCLI):
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
-        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if self.trainer.is_global_zero and not is_dry(self.trainer):
             tell(next_commands(self.trainer), sys.stderr)
 
     def run_verb(self) -> None:

@@ -363,14 +363,9 @@ def _as_mask(
 ) -> MaskStep:
     """Return a mask of any form as a step."""
     array = np.asarray(mask)
-    if np.issubdtype(array.dtype, np.integer) and set(np.unique(array)) in (
-        {0},
-        {1},
-        {255},
-        {0, 1},
-        {0, 255},
-    ):
-        array = array > 0
+    if np.issubdtype(array.dtype, np.integer):
+        values = set(np.unique(array))
+        array = array > 0 if values <= {0, 1} or values <= {0, 255} else array
     number = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
     if array.shape != shape or not number or not ((array >= 0) & (array <= 1)).all():
         remedy = "; (mask > 0) is True on the object if 0 is the background"

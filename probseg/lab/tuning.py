@@ -36,8 +36,8 @@ from probseg.evaluation.summary import scores_of
 from probseg.metrics import Interval, clustered_bootstrap, noc, standard_error
 from probseg.models import Segmenter
 from probseg.paths import write_text
-from probseg.reports import tables
 from probseg.terminal import Terminal
+from probseg.texts import count as number_of
 from probseg.types import Sample
 from probseg.zoo import create_interactive
 from probseg.zoo.lookup import describe, find_run
@@ -231,7 +231,7 @@ def run(arguments: Sequence[str]) -> None:
     if protocol.is_random:
         protocol = replace(protocol, trials=options.trials)
     console = Terminal(highlight=False)
-    on = f"{tables.count(len(samples), 'object')} of {objects.name}"
+    on = f"{number_of(len(samples), 'object')} of {objects.name}"
     console.print(
         f"{options.model} on {on}, protocol {protocol.name}: "
         "mean clicks to an IoU of 90 %, ± standard error, and the interval of the difference (95 % "

@@ -17,7 +17,7 @@ from probseg.evaluation.summary import PERCENTS, Scores
 from probseg.metrics import REPORTED_CLICKS, area_under_curve, clustered_bootstrap, noc
 from probseg.metrics.statistics import DECIMALS, holm, mcnemar, signed_rank
 from probseg.reports.comparison_inputs import Paired, Result, pair, protocol_differences
-from probseg.reports.tables import count
+from probseg.texts import count
 
 Floats = npt.NDArray[np.float64]
 

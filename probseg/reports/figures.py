@@ -26,7 +26,8 @@ from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture
 from probseg.evaluation.summary import Summary
 from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
-from probseg.reports.tables import clicks_so_far, count
+from probseg.reports.tables import clicks_so_far
+from probseg.texts import count
 
 if TYPE_CHECKING:
     from probseg.reports.comparison import Comparison

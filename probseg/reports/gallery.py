@@ -23,7 +23,8 @@ from probseg.drawing import drawing
 from probseg.evaluation.records import ObjectRecord, Picture
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.reports.figures import BOX, PREDICTION, TRUTH
-from probseg.reports.tables import count, render
+from probseg.reports.tables import render
+from probseg.texts import count
 from probseg.types import IGNORE, Click
 
 Floats = npt.NDArray[np.float64]

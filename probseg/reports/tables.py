@@ -17,6 +17,7 @@ from probseg.evaluation.scores import SCORES
 from probseg.evaluation.summary import Summary, Timing
 from probseg.metrics import REPORTED_CLICKS, Interval
 from probseg.terminal import Grid, print_table
+from probseg.texts import count
 
 
 class ScoreTable(NamedTuple):
@@ -84,11 +85,6 @@ def clicks_so_far(protocol: Protocol) -> str:
 def listed(names: Sequence[str]) -> str:
     """Return `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def count(number: int, thing: str) -> str:
-    """Return `1 click` or `2 clicks`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def ending(protocol: Protocol) -> str:

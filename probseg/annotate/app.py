@@ -101,6 +101,7 @@ def create_app(
         _post("/api/settings", lambda body: sessions.change_settings(body)),
         _post("/api/model", model),
         _post("/api/labels", lambda body: sessions.change_labels(body)),
+        _post("/api/import", lambda body: sessions.bring(body)),
         _post("/api/export", lambda body: sessions.export(body.get("format"))),
     ]
 

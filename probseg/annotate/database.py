@@ -234,6 +234,7 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
     "annotations_due": TypeAdapter(bool),
     "annotations_digest": TypeAdapter(Annotated[str, Field(max_length=64)]),
     "image_ids": TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=1 << 53)]]),
+    "imported": TypeAdapter(dict[str, list[str]]),
     "exports": TypeAdapter(Annotated[list[str], Field(max_length=100)]),
 }
 """What each setting may be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import logging
 import shutil
@@ -117,6 +118,7 @@ class Files:
         self._all_read: tuple[object, ...] = ()  # lists of files whose masks were all read
         self.unreadable: dict[str, str] = {}  # why masks of photographs cannot be read
         self._brought: dict[str, list[Brought]] = {}
+        self._imported: dict[str, list[str]] = {}  # photographs by the digest of files
         self._edited = False
         self.classes: list[str] = []
         self._image_ids: dict[str, int] = store.setting("image_ids") or {}
@@ -127,7 +129,7 @@ class Files:
         elif path == own[0] and (known := store.setting("annotations_digest")):
             self._edited = digest(own[0], DIGEST) != known
         if imported is not None:
-            self._import(imported)
+            self.bring(imported)
 
     def _read_annotations(self, path: Path) -> None:
         """Read an `annotations.json`; one that stays as it is may be of other photographs."""
@@ -140,15 +142,25 @@ class Files:
         else:
             self.classes, self._brought, self._image_ids = brought
 
-    def _import(self, path: Path) -> None:
-        """Bring objects of another program; those that are there already are not added."""
+    def bring(self, path: Path) -> None:
+        """Bring objects of another program.
+
+        Those that are there already are not added, nor those that the same files brought before:
+        they may have been corrected since.
+        """
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        content = " ".join(digest(file, DIGEST) for file in files)
+        key = hashlib.blake2s(content.encode()).hexdigest()
         objects = _CONVERSION["read"](path, place_of(self.folder.path))
         classes, brought, elsewhere = read_import(path, objects, self.folder.photographs)
-        self.classes = [*self.classes, *classes]
-        for name, several in brought.items():
-            self._brought[name] = [*self._brought.get(name, ()), *several]
-        if elsewhere:
-            self.unreadable[path.name] = f"has {elsewhere} objects of other photographs"
+        with self._lock:
+            self.classes = [*self.classes, *classes]
+            before = (self._store.setting("imported") or {}).get(key, [])
+            self._imported[key] = [*brought]
+            for name in brought.keys() - {*before}:
+                self._brought[name] = [*self._brought.get(name, ()), *brought[name]]
+            if elsewhere:
+                self.unreadable[path.name] = f"has {elsewhere} objects of other photographs"
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Yield photographs, masks and folders that are not used, as their names say, and why."""
@@ -220,6 +232,15 @@ class Files:
                     self.read(name, photo, file)
             except DataError as error:
                 self.unreadable[name] = str(error)
+        with self._lock:
+            if self._imported and not self._closed:
+                known = self._store.setting("imported") or {}
+                read = {
+                    key: [name for name in names if name not in self.unreadable]
+                    for key, names in self._imported.items()
+                }
+                self._store.set_setting("imported", known | read)
+                self._imported = {}
 
     def read(self, name: str, photo: Photograph | None, file: Fingerprint | None = None) -> None:
         """Store the masks that a photograph had before it was annotated, at its first use.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from itertools import takewhile
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ijson
@@ -15,8 +18,9 @@ import numpy.typing as npt
 
 from probseg.annotate.database import MOST_LABELS, is_label
 from probseg.annotate.photographs import Photograph
-from probseg.annotate.steps import check_place, check_stored
+from probseg.annotate.steps import RequestError, check_place, check_stored
 from probseg.annotate.store import Past
+from probseg.data.layout import leads_outside
 from probseg.data.sets.annotations import entries
 from probseg.errors import DataError, UsageError
 from probseg.formats import run_lengths
@@ -32,6 +36,48 @@ NO_LABEL = "object"
 
 LONGEST_NAME = 1000
 """Most characters of the name of a photograph."""
+
+MOST_BYTES = 1 << 30
+"""Of files that come from the page."""
+
+
+class Upload:
+    """Files of a browser, which come in pieces, one after the other; a new upload ends the last."""
+
+    def __init__(self) -> None:
+        self._room = TemporaryDirectory(prefix="probseg-", ignore_cleanup_errors=True)
+        self._number: object = None
+        self.files: dict[str, int] = {}  # bytes by name
+
+    def add(self, piece: Mapping[str, Any]) -> Path | None:
+        """Take `upload` (number), `name`, `content` in base64 and `last`; returns all files then.
+
+        That is the file, or a folder of several ones.
+        """
+        place = Path(self._room.name)
+        try:
+            name, content = piece["name"], base64.b64decode(piece["content"], validate=True)
+            if not isinstance(name, str) or leads_outside(name) or len(Path(name).parts) > 1:
+                raise ValueError(name)
+        except (KeyError, TypeError, ValueError) as error:
+            msg = "expected {'upload': number, 'name': of a file, 'content': base64, 'last': bool}"
+            raise RequestError(msg) from error
+        if piece.get("upload") != self._number:
+            for path in place.iterdir():
+                path.unlink()
+            self._number, self.files = piece.get("upload"), {}
+        self.files[name] = self.files.get(name, 0) + len(content)
+        if sum(self.files.values()) > MOST_BYTES:
+            msg = f"{name}: files of more than {MOST_BYTES >> 20} MB are opened with --import"
+            raise RequestError(msg)
+        with (place / name).open("ab") as file:
+            file.write(content)
+        whole = place / name if len(self.files) == 1 else place
+        return whole if piece.get("last") is True else None
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._room.cleanup()
 
 
 @dataclass(frozen=True)
@@ -63,19 +109,50 @@ class Brought:
             raise DataError(msg) from error
 
 
+def finder(names: Iterable[str]) -> Callable[[str], str | None]:
+    """Return a function that finds the photograph that a path in a file of others means.
+
+    Folders count where several photographs have the name, from the last one on; None without one.
+    """
+    known: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for name in names:
+        *folders, last = PurePosixPath(name).parts
+        known[last].append((*folders, last))
+
+    def shared(mine: tuple[str, ...], theirs: tuple[str, ...]) -> int:
+        pairs = zip(reversed(mine), reversed(theirs), strict=False)
+        return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+    def find(file: str) -> str | None:
+        parts = PureWindowsPath(file).parts  # which knows / as well as \\
+        several = known.get(parts[-1], []) if parts else []
+        best = max((shared(own, parts) for own in several), default=0)
+        near = [own for own in several if shared(own, parts) == best]
+        return "/".join(near[0]) if len(near) == 1 else None
+
+    return find
+
+
 def read_annotations(
     path: Path, photographs: Sequence[Photograph]
 ) -> tuple[list[str], dict[str, list[Brought]], dict[str, int]]:
     """Read classes, and the objects and the number of each photograph by its name.
 
-    Folders in names of photographs do not count. The file is refused if it is none of COCO, or of
-    other photographs alone: it would be replaced.
+    The file is refused if it is none of COCO, or of other photographs alone: it would be replaced.
     """
     brought: dict[str, list[Brought]] = defaultdict(list)
+    find = finder(photo.name for photo in photographs)
+    folders = {PurePosixPath(photo.name).parent for photo in photographs}
+
+    def gone(file: str) -> str:
+        name = PurePosixPath(PureWindowsPath(file).as_posix())
+        return (name if name.parent in folders else PurePosixPath(name.name)).as_posix()
+
     try:
         images = {
-            whole(one, "id"): (PureWindowsPath(text(one, "file_name")).name[:LONGEST_NAME], one)
+            whole(one, "id"): (find(file) or gone(file)[:LONGEST_NAME], one)
             for one in entries(path, "images")
+            for file in [text(one, "file_name")]
         }
         kinds = {whole(one, "id"): one["name"] for one in entries(path, "categories")}
         for one in entries(path, "annotations"):
@@ -106,15 +183,15 @@ def read_import(
 ) -> tuple[list[str], dict[str, list[Brought]], int]:
     """Read classes and objects of other programs, and the number of those of other photographs.
 
-    `objects` are paths of photographs, of which the names count, and labelled regions.
+    `objects` are paths of photographs and labelled regions.
     """
-    listed = {photo.name: photo.size for photo in photographs if photo.size is not None}
+    find = finder(photo.name for photo in photographs if photo.size is not None)
     brought: dict[str, list[Brought]] = defaultdict(list)
     classes: dict[str, None] = {}
     elsewhere = 0
     for file, item in objects:
-        name = PureWindowsPath(file).name
-        if name not in listed:
+        name = find(file)
+        if name is None:
             elsewhere += 1
         elif item.region.area:
             label = item.label if item.label != NO_LABEL and is_label(item.label) else None
@@ -125,10 +202,10 @@ def read_import(
             classes |= {} if label is None else {label: None}
     if not brought:
         msg = (
-            f"--import {path}: has no object of the photographs of this folder ({elsewhere} of "
-            "others); names of files must be the same"
+            f"{path}: has no object of the photographs of this folder ({elsewhere} of others); "
+            "names of files must be the same"
         )
-        raise UsageError(msg)
+        raise DataError(msg)
     return [*classes][:MOST_LABELS], dict(brought), elsewhere
 
 

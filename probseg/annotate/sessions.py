@@ -31,6 +31,7 @@ from probseg.annotate.frames import (
     describe_photograph,
     pack,
 )
+from probseg.annotate.imports import Upload
 from probseg.annotate.photographs import (
     Photograph,
     fingerprint,
@@ -91,6 +92,7 @@ class Sessions:
         self.answers = Answers(answerer, self.store, avoid_finished in (None, True))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
+        self._upload = Upload()
         self._reading = Thread(target=self._read_all, daemon=True)
         if labels or self.files.classes:
             try:
@@ -126,6 +128,7 @@ class Sessions:
         Masks that were there and that nobody has looked at yet are left to the next session.
         """
         self._background.shutdown(cancel_futures=True)
+        self._upload.close()
         try:
             self.files.write_coco(reads=False)
         finally:
@@ -399,6 +402,22 @@ class Sessions:
                     msg = "expected {'add': name}, {'rename': name, 'to': name or null} or 'order'"
                     raise RequestError(msg)
             return self.share()
+
+    def bring(self, piece: Mapping[str, Any]) -> dict[str, Any]:
+        """Take a piece of files with objects of another program; see `Upload.add`.
+
+        Returns the number of objects that the last piece brings to the photographs.
+        """
+        whole = self._upload.add(piece)
+        if whole is None:
+            return {}
+        with self._lock:
+            before = sum(self.store.with_objects().values())
+        self.files.bring(whole)
+        self.files.read_all()
+        with self._lock:
+            self.set_labels([*self.labels, *self.files.classes])
+            return {"objects": sum(self.store.with_objects().values()) - before}
 
     def current_label(self, label: object) -> str | None:
         """Return a label of a client under the name that it has now."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 
 from probseg.convert import coco_files, label_studio, labelme, masks, others, yolo
 from probseg.convert.parts import (
@@ -18,6 +20,7 @@ from probseg.convert.parts import (
     Request,
     Writer,
 )
+from probseg.data.archives import unpack
 from probseg.errors import DataError
 from probseg.paths import draft_of
 
@@ -48,6 +51,9 @@ WRITERS: dict[str, Writer] = {
 }
 """Formats by name. All of COCO are read as `coco`, and those of labelme as `labelme`; results are
 not read, as they name no images."""
+
+LARGEST = 1 << 32
+"""Most bytes in an archive of annotations."""
 
 SCORED = ("coco", "labelme")
 """Beginnings of the names of formats that have scores."""
@@ -125,10 +131,25 @@ def export(
 
 
 def bring(source: Path, images: Path) -> Iterator[tuple[str, LabelledRegion]]:
-    """Yield the objects of a file or folder in any format, with the paths of their photographs."""
-    for image in READERS[others.reader_of(source)](source, Request(images), Ledger()):
-        for item in image.objects:
-            yield image.file, item
+    """Yield the objects of a file, folder or archive in any format, with their photographs' paths.
+
+    The photographs of formats without sizes are those that come along, or those in `images`.
+    """
+    with TemporaryDirectory(prefix="probseg-", ignore_cleanup_errors=True) as room:
+        place = source
+        if source.is_file() and zipfile.is_zipfile(source):
+            place = Path(room) / source.stem
+            unpack(source, place, LARGEST)
+        try:
+            reader, own = others.reader_of(place), place / "images"
+            request = Request(own if own.is_dir() else images)
+            several = place.is_dir() and reader not in FOLDERS
+            for path in others.files_of(place, reader) if several else [place]:
+                for image in READERS[reader](path, request, Ledger()):
+                    for item in image.objects:
+                        yield image.file, item
+        except DataError as error:
+            raise DataError(str(error).replace(str(place), str(source))) from error
 
 
 def _checked(

@@ -47,12 +47,14 @@ Shape = dict[str, Any]
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
-    """Read the JSON files of a folder and its sub-folders; an image is in the folder of its file.
+    """Read the JSON files of a folder and its sub-folders, or a single one.
 
-    Shapes of other kinds than polygons and masks are counted as lost.
+    An image is in the folder of its file. Shapes of other kinds than polygons and masks are counted
+    as lost.
     """
-    for path in sorted(place.rglob("*.json")):
-        folder = path.relative_to(place).parent
+    single = place.is_file()
+    for path in [place] if single else sorted(place.rglob("*.json")):
+        folder = path.relative_to(place.parent if single else place).parent
         if any(part.startswith(".") for part in (*folder.parts, path.name)):
             continue
         with _named(path):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -25,6 +24,9 @@ Draw = Callable[[], Region]
 
 Shape = tuple[Draw, str, float | None]
 """How an object is drawn, its class, and its score."""
+
+TEXTS = (".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".csv")
+"""Suffixes of files whose content says of which format they are."""
 
 FIRST = 1 << 16
 """Characters of a file by which its format is recognised."""
@@ -64,12 +66,19 @@ def reader_of(place: Path) -> str:
     return own
 
 
+def files_of(place: Path, reader: str) -> list[Path]:
+    """Return the files of a format in a folder, such as one for each part of a data set."""
+    return [path for path in _texts(place) if _format(path)[1] == reader]
+
+
+def _texts(place: Path) -> list[Path]:
+    """Return the files of a folder whose content says of which format they are."""
+    return sorted(path for path in place.rglob("[!.]*") if path.suffix.lower() in TEXTS)
+
+
 def _format(place: Path) -> tuple[str, str, str]:
     """Return what `SIGNS` has of a file, or of the first ones of a folder; nothing for others."""
-    files = islice(sorted(place.rglob("*.*")), 5) if place.is_dir() else [place]
-    for path in files:
-        if path.suffix.lower() not in (".json", ".xml"):
-            continue
+    for path in _texts(place)[:5] if place.is_dir() else [place]:
         with path.open(encoding="utf-8", errors="replace") as file:
             first = file.read(FIRST)
         for sign, (name, own, way_out) in SIGNS.items():
@@ -197,9 +206,9 @@ def _via_label(attributes: Mapping[str, Any]) -> str:
 
 
 def read_sa1b(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
-    """Read a folder of SA-1B, a JSON file with COCO's run lengths for each photograph."""
+    """Read SA-1B, a JSON file with COCO's run lengths for each photograph, one or a folder."""
     what = "JSON of SA-1B"
-    for path in sorted(place.rglob("*.json")):
+    for path in [place] if place.is_file() else sorted(place.rglob("*.json")):
         with _named(path, what):
             content = read_json(path)
             size = coco.size_of(content["image"])

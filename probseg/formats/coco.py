@@ -19,8 +19,10 @@ Entry = dict[str, Any]
 
 
 def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
-    """Return a whole number of an entry; some programs write it as 240.0."""
+    """Return a whole number of an entry; some programs write it as 240.0, others as "240"."""
     value = entry[key]
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+        value = int(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value != value // 1 or (least is not None and value < least):
         expected = "a whole number" if least is None else f"a whole number of at least {least}"

@@ -1,9 +1,12 @@
 """No object is lost, and none is in a file as another, whatever happens to a folder."""
 
+import base64
+import io
 import json
 import os
 import shutil
 import sqlite3
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from probseg.annotate.answers import Answerer
 from probseg.annotate.frames import unpack
 from probseg.annotate.photographs import refusals
 from probseg.annotate.verbs import lasting_token
-from probseg.errors import UsageError
+from probseg.errors import DataError, UsageError
 from support.annotate_client import MODEL, again, begin, draw_photographs
 from support.pages import Disks
 
@@ -517,10 +520,79 @@ def test_annotations_of_other_programs_are_opened_for_correction(folder, answere
         client.sessions.close()
 
 
+def pieces(files, size=100):
+    """The requests with which a page sends files."""
+    parts = [
+        (name, content[begin : begin + size])
+        for name, content in files.items()
+        for begin in range(0, len(content), size)
+    ]
+    for number, (name, part) in enumerate(parts):
+        content = base64.b64encode(part).decode()
+        last = number + 1 == len(parts)
+        yield {"upload": hash(tuple(files)), "name": name, "content": content, "last": last}
+
+
+def zipped(files):
+    """A ZIP in memory."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
+UPLOADS = {
+    "a file": {"a.json": json.dumps(COCO).encode()},
+    "several": {"photo1.txt": YOLO.encode(), "classes.txt": b"cow\nhorse\n"},
+    "ZIP of COCO": {"a.zip": zipped({"README.txt": "x", "train/_a.coco.json": json.dumps(COCO)})},
+    "ZIP of YOLO": {"a.zip": zipped({"data.yaml": "names: [c, horse]", "labels/photo1.txt": YOLO})},
+}
+
+
+@pytest.mark.parametrize("kind", UPLOADS)
+def test_a_page_imports_what_is_sent_in_pieces(folder, answerer, kind):
+    client = begin(folder, answerer)
+
+    def bring():
+        for piece in [{**next(pieces(UPLOADS[kind])), "upload": 0}, *pieces(UPLOADS[kind])]:
+            answer = client.http.post("/api/import", json=piece)
+            assert answer.status_code == 200, answer.text
+        return answer.json()["objects"]
+
+    assert bring() == 1
+    (one,) = client.get(client.path(1))["objects"]
+    assert (one["label"], client.get("/api/session")["photographs"][1]["objects"]) == ("horse", 1)
+    client.act({"type": "delete", "object": one["id"]}, 1)
+    assert bring() == 0, "what was corrected since does not come back"
+    client.sessions.close()
+    client = begin(folder, answerer)
+    assert bring() == 0
+    client.sessions.close()
+
+
+@pytest.mark.parametrize(
+    ("piece", "said"),
+    [
+        ({"name": "../a.json"}, "expected {'upload'"),
+        ({"content": "no base64!"}, "expected {'upload'"),
+        ({}, "format that is not known"),
+        ({"content": base64.b64encode(b'{"dm_format_version": "1.0"}').decode()}, "Datumaro"),
+    ],
+)
+def test_pages_are_told_why_nothing_is_imported(folder, answerer, piece, said):
+    client = begin(folder, answerer)
+    whole = {"upload": 1, "name": "a.json", "content": "", "last": True}
+    answer = client.http.post("/api/import", json={**whole, **piece})
+    assert answer.status_code in (400, 422)
+    assert said in answer.json()["error"]
+    client.sessions.close()
+
+
 def test_an_import_of_other_photographs_is_refused(folder, answerer, tmp_path):
     content = {**COCO, "annotations": COCO["annotations"][1:]}
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError, match="names of files must be the same"):
+    with pytest.raises(DataError, match="names of files must be the same"):
         begin(folder, answerer, imported=tmp_path / "a.json")
     begin(folder, answerer).sessions.close()
 

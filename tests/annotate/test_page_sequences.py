@@ -184,7 +184,7 @@ class Machine:
         objects = [[one["id"], one["label"], one["area"]] for one in header["objects"]]
         moves = [header["undo"], header["redo"]]
         wanted = [header["state"], *moves, objects, current["object"], current["label"], clicks]
-        assert shown == wanted
+        assert shown == wanted, f"{shown}, wanted {wanted}"
         mask = np.zeros((96, 128), np.bool_) if mask is None else mask
         assert np.array_equal(self.page.mask(), mask), "the open object"
         for one in objects:
@@ -339,6 +339,25 @@ def test_objects_of_a_file_that_changed_are_kept_by_a_button(machine):
     assert "has changed" in page.tab.locator("#unreadable").inner_text()
     page.tab.get_by_role("button", name="Keep its objects").click()
     page.until("clicker.objects.length === 1 && !probsegPage.photo.error")
+
+
+def test_annotations_of_others_are_imported_by_a_button(machine, tmp_path):
+    page = machine.page
+    machine.slow(0)
+    page.click(*SPOTS[0])
+    corners = [60, 40, 60, 60, 90, 60, 90, 40]
+    content = {
+        "images": [{"id": "7", "file_name": "x\\photo0.png", "height": 96, "width": 128}],
+        "annotations": [{"id": 1, "image_id": "7", "category_id": 1, "segmentation": [corners]}],
+        "categories": [{"id": 1, "name": "horse"}],
+    }
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content) + " " * (1 << 20))  # several pieces
+    page.tab.set_input_files("#import-files", path)
+    page.until("clicker.objects.map(({ label, area }) => `${label} ${area}`).join() === 'horse 600'")
+    assert page.run("probsegPage.session.labels.at(-1)") == "horse"
+    assert "Imported: 1 objects" in page.banner()
+    assert page.mask().any(), "the open object stays"
 
 
 def test_strokes_edit_the_selected_object_and_are_cut_where_they_leave(machine):

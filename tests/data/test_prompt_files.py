@@ -62,14 +62,14 @@ def test_files_of_crowds_are_named_as_such(path, caplog):
     ("key", "name", "value"),
     [
         ("images", "height", 48.5),
-        ("images", "width", "64"),
+        ("images", "width", "64 px"),
         ("images", "height", 0),
         ("images", "width", True),
-        ("images", "id", "1"),
+        ("images", "id", "-1"),
         ("annotations", "image_id", 1.5),
-        ("annotations", "image_id", "1"),
-        ("annotations", "iscrowd", "0"),
-        ("categories", "id", "1"),
+        ("annotations", "image_id", "a.jpg"),
+        ("annotations", "iscrowd", "no"),
+        ("categories", "id", "²"),
     ],
 )
 def test_numbers_are_whole(tmp_path, key, name, value):
@@ -80,7 +80,8 @@ def test_numbers_are_whole(tmp_path, key, name, value):
         refused(DataError, partial(read, path), *words)
 
 
-def test_numbers_may_be_written_as_floats(path):
+@pytest.mark.parametrize("kind", [float, str])
+def test_numbers_may_be_written_as_floats_or_texts(path, kind):
     def seen(read):
         answer = read(path)
         return [s.name for s in answer] if isinstance(answer, COCO) else answer
@@ -89,9 +90,9 @@ def test_numbers_may_be_written_as_floats(path):
     content = json.loads(path.read_text())
     for entry in (entry for key in LISTS for entry in content[key]):
         for name in {"id", "image_id", "category_id", "height", "width"} & entry.keys():
-            entry[name] = float(entry[name])
+            entry[name] = kind(entry[name])
         if isinstance(entry.get("segmentation"), dict):
-            entry["segmentation"]["size"] = [48.0, 64.0]
+            entry["segmentation"]["size"] = [*map(kind, (48, 64))]
     path.write_text(json.dumps(content, indent=1))
     assert [seen(read) for read in READ.values()] == before
 

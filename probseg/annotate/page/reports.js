@@ -1,7 +1,8 @@
-// What the page writes: exports in all formats, and the report of the work.
+// What the page writes and reads: all formats, and the report of the work.
 
 import { element } from "./canvas.js";
-import { report } from "./page.js";
+import { page, report } from "./page.js";
+import { smallMasks } from "./pictures.js";
 import { $, banner, json } from "./requests.js";
 
 const NAMES = {
@@ -23,7 +24,45 @@ export function buildExports(formats) {
   $("export").onclick = () => write($("format").value);
   $("write-report").onclick = () => write("report");
   $("report-button").onclick = showReport;
+  $("import").onclick = () => $("import-files").click();
+  $("import-files").onchange = async () => {
+    await bring([...$("import-files").files]);
+    $("import-files").value = ""; // the same files may be chosen again
+  };
 }
+
+const PIECE = 1 << 19; // bytes of a request
+
+/** Send files of other programs in pieces, and show what they bring. */
+async function bring(files) {
+  const upload = Math.random();
+  const pieces = files.flatMap((file) =>
+    Array.from({ length: Math.max(1, Math.ceil(file.size / PIECE)) }, (_, i) => [file, i * PIECE]));
+  try {
+    let objects = 0;
+    for (const [number, [file, begin]] of pieces.entries()) {
+      const content = await base64(file.slice(begin, begin + PIECE));
+      const last = number + 1 === pieces.length;
+      const percent = Math.floor((100 * number) / pieces.length);
+      banner.show("note", `Importing ${file.name}: ${last ? "reading" : `${percent} %`} ...`);
+      ({ objects } = await json("import", { body: { upload, name: file.name, content, last } }));
+    }
+    page.take(await json("session"));
+    for (const { id } of page.session.photographs) smallMasks.forget(id);
+    await page.visit(page.index); // with its new objects
+    banner.show("note", `Imported: ${objects} objects. ${page.session.left_out.join("; ")}`);
+  } catch (error) {
+    report(error);
+  }
+}
+
+const base64 = (blob) =>
+  new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.split(",")[1] ?? "");
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
 
 async function write(format) {
   try {

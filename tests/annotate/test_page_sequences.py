@@ -354,7 +354,8 @@ def test_annotations_of_others_are_imported_by_a_button(machine, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content) + " " * (1 << 20))  # several pieces
     page.tab.set_input_files("#import-files", path)
-    page.until("clicker.objects.map(({ label, area }) => `${label} ${area}`).join() === 'horse 600'")
+    objects = "clicker.objects.map(({ label, area }) => `${label} ${area}`).join()"
+    page.until(f"{objects} === 'horse 600'")
     assert page.run("probsegPage.session.labels.at(-1)") == "horse"
     assert "Imported: 1 objects" in page.banner()
     assert page.mask().any(), "the open object stays"

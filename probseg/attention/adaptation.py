@@ -41,11 +41,10 @@ class ClickAdaptation:
         check_least("iterations", self.iterations, 0)
         smallest, largest = PRECISIONS
         if not smallest <= self.prior_precision <= largest:
-            msg = (
+            raise ValueError(
                 f"`prior_precision` must be from {smallest:g} to {largest:g}, got "
                 f"{self.prior_precision}"
             )
-            raise ValueError(msg)
 
 
 class AdaptiveClassifier(nn.Conv2d):
@@ -147,8 +146,7 @@ class Adaptation:
                 try:
                     update(**({} if value is None else {field: value}))
                 except ValueError as error:
-                    msg = f"`{of}_{argument}`: {error}"
-                    raise ValueError(msg) from error
+                    raise ValueError(f"`{of}_{argument}`: {error}") from error
 
     def of(self, kind: str) -> tuple[int | None, float | None]:
         """Return iterations and prior of a kind of update, "key", "value" or "click"."""
@@ -181,16 +179,14 @@ def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
             continue
         if not adaptive:
             reason = _WITHOUT[kind].format(head=type(head).__name__)
-            msg = f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}"
-            raise UsageError(msg)
+            raise UsageError(f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}")
         present = [_update(kind, layer).iterations for layer in adaptive]
         idle = not any(present) if iterations is None else iterations == 0
         if prior is not None and idle:
-            msg = (
+            raise UsageError(
                 f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
                 f"`{kind}_iterations` too"
             )
-            raise UsageError(msg)
     for kind, adaptive in layers.items():
         for layer in adaptive:
             getattr(layer, f"adapt_{kind}s")(*wanted.of(kind))

@@ -191,19 +191,17 @@ class Attention2d(nn.Module, ABC):
             ("span", span, self.no_span),
         ):
             if value is not None and reason is not None:
-                msg = (
+                raise ValueError(
                     f"`{option}` must be None (null in a configuration) for {type(self).__name__}, "
                     f"got {value!r}: {reason}"
                 )
-                raise ValueError(msg)
         if position is not None and position not in POSITIONS:
             raise UnknownNameError(kind="position", name=position, known=POSITIONS)
         if num_heads < 1 or out_channels % num_heads:
-            msg = (
+            raise ValueError(
                 f"`out_channels` must be divisible by `num_heads`, got {out_channels} and "
                 f"{num_heads}; each head infers `out_channels // num_heads` of the channels"
             )
-            raise ValueError(msg)
         self.num_heads = num_heads
         self.head_channels = head_channels
         self.axis: Axis = axis
@@ -221,11 +219,10 @@ class Attention2d(nn.Module, ABC):
         self.value_position: FullPositionEmbedding | None = None
         if position_values:
             if position is None:
-                msg = (
+                raise ValueError(
                     "`position_values` must be False without position embeddings of the queries, "
                     "got True; set `position` to 'full' or 'factored'"
                 )
-                raise ValueError(msg)
             channels = out_channels // num_heads
             self.value_position = FullPositionEmbedding(*size, channels, keys=False)
             nn.init.zeros_(self.value_position.query)
@@ -257,11 +254,10 @@ class Attention2d(nn.Module, ABC):
         channels = sum([part.shape[1] for part in parts])
         if channels != self.value_in_channels:
             name = "features" if value_features is None else "value_features"
-            msg = (
+            raise ValueError(
                 f"`{name}` must have {self.value_in_channels} channels to project values from, got "
                 f"{channels}; set `value_in_channels` or pass `value_features`"
             )
-            raise ValueError(msg)
         values = self._project(self.value, sources)
         return *self._queries_and_keys(features), values
 

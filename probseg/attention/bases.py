@@ -81,8 +81,9 @@ class Bases(nn.Module):
             raise UnknownNameError(kind="normalisation", name=str(normalisation), known=known)
         check_least("num_bases", num_bases)
         if not 0.0 <= momentum <= 1.0:
-            msg = f"`momentum` must be in [0, 1], got {momentum}; Li et al. (2019) use 0.9"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`momentum` must be in [0, 1], got {momentum}; Li et al. (2019) use 0.9"
+            )
         self.update: Update = update
         self.normalisation = normalisation
         self.momentum = momentum
@@ -142,12 +143,11 @@ class Bases(nn.Module):
         for known, initial in reversed(self._steps):
             if torch.allclose(known, sums, rtol=1e-4, atol=1e-4 * float(sums.abs().max())):
                 return initial
-        msg = (
+        raise RuntimeError(
             "gradient checkpointing recomputes a forward pass whose initial bases are forgotten: "
             f"at most {REMEMBERED} forward passes may come before a backward pass; build the layer "
             "with bases='learnt' or 'fixed', or do not checkpoint it"
         )
-        raise RuntimeError(msg)
 
     @torch.no_grad()
     def follow(self, fitted: Tensor) -> None:

@@ -153,11 +153,10 @@ class ProbabilisticAttention2d(Attention2d):
         for name, started in learnt.items():
             if started <= 0.0:
                 lowest = 1 if name in ("key_shape", "value_shape", "weight_prior") else 0
-                msg = (
+                raise ValueError(
                     f"`{name}` must be above {lowest} to be learnt, got {started + lowest}; start "
                     "with a small value above it"
                 )
-                raise ValueError(msg)
             log_started = torch.full((self.num_heads, 1), math.log(started))  # (G, 1)
             self.register_parameter(f"log_{name}", nn.Parameter(log_started))
 
@@ -225,11 +224,10 @@ class ProbabilisticAttention2d(Attention2d):
         queries, keys, values = self.projected(features, value_features)
         if fixed_values is not None:
             if not self.settings.propagates:
-                msg = (
+                raise ValueError(
                     "`fixed_values` must be None with propagation_iterations=0, which propagates "
                     "nothing"
                 )
-                raise ValueError(msg)
             expected = (len(values), self.value.out_channels, *values.shape[-2:])
             check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
             fixed_values = fixed_values.reshape(values.shape).to(values.dtype)  # under autocast
@@ -261,18 +259,16 @@ class ProbabilisticAttention2d(Attention2d):
         settings = self.inference()
         prior, beta = settings.log_prior, self.settings.value_precision
         if beta != 0.0 and (prior == "magnitude" or settings.value_iterations > 1):
-            msg = (
+            raise ValueError(
                 f"the posterior over edges depends on the values with value_precision={beta}, "
                 f"log_prior={prior!r} and value_iterations={settings.value_iterations}; it is "
                 "there for 'key_magnitude' and one iteration"
             )
-            raise ValueError(msg)
         if self.log_weights is not None:
-            msg = (
+            raise ValueError(
                 "the posterior over edges is there for the named priors, got log_prior='learnt', "
                 "which depends on the features"
             )
-            raise ValueError(msg)
         alpha = settings.query_precision
         position = self.position_tables(*size)
         if settings.key_adaptation.iterations > 0:

@@ -49,8 +49,7 @@ class ProbabilisticAttention(nn.Module):
     ) -> None:
         super().__init__()
         if num_heads < 1 or dim % num_heads:
-            msg = f"`dim` must be divisible by `num_heads`, got {dim} and {num_heads}"
-            raise ValueError(msg)
+            raise ValueError(f"`dim` must be divisible by `num_heads`, got {dim} and {num_heads}")
         self.num_heads = num_heads
         self.log_prior, self.backend = log_prior, backend
         self.key_adaptation = KeyAdaptation(key_iterations, key_prior)
@@ -106,8 +105,7 @@ class ProbabilisticAttention(nn.Module):
             option, reason = ("is_causal", "keys that adapt would carry the future")
             if need_weights:
                 option, reason = ("need_weights", "weights are never stored")
-            msg = f"`{option}` must be False, got True: {reason}"
-            raise ValueError(msg)
+            raise ValueError(f"`{option}` must be False, got True: {reason}")
         alone = key is None or key is query
         keys = query if key is None else key
         queries, heads = self._split(self.query(query), self.q_norm), self.num_heads
@@ -180,11 +178,10 @@ def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: A
             setattr(parent, name, _converted(layer, options))
             converted += 1
     if converted == 0:
-        msg = (
+        raise ValueError(
             "`model` must have an attention of timm's vision transformers (`blocks[i].attn`) or an "
             f"nn.MultiheadAttention, got a {type(model).__name__} without any"
         )
-        raise ValueError(msg)
     return model
 
 
@@ -199,11 +196,10 @@ def _converted(layer: Any, options: dict[str, Any]) -> nn.Module:  # noqa: ANN40
         )
         weight, bias, proj = layer.qkv.weight, layer.qkv.bias, layer.proj
     if wrong or weight.shape[0] != 3 * proj.out_features:
-        msg = (
+        raise ValueError(
             f"`model` has a {type(layer).__name__} that cannot be converted: batch_first=False, "
             "other sizes of keys and values, extra keys or a gate have no counterpart"
         )
-        raise ValueError(msg)
     new = ProbabilisticAttention(weight.shape[1], layer.num_heads, **options)
     new.to(weight.device, weight.dtype).train(layer.training)
     with torch.no_grad():

@@ -118,11 +118,10 @@ def _convolution_pairs(network: nn.Module, other: nn.Module) -> list[tuple[nn.Co
         else:
             alike = False
         if not alike:
-            msg = (
+            raise ValueError(
                 f"`output_stride` cannot be changed, as {name!r} would be {twin} instead of "
                 f"{module}; build the network with the wanted `output_stride`"
             )
-            raise ValueError(msg)
     return pairs
 
 

@@ -188,20 +188,18 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
         of_stride = isinstance(error, AssertionError) or "output_stride" in str(error)
         if output_stride == 32 or not of_stride:
             raise
-        msg = (
+        raise ValueError(
             f"`output_stride` must be 32 for {name!r}, whose stages timm cannot dilate, got "
             f"{output_stride}; leave it at 32 or choose another network, such as 'resnet18'"
-        )
-        raise ValueError(msg) from error
+        ) from error
     except (OSError, HTTPError) as error:
         if not pretrained:
             raise
-        msg = (
+        raise WeightsError(
             f"`pretrained`: the weights {name!r} could not be fetched ({error}); set "
             "backbone.pretrained to false, and training starts from scratch, or fill the Hugging "
             "Face cache on a machine with internet and point HF_HOME to a copy of it"
-        )
-        raise WeightsError(msg) from error
+        ) from error
 
 
 def _check_name(name: str, pretrained: bool) -> None:

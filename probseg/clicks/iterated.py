@@ -9,13 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
-from probseg.clicks.rounds import (
-    AskNetwork,
-    answered,
-    drawn_rounds,
-    with_clicks,
-    without_clicks,
-)
+from probseg.clicks.rounds import AskNetwork, answered, drawn_rounds, with_clicks, without_clicks
 from probseg.clicks.sampling import (
     distance_to,
     drop_boxes,
@@ -83,8 +77,7 @@ class IteratedClicks:
         }
         for name, (fine, expected) in checks.items():
             if not fine:
-                msg = f"`{name}` must be {expected}, got {getattr(self, name)}"
-                raise ValueError(msg)
+                raise ValueError(f"`{name}` must be {expected}, got {getattr(self, name)}")
 
     @property
     def rounds(self) -> tuple[int, int]:

@@ -120,23 +120,18 @@ class ClickMaps(nn.Module):
     channels = 3
 
     def __init__(
-        self,
-        clicks: ClickEncoding = "disk",
-        radius: float = 8.0,
-        box: BoxEncoding = "corners",
+        self, clicks: ClickEncoding = "disk", radius: float = 8.0, box: BoxEncoding = "corners"
     ) -> None:
         super().__init__()
         if radius <= 0:
-            msg = f"`radius` must be a positive number of pixels, got {radius}"
-            raise ValueError(msg)
+            raise ValueError(f"`radius` must be a positive number of pixels, got {radius}")
         for name, value, known in (
             ("clicks", clicks, get_args(ClickEncoding)),
             ("box", box, get_args(BoxEncoding)),
         ):
             if value not in known:
                 *others, last = map(repr, known)
-                msg = f"`{name}` must be {', '.join(others)} or {last}, got {value!r}"
-                raise ValueError(msg)
+                raise ValueError(f"`{name}` must be {', '.join(others)} or {last}, got {value!r}")
         self.clicks: ClickEncoding = clicks
         self.radius = radius
         self.box: BoxEncoding = box

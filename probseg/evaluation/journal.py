@@ -45,10 +45,7 @@ class Journal:
         self._folder = folder
         self._path = folder / _name(rank, fingerprint(subject))
         folder.mkdir(parents=True, exist_ok=True)
-        with (
-            replacing(self._path) as draft,
-            draft.open("w", newline="", encoding="utf-8") as file,
-        ):
+        with replacing(self._path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             write_objects(file, records)
         if rank == 0:
             text = json.dumps({"fingerprint": fingerprint(subject), "subject": subject}, indent=2)

@@ -169,28 +169,26 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
     try:
         text = content.decode(encoding_of(content[:4]))
     except UnicodeDecodeError as error:
-        msg = f"{path}: expected UTF-8, as `probseg test` writes it: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"{path}: expected UTF-8, as `probseg test` writes it: {error}") from error
     rows = csv.DictReader(io.StringIO(text, newline=""))
     header = tuple(rows.fieldnames or ())
     known = tuple(name for name in COLUMNS if name in header)
     if header != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(header):
-        msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
-        raise DataError(msg)
+        raise DataError(f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}")
     try:
         for row in rows:
             dataset, name, photo, pixels = (from_cell(row[column]) for column in RUN[:4])
             steps[dataset, name, photo, pixels, int(row["trial"])].append(_read_click(row))
     except (TypeError, AttributeError, ValueError, csv.Error) as error:
-        msg = f"{path}: line {rows.line_num} cannot be read ({error})"
-        raise DataError(msg) from error
+        raise DataError(f"{path}: line {rows.line_num} cannot be read ({error})") from error
     lengths = [len(of_run) for of_run in steps.values()]
     if unfinished:
         whole = max(lengths[:-1], default=None)  # only the last run can be half
         steps = {run: of_run for run, of_run in steps.items() if len(of_run) == whole}
     elif len(set(lengths)) > 1:
-        msg = f"{path}: its runs have {min(lengths)} to {max(lengths)} lines; is it complete?"
-        raise DataError(msg)
+        raise DataError(
+            f"{path}: its runs have {min(lengths)} to {max(lengths)} lines; is it complete?"
+        )
     return [
         ObjectRecord(dataset, name, trial, tuple(of_run), photo, pixels)
         for (dataset, name, photo, pixels, trial), of_run in steps.items()

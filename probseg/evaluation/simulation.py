@@ -85,15 +85,7 @@ def run_objects(
         for trial in range(protocol.trials) if trials is None else trials:
             keeps = keep_pictures and trial == 0
             runs.append(
-                _Run(
-                    sample,
-                    image,
-                    protocol,
-                    trial=trial,
-                    seed=seed,
-                    pixels=pixels,
-                    pictured=keeps,
-                )
+                _Run(sample, image, protocol, trial=trial, seed=seed, pixels=pixels, pictured=keeps)
             )
     # The work between two answers is OpenCV's and NumPy's, which release the interpreter's lock.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:

@@ -51,8 +51,9 @@ class Memories:
     def __post_init__(self) -> None:
         check_positive("scale", self.scale)
         if not 0.0 <= self.strength < math.inf:
-            msg = f"`strength` must be finite and 0 or more, got {self.strength}; 0 is no memory"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`strength` must be finite and 0 or more, got {self.strength}; 0 is no memory"
+            )
 
 
 def block_slot_inference(
@@ -131,11 +132,10 @@ def _checked(inputs: Tensor, slots: Tensor, memories: Memories) -> tuple[Tensor,
     batch, heads, _, channels = slots.shape
     blocks, stored = patterns.shape[2:4]
     if blocks == 0 or channels % blocks:
-        msg = (
+        raise ValueError(
             f"`patterns` must have a number of blocks P that divides the {channels} channels of "
             f"slots, got {blocks}"
         )
-        raise ValueError(msg)
     expected = (batch, heads, blocks, stored, channels // blocks)
     check_shape("patterns", patterns, expected, "(B, G, P, L, D / P)")
     return inputs, slots, replace(memories, patterns=patterns)
@@ -185,11 +185,10 @@ class BlockSlotAttention2d(SlotAttention2d):
             in_channels, out_channels, num_slots=num_slots, iterations=iterations, **shared
         )
         if num_blocks < 1 or self.head_channels % num_blocks:
-            msg = (
+            raise ValueError(
                 f"`head_channels` must be divisible by `num_blocks`, got {self.head_channels} and "
                 f"{num_blocks}; each block has its own memories"
             )
-            raise ValueError(msg)
         check_least("num_memories", num_memories)
         shape = (self.num_heads, num_blocks, num_memories, self.head_channels // num_blocks)
         self.memories = nn.Parameter(torch.randn(shape))

@@ -96,8 +96,9 @@ def edge_energy(log_evidence: Tensor, scale: float = 1.0) -> Tensor:
 def check_positive(name: str, value: float) -> None:
     """Refuse a number that is not finite and above 0."""
     if not 0.0 < value < math.inf:
-        msg = f"`{name}` must be finite and above 0, got {value}; the free energy falls only then"
-        raise ValueError(msg)
+        raise ValueError(
+            f"`{name}` must be finite and above 0, got {value}; the free energy falls only then"
+        )
 
 
 class Hopfield(NamedTuple):
@@ -200,12 +201,7 @@ class HopfieldAttention2d(Attention2d):
     )
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        iterations: int = 1,
-        **shared: Unpack[Shared],
+        self, in_channels: int, out_channels: int, *, iterations: int = 1, **shared: Unpack[Shared]
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
         check_least("iterations", iterations)
@@ -338,11 +334,10 @@ def collapsed_update(field: RandomField, nodes: Tensor, latents: Tensor) -> Tens
         joined = torch.isin(group.edges, latents).all(-1)
         if joined.any():
             pair = group.edges[joined][0].tolist()
-            msg = (
+            raise ValueError(
                 f"`latents` must not be joined by an edge, got both ends of {tuple(pair)}; update "
                 "them one after the other, so that the free energy falls"
             )
-            raise ValueError(msg)
     slope: Tensor = torch.func.grad(lambda x: _log_evidence(field, x).sum())(nodes)
     precision = torch.as_tensor(field.precision, dtype=nodes.dtype).expand(nodes.shape[-2])
     moved = slope[..., latents, :] / precision[latents].unsqueeze(-1)

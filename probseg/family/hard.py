@@ -139,11 +139,10 @@ def score_function_loss(
         size in (1, wanted) for size, wanted in zip(cost.shape, log_probability.shape, strict=True)
     )
     if not fits:
-        msg = (
+        raise ValueError(
             f"`cost` must broadcast to (B, G, N) = {tuple(log_probability.shape)}, got "
             f"{tuple(cost.shape)}; use (B, 1, 1) for one cost of an item"
         )
-        raise ValueError(msg)
     advantage = cost - baseline
     check_shape("cost - baseline", advantage, cost.shape, "that of cost")
     return (advantage.detach() * log_probability.where(log_probability.isfinite(), 0.0)).sum()
@@ -236,11 +235,10 @@ def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> 
         ValueError: If the two differ in shape.
     """
     if approximation.shape != exact.shape:
-        msg = (
+        raise ValueError(
             "`approximation` and `exact` must be posteriors over the same edges (B, G, N, M), "
             f"got {approximation.shape} and {exact.shape}; ask both layers for the same features"
         )
-        raise ValueError(msg)
 
     def of_rows(rows: slice, cheap: EdgePosterior, full: EdgePosterior) -> Tensor:
         log_q = cheap.log_probability(rows)  # (B, G, n, M)

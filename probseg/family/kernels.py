@@ -164,11 +164,7 @@ class BahdanauDecoderStep(nn.Module):
         self.cell = nn.GRUCell(input_channels + encoder_channels, state_channels)
 
     def forward(
-        self,
-        state: Tensor,
-        encoder_states: Tensor,
-        inputs: Tensor,
-        padding: Tensor | None = None,
+        self, state: Tensor, encoder_states: Tensor, inputs: Tensor, padding: Tensor | None = None
     ) -> DecoderStep:
         """Attend to the encoder's states and decode one token.
 
@@ -182,8 +178,9 @@ class BahdanauDecoderStep(nn.Module):
             ValueError: If a shape is wrong.
         """
         if encoder_states.ndim != 3:
-            msg = f"`encoder_states` must have shape (B, T, E), got {tuple(encoder_states.shape)}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`encoder_states` must have shape (B, T, E), got {tuple(encoder_states.shape)}"
+            )
         batch, length, _ = encoder_states.shape
         check_shape(
             "encoder_states", encoder_states, (batch, length, self.key.in_features), "(B, T, E)"
@@ -231,24 +228,18 @@ def kernel_edges(
     """
     if isinstance(bandwidth_inverse, Tensor):
         if bandwidth_inverse.ndim and bandwidth_inverse.shape[-1] != 1:
-            msg = (
+            raise ValueError(
                 "`bandwidth_inverse` must be shared by the keys, with a last size of 1, got shape "
                 f"{tuple(bandwidth_inverse.shape)}; for precisions of single units, use "
                 "gaussian_edges"
             )
-            raise ValueError(msg)
     elif not 0.0 < bandwidth_inverse < math.inf:
-        msg = (
+        raise ValueError(
             f"`bandwidth_inverse` must be finite and above 0, got {bandwidth_inverse}; near 0 all "
             "keys have the same weight"
         )
-        raise ValueError(msg)
     return gaussian_edges(
-        queries,
-        keys,
-        query_precision=bandwidth_inverse**2,
-        log_prior="uniform",
-        log_mask=log_mask,
+        queries, keys, query_precision=bandwidth_inverse**2, log_prior="uniform", log_mask=log_mask
     )
 
 

@@ -115,11 +115,10 @@ class _LogProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, d_result: Tensor) -> tuple[Tensor, Tensor]:
         if torch.is_grad_enabled():
-            msg = (
+            raise RuntimeError(
                 "log probabilities of edges through bases cannot be differentiated twice "
                 "(create_graph=True); write them out from SoftmaxEdges of the bases"
             )
-            raise RuntimeError(msg)
         left, right, result = ctx.saved_tensors
         impossible = result == -math.inf
         finite = result.masked_fill(impossible, 0.0)
@@ -238,8 +237,9 @@ def pooling_log_projection(
     members = []
     for name, size, count in (("height", height, bins[0]), ("width", width, bins[1])):
         if not 1 <= count <= size:
-            msg = f"`bins` along {name} must be 1 to {size}, got {count}; an empty bin has no mean"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`bins` along {name} must be 1 to {size}, got {count}; an empty bin has no mean"
+            )
         place = torch.arange(size, device=device)
         number = torch.arange(count, device=device).unsqueeze(-1)
         members.append(

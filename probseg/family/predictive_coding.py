@@ -94,11 +94,10 @@ def normalised_errors(
         (*children.shape[:2], children.shape[3]) == (*predictions.shape[:2], predictions.shape[3])
     )
     if not fits:
-        msg = (
+        raise ValueError(
             "`children` must have shape (B, G, N, D) and `predictions` (B, G, M, D), got "
             f"{tuple(children.shape)} and {tuple(predictions.shape)}; expand or project them"
         )
-        raise ValueError(msg)
     check_units(children, predictions, predictions, payload_name="predictions", payload_of="keys")
     terms = as_terms("log_prior", log_prior, children, predictions)
     checked = as_precision("precision", precision, children, zero=False)
@@ -183,10 +182,9 @@ def predictive_coding_inference(
     """
     check_least("steps", steps, 0)
     if not 0.0 < rate < 2.0:
-        msg = (
+        raise ValueError(
             f"`rate` must be above 0 and below 2, got {rate}; beyond, the free energy can increase"
         )
-        raise ValueError(msg)
     _check_hierarchy(states, weights, precisions, prior_precision)
     dtype = working_dtype(observed.dtype)
     observed = observed.to(dtype)
@@ -262,16 +260,14 @@ def _check_hierarchy(
     prior_precision: float,
 ) -> None:
     if not len(states) == len(weights) == len(precisions) or not states:
-        msg = (
+        raise ValueError(
             "`states`, `weights` and `precisions` must have one item for each latent layer, got "
             f"{len(states)}, {len(weights)} and {len(precisions)}"
         )
-        raise ValueError(msg)
     if not prior_precision > 0.0:
-        msg = (
+        raise ValueError(
             f"`prior_precision` must be above 0, got {prior_precision}; use a small number for none"
         )
-        raise ValueError(msg)
 
 
 class PredictiveCodingAttention2d(Attention2d):
@@ -315,11 +311,10 @@ class PredictiveCodingAttention2d(Attention2d):
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
         if num_causes < 1 or steps < 1 or not prior_precision > 0.0:
-            msg = (
+            raise ValueError(
                 "`num_causes` and `steps` must be at least 1 and `prior_precision` above 0, got "
                 f"{num_causes}, {steps} and {prior_precision}"
             )
-            raise ValueError(msg)
         self.steps = steps
         self.prior_precision = prior_precision
         channels = self.head_channels

@@ -391,12 +391,7 @@ class DoubleAttention2d(EMAttention2d):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        num_bases: int = 64,
-        **shared: Unpack[Shared],
+        self, in_channels: int, out_channels: int, *, num_bases: int = 64, **shared: Unpack[Shared]
     ) -> None:
         super().__init__(
             in_channels,

@@ -54,11 +54,7 @@ class DeepLabV3PlusDecoder(_DeepLab):
     """
 
     def __init__(
-        self,
-        inputs: FeatureInfo,
-        channels: int = 256,
-        low_channels: int = 48,
-        stride: int = 4,
+        self, inputs: FeatureInfo, channels: int = 256, low_channels: int = 48, stride: int = 4
     ) -> None:
         super().__init__()
         self.low_level = _level_of(stride, inputs)
@@ -66,8 +62,7 @@ class DeepLabV3PlusDecoder(_DeepLab):
         self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout=0.1)
         self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
         self.fuse = nn.Sequential(
-            separable_conv(channels + low_channels, channels),
-            separable_conv(channels, channels),
+            separable_conv(channels + low_channels, channels), separable_conv(channels, channels)
         )
         self.features = FeatureInfo((channels,), (stride,))
 
@@ -132,11 +127,7 @@ class DenseDeepLabDecoder(_DeepLab):
     """
 
     def __init__(
-        self,
-        inputs: FeatureInfo,
-        channels: int = 256,
-        low_channels: int = 32,
-        stride: int = 4,
+        self, inputs: FeatureInfo, channels: int = 256, low_channels: int = 32, stride: int = 4
     ) -> None:
         super().__init__()
         self.low_level = _level_of(stride, inputs)

@@ -212,8 +212,7 @@ class Mask:
             ValueError: If the path has another suffix.
         """
         if Path(path).suffix.lower() != ".png":
-            msg = f"`path` must end in .png, a lossless format, got {str(path)!r}"
-            raise ValueError(msg)
+            raise ValueError(f"`path` must end in .png, a lossless format, got {str(path)!r}")
         png.write_binary(Path(path), self.binary)
 
     def polygons(self, tolerance: float = 0.0) -> list[Polygon]:
@@ -242,15 +241,15 @@ class Mask:
             ValueError: If `image` has another size, or the mask is empty.
         """
         if image.shape != (*self.probability.shape, 3):
-            msg = (
+            raise ValueError(
                 f"`image` must be the image of the mask, of shape {(*self.probability.shape, 3)}, "
                 f"got {image.shape}"
             )
-            raise ValueError(msg)
         binary = self.binary
         if not binary.any():
-            msg = "the mask is empty: there is nothing to crop; add a click on the object"
-            raise ValueError(msg)
+            raise ValueError(
+                "the mask is empty: there is nothing to crop; add a click on the object"
+            )
         x0, y0, x1, y1 = box = mask_box(binary)
         alpha = np.where(binary, 255, 0).astype(np.uint8)
         return np.dstack([image, alpha])[y0:y1, x0:x1], box

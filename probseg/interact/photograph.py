@@ -125,8 +125,9 @@ def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograp
     def read() -> Tensor:
         pixels = read_image(path)
         if pixels.shape[:2] != size:
-            msg = f"{path}: has {pixels.shape[:2]} pixels now, {size} before; open it again"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}: has {pixels.shape[:2]} pixels now, {size} before; open it again"
+            )
         return image_tensor(pixels, device)
 
     return Photograph(size, copies, read)

@@ -21,14 +21,7 @@ from probseg.images import rgb_pixels
 from probseg.interact.loop import InteractionState, with_crop
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import Photograph, as_photograph, open_photograph
-from probseg.interact.session import (
-    Answer,
-    Session,
-    build_loop,
-    encode_image,
-    prepared,
-    with_steps,
-)
+from probseg.interact.session import Answer, Session, build_loop, encode_image, prepared, with_steps
 from probseg.models import Segmenter
 from probseg.types import BoxStep, Click, MaskStep, Step
 from probseg.zoo import create_interactive
@@ -109,8 +102,7 @@ class Predictor:
             RuntimeError: If no image was set.
         """
         if self._session is None:
-            msg = "no image: call set_image(image) before predict(...)"
-            raise RuntimeError(msg)
+            raise RuntimeError("no image: call set_image(image) before predict(...)")
         return self._session
 
     @property
@@ -157,17 +149,15 @@ class Predictor:
         if isinstance(image, Image.Image):
             image = rgb_pixels(image)
         if not isinstance(image, np.ndarray):
-            msg = (
+            raise ValueError(
                 "`image` must be an array (H, W, 3), an image of Pillow or a path, got "
                 f"{type(image).__name__}"
             )
-            raise ValueError(msg)
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-            msg = (
+            raise ValueError(
                 f"`image` must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and "
                 f"dtype {image.dtype}{_to_rgb(image)}"
             )
-            raise ValueError(msg)
         return as_photograph(image, self.device)
 
     @contextmanager
@@ -233,13 +223,15 @@ class Predictor:
             steps.append(_as_box(box))
         steps += added
         if [type(step) for step in steps] == [MaskStep] and not np.any(mask):
-            msg = "`mask` must have a pixel of the object without clicks and `box`, got none"
-            raise ValueError(msg)
+            raise ValueError(
+                "`mask` must have a pixel of the object without clicks and `box`, got none"
+            )
         with self._turn() as session:
             answer = session.add(*steps) if steps else session.answer
         if answer.mask is None:
-            msg = "`clicks` must have at least one click without `box` and `mask`, got none"
-            raise ValueError(msg)
+            raise ValueError(
+                "`clicks` must have at least one click without `box` and `mask`, got none"
+            )
         return answer.mask
 
     def predict_many(self, boxes: Sequence[Sequence[float]] | npt.NDArray[np.number]) -> list[Mask]:
@@ -274,8 +266,9 @@ class Predictor:
         """
         with self._turn() as session:
             if not session.steps:
-                msg = "nothing to undo; call predict(...) with a click, a box or a mask first"
-                raise RuntimeError(msg)
+                raise RuntimeError(
+                    "nothing to undo; call predict(...) with a click, a box or a mask first"
+                )
             session.move_to(len(session.steps) - 1)
             return session.answer.mask
 
@@ -291,8 +284,7 @@ class Predictor:
         """
         with self._turn() as session:
             if not session.undone:
-                msg = "nothing to redo; redo() brings back what undo() took back last"
-                raise RuntimeError(msg)
+                raise RuntimeError("nothing to redo; redo() brings back what undo() took back last")
             session.move_to(len(session.steps) + 1)
             return session.answer.mask
 
@@ -341,11 +333,10 @@ def _as_click(value: object, name: str) -> Click:
         numbers = (isinstance(n, int | float | np.number) and math.isfinite(n) for n in (x, y))
         if all(numbers) and positive in (0, 1):
             return Click(float(x), float(y), bool(positive))
-    msg = (
+    raise ValueError(
         f"`{name}` must be a Click, (x, y) or (x, y, positive), got {value!r}; give a sequence of "
         "clicks, such as [(120, 90), (300, 40, False)]"
     )
-    raise ValueError(msg)
 
 
 def _as_box(value: Sequence[float]) -> BoxStep:
@@ -353,8 +344,7 @@ def _as_box(value: Sequence[float]) -> BoxStep:
     try:
         x0, y0, x1, y1 = (float(number) for number in value)
     except (TypeError, ValueError) as error:
-        msg = f"`box` must be four numbers (x0, y0, x1, y1), got {value!r}"
-        raise ValueError(msg) from error
+        raise ValueError(f"`box` must be four numbers (x0, y0, x1, y1), got {value!r}") from error
     return BoxStep((x0, y0, x1, y1))
 
 
@@ -369,10 +359,9 @@ def _as_mask(
     number = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
     if array.shape != shape or not number or not ((array >= 0) & (array <= 1)).all():
         remedy = "; (mask > 0) is True on the object if 0 is the background"
-        msg = (
+        raise ValueError(
             "`mask` must be a Mask, bool, float in [0, 1], or integers 0 and 255, of the image's "
             f"shape {shape}, got {array.dtype} of shape {array.shape}"
             f"{remedy if array.shape == shape else ''}"
         )
-        raise ValueError(msg)
     return MaskStep(array.astype(np.float32))

@@ -124,11 +124,10 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
                 strokes = painted(step, strokes, state.photograph.size)
             case MaskStep():
                 if step.probability.shape != state.photograph.size:
-                    msg = (
+                    raise ValueError(
                         "`probability` must have the shape of the image, "
                         f"{state.photograph.size}, got {step.probability.shape}"
                     )
-                    raise ValueError(msg)
                 blank = state._replace(clicks=(), box=None, window=None, look=None)
                 state, strokes = blank._replace(answer=ProbabilityMap.of(step.probability)), None
     return Answer(state, strokes, before.begun)
@@ -141,11 +140,10 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
     takes none.
     """
     if not loop.previous_mask and any(isinstance(step, MaskStep) for step in steps):
-        msg = (
+        raise ValueError(
             "`mask` must be None: this model takes no mask to begin with; choose one with "
             "previous_mask, such as 'lite2_unet_prop'"
         )
-        raise ValueError(msg)
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
     prompted = bool(state.clicks) or state.box is not None or state.answer.any()
@@ -267,10 +265,9 @@ class Session:
             ValueError: If there are not so many.
         """
         if not 0 <= cursor <= len(self._steps):
-            msg = (
+            raise ValueError(
                 f"`cursor` must be from 0 to {len(self._steps)}, the number of steps, got {cursor}"
             )
-            raise ValueError(msg)
         self._cursor = cursor
 
     def begin_again(self, image: InteractionState) -> None:

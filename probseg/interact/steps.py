@@ -27,8 +27,7 @@ def painted(
     """Return labels int8 `(H, W)` with a stroke or a patch over earlier ones; None without."""
     pixels = step.pixels if isinstance(step, Patch) else covered(step, size)
     if pixels.shape != size:
-        msg = f"`pixels` must have the shape of the image, {size}, got {pixels.shape}"
-        raise ValueError(msg)
+        raise ValueError(f"`pixels` must have the shape of the image, {size}, got {pixels.shape}")
     labels = np.zeros(size, np.int8) if earlier is None else earlier.copy()
     labels[pixels] = 1 if step.positive else -1
     return labels

@@ -93,11 +93,10 @@ def _expand(names: Sequence[str]) -> list[str]:
         else:
             description = description_for(name, pretrained="." in name or is_path(name))
             if task_of(description) != "interactive":
-                msg = (
+                raise UsageError(
                     f"`name` must be a model for clicks, got {name!r}, which is for semantic "
                     "segmentation"
                 )
-                raise UsageError(msg)
             every.append(name)
     return list(dict.fromkeys(every))
 
@@ -113,8 +112,7 @@ def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> No
     try:
         write_text(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
-        msg = f"--json {path}: cannot be written: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"--json {path}: cannot be written: {error}") from error
 
 
 def _print_table(records: Sequence[Record], settings: Settings) -> None:

@@ -61,8 +61,9 @@ _AUXILIARY_WEIGHT = 0.4
 def _size(text: str) -> tuple[int, int]:
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        msg = f"must be a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(
+            f"must be a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
+        )
     return int(sides[0]), int(sides[-1])
 
 

@@ -95,6 +95,5 @@ def _resident(field: str) -> int:
     """Return a field of /proc/self/status in bytes."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     if found is None:
-        msg = f"/proc/self/status has no field {field}"
-        raise OSError(msg)
+        raise OSError(f"/proc/self/status has no field {field}")
     return int(found[1]) * 1024

@@ -225,8 +225,7 @@ def run(arguments: Sequence[str]) -> None:
     subset = spread(objects, options.objects)
     samples = [subset[i] for i in range(len(subset))]  # type: ignore[arg-type]
     if not samples:
-        msg = f"--data {options.data}: expected at least one object, got none"
-        raise DataError(msg)
+        raise DataError(f"--data {options.data}: expected at least one object, got none")
     protocol = get_protocol(options.protocol)
     if protocol.is_random:
         protocol = replace(protocol, trials=options.trials)
@@ -289,8 +288,7 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
         root = Path(options.data)  # the folder of a known set is that set
     if dataset is None:
         if options.root is not None:
-            msg = f"--root: {options.data} is a folder itself; leave it out"
-            raise UsageError(msg)
+            raise UsageError(f"--root: {options.data} is a folder itself; leave it out")
         return ImageMaskFolder(options.data, split=split)
     open_splits = [
         known
@@ -299,14 +297,14 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
         or (dataset.name not in EVALUATION_SETS and known != "test")
     ]
     if split not in open_splits and (split in dataset.source.full or not open_splits):
-        msg = (
+        raise UsageError(
             f"--data {dataset.name}{f' --split {split}' if split else ''}: results are reported on "
             "this set, so nothing may be chosen on it; take objects that no test has"
         )
-        raise UsageError(msg)
     if split not in open_splits:
-        msg = f"--split: expected one of {', '.join(open_splits)} of {dataset.name}, got {split}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--split: expected one of {', '.join(open_splits)} of {dataset.name}, got {split}"
+        )
     # Unlike `PublishedDataset.complete`, this leaves out the photographs of test sets.
     kind: type[Any] = dataset
     data: InteractiveDataset = kind(root=root, split=split)

@@ -25,11 +25,10 @@ def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         or logits.shape[1] != 1
         or logits.shape[0:1] + logits.shape[2:] != masks.shape
     ):
-        msg = (
+        raise ValueError(
             "`logits` must have shape (B, 1, H, W) for `masks` of shape (B, H, W), got "
             f"{tuple(logits.shape)} for {tuple(masks.shape)}"
         )
-        raise ValueError(msg)
     if not torch.compiler.is_compiling():
         check_mask(masks, "masks")
     valid = (masks != IGNORE).flatten(1)
@@ -107,11 +106,9 @@ class NormalizedFocalLoss(MaskLoss):
     def __init__(self, alpha: float = 0.5, gamma: float = 2.0) -> None:
         super().__init__()
         if not 0 < alpha < 1:
-            msg = f"`alpha` must be in (0, 1), got {alpha}"
-            raise ValueError(msg)
+            raise ValueError(f"`alpha` must be in (0, 1), got {alpha}")
         if gamma < 0:
-            msg = f"`gamma` must be at least 0, got {gamma}"
-            raise ValueError(msg)
+            raise ValueError(f"`gamma` must be at least 0, got {gamma}")
         self.alpha = alpha
         self.gamma = gamma
 
@@ -144,11 +141,10 @@ class WeightedSum(MaskLoss):
         self.losses = nn.ModuleList(losses)
         self.weights = [1.0] * len(losses) if weights is None else list(weights)
         if len(self.weights) != len(self.losses):
-            msg = (
+            raise ValueError(
                 f"`weights` must hold one factor for each of the {len(self.losses)} losses, got "
                 f"{len(self.weights)}"
             )
-            raise ValueError(msg)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
         """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""

@@ -11,13 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from probseg.metrics.interaction import (
-    Floats,
-    area_under_curve,
-    checked_ious,
-    noc,
-    standard_error,
-)
+from probseg.metrics.interaction import Floats, area_under_curve, checked_ious, noc, standard_error
 from probseg.metrics.masks import iou
 
 

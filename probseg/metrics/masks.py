@@ -60,9 +60,7 @@ class Region(NamedTuple):
 
 
 def boundary_iou(
-    prediction: npt.NDArray[np.bool_],
-    mask: npt.NDArray[np.uint8],
-    dilation: float = DILATION,
+    prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8], dilation: float = DILATION
 ) -> float:
     """Return intersection over union of the two boundary regions.
 

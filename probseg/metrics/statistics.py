@@ -40,12 +40,7 @@ class Bounds(NamedTuple):
 
 
 def clustered_bootstrap(
-    values: Floats,
-    photos: Sequence[str],
-    *,
-    draws: int = 2000,
-    seed: int = 0,
-    level: float = 0.95,
+    values: Floats, photos: Sequence[str], *, draws: int = 2000, seed: int = 0, level: float = 0.95
 ) -> Bounds:
     """Return the confidence intervals of means over objects that may share photographs.
 
@@ -139,11 +134,10 @@ def signed_rank(differences: Floats, photos: Sequence[str]) -> SignedRank:
 
     differences = np.asarray(differences, dtype=np.float64)
     if differences.ndim != 1 or not np.isfinite(differences).all():
-        msg = (
+        raise ValueError(
             "`differences` must be finite numbers of shape (objects,), got shape "
             f"{differences.shape}" + (" with NaN or infinity" if differences.ndim == 1 else "")
         )
-        raise ValueError(msg)
     index, n_photos = _photo_index(photos, len(differences))
     means = np.bincount(index, weights=differences) / np.bincount(index)
     means = np.round(means, DECIMALS)
@@ -216,9 +210,8 @@ def _sign_flip(signed: Integers) -> float:
 def _photo_index(photos: Sequence[str], n_objects: int) -> tuple[Integers, int]:
     """Return the number of each object's photograph, and the number of photographs."""
     if n_objects == 0 or len(photos) != n_objects:
-        msg = (
+        raise ValueError(
             f"`photos` must hold one per object and at least one, got {len(photos)} for {n_objects}"
         )
-        raise ValueError(msg)
     _, index = np.unique(list(photos), return_inverse=True)
     return index, int(index.max()) + 1

@@ -78,8 +78,7 @@ def checked(
     """
     try:
         if not is_description(description) or not isinstance(description.get("init_args"), dict):
-            msg = "no class_path with init_args"
-            raise TypeError(msg)
+            raise TypeError("no class_path with init_args")
         if class_name(description) in {facts.variant.split(".")[-1] for facts in TASKS.values()}:
             Variant.model_validate(description["init_args"])
         network = override(resolved(description), changes or {})
@@ -87,11 +86,10 @@ def checked(
             network = without_downloads(network)
         _check_part(Network, network)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        msg = (
+        raise ZooError(
             f"{source}: expected the description of a network, as `probseg zoo publish` writes it, "
             f"of names and plain settings, got {' '.join(str(error).split()):.300}"
-        )
-        raise ZooError(msg) from error
+        ) from error
     return network
 
 
@@ -124,19 +122,17 @@ class Budget(TorchFunctionMode):
             size = options.get("size", args[0] if args and isinstance(args[0], Sequence) else args)
             self.left -= math.prod(number for number in size if isinstance(number, int))
         if self.left < 0:
-            msg = (
+            raise WeightsError(
                 f"{self.source}: describes a network of more than {self.numbers:,} numbers, which "
                 "its weights do not have; a large network needs its weights (pretrained=True)"
             )
-            raise WeightsError(msg)
         return func(*args, **options)
 
 
 def _check_part(kind: type, description: object) -> None:
     """Raise unless this describes a part of a kind, with arguments that the part may have."""
     if not is_description(description) or not set(description) <= {"class_path", "init_args"}:
-        msg = "something else than {'class_path': ..., 'init_args': {...}} for a part"
-        raise ValueError(msg)
+        raise ValueError("something else than {'class_path': ..., 'init_args': {...}} for a part")
     name, arguments = class_name(description), description.get("init_args") or {}
     if name not in PARTS:
         path = description["class_path"]
@@ -144,8 +140,7 @@ def _check_part(kind: type, description: object) -> None:
         raise UnknownNameError(kind="part of a network", name=named, known=PARTS)
     part = PARTS[name]
     if not issubclass(part, kind):
-        msg = f"a {name} for a {kind.__name__}"
-        raise ValueError(msg)
+        raise ValueError(f"a {name} for a {kind.__name__}")
     _check_arguments(part, arguments)
     parameters = inspect.signature(part).parameters
     if "attention" not in parameters:
@@ -163,8 +158,9 @@ def _check_arguments(part: type, arguments: object) -> None:
         _schema(part).model_validate(arguments)
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        msg = f"`{'.'.join(map(str, fault['loc']))}` of {part.__name__}: {fault['msg']}"
-        raise ValueError(msg) from error
+        raise ValueError(
+            f"`{'.'.join(map(str, fault['loc']))}` of {part.__name__}: {fault['msg']}"
+        ) from error
 
 
 @cache

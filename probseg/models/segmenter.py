@@ -16,15 +16,7 @@ from probseg.clicks.maps import ClickMaps, click_pixels
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.errors import require
 from probseg.geometry import Size, reduced, scaled
-from probseg.heads import (
-    Decoder,
-    DecoderMaps,
-    Fusion,
-    GraphCut,
-    Head,
-    MaskQuality,
-    PromptFusion,
-)
+from probseg.heads import Decoder, DecoderMaps, Fusion, GraphCut, Head, MaskQuality, PromptFusion
 from probseg.kinds import TaskName
 from probseg.models.network import (
     Encoded,

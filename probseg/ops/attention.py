@@ -219,11 +219,10 @@ def _call(
 def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, scale: float) -> Terms:
     """Check the scale and the log prior of a call; return the terms for `attend_checked`."""
     if isinstance(scale, Tensor) or not math.isfinite(scale):
-        msg = (
+        raise ValueError(
             f"`scale` must be a finite number, got {scale!r}; multiply `queries` by a tensor "
             "instead"
         )
-        raise ValueError(msg)
     return as_terms("log_prior", log_prior, queries, keys)
 
 
@@ -248,9 +247,8 @@ def _find_backend(
             for other, implementation in BACKENDS.items()
             if implementation.refuse(queries, keys, payload, terms) is None
         ]
-        msg = (
+        raise BackendError(
             f"`backend` {name!r} cannot serve this call of {primitive}, because {reason}; choose "
             f"one of {able_names}, or 'auto'"
         )
-        raise BackendError(msg)
     return BACKENDS[name]

@@ -65,11 +65,10 @@ def axial_attention(
         named["fixed_values"] = fixed_values
     for name, maps in named.items():
         if maps.ndim != 5:
-            msg = (
+            raise ValueError(
                 f"`{name}` must be a map of shape (B, G, C, H, W), got {tuple(maps.shape)}; use "
                 "probabilistic_attention for tokens"
             )
-            raise ValueError(msg)
         channels = values.shape[2] if name.endswith("values") else queries.shape[2]
         expected = (*queries.shape[:2], channels, *queries.shape[-2:])
         check_shape(name, maps, expected, "(B, G, C, H, W)")
@@ -172,8 +171,10 @@ def check_axis(axis: str, span: int | None) -> None:
     if axis not in get_args(Axis):
         raise UnknownNameError(kind="axis", name=axis, known=get_args(Axis))
     if span is not None and axis == "full":
-        msg = f"`span` must be None with axis='full', got {span}; choose axis 'height' or 'width'"
-        raise ValueError(msg)
+        raise ValueError(
+            f"`span` must be None with axis='full', got {span}; choose axis 'height' or 'width'"
+        )
     if span is not None and span < 1:
-        msg = f"`span` must be at least 1 (the pixel itself), got {span}; None is the whole line"
-        raise ValueError(msg)
+        raise ValueError(
+            f"`span` must be at least 1 (the pixel itself), got {span}; None is the whole line"
+        )

@@ -29,56 +29,51 @@ def check_units(
     }
     for name, tensor in named.items():
         if tensor.ndim != 4:
-            msg = (
+            raise ValueError(
                 f"`{name}` must have shape {layout[name]}, got {tuple(tensor.shape)}; "
                 "add the missing batch or head dimension with unsqueeze"
             )
-            raise ValueError(msg)
         if not tensor.dtype.is_floating_point:
-            msg = f"`{name}` must be floating point, got {tensor.dtype}; convert it with .float()"
-            raise TypeError(msg)
+            raise TypeError(
+                f"`{name}` must be floating point, got {tensor.dtype}; convert it with .float()"
+            )
         if tensor is queries:
             continue
         check_like(name, tensor, queries)
         if tensor.shape[:2] != queries.shape[:2]:
-            msg = (
+            raise ValueError(
                 f"`{name}` must have the batch and head sizes {tuple(queries.shape[:2])} of "
                 f"`queries`, got {tuple(tensor.shape[:2])}; expand it to them"
             )
-            raise ValueError(msg)
     if keys.shape[-1] != queries.shape[-1]:
-        msg = (
+        raise ValueError(
             f"`keys` must have the {queries.shape[-1]} channels of `queries`, got "
             f"{keys.shape[-1]}; project both to the same width"
         )
-        raise ValueError(msg)
     if payload.shape[-2] != named[payload_of].shape[-2]:
-        msg = (
+        raise ValueError(
             f"`{payload_name}` must have one row for each of the {named[payload_of].shape[-2]} "
             f"`{payload_of}`, got {payload.shape[-2]}; its dimensions are {layout[payload_name]}"
         )
-        raise ValueError(msg)
 
 
 def check_like(name: str, tensor: Tensor, queries: Tensor) -> None:
     """Check that a tensor has the dtype and the device of the queries."""
     if tensor.dtype != queries.dtype:
-        msg = (
+        raise TypeError(
             f"`{name}` must have the dtype {queries.dtype} of `queries`, got {tensor.dtype}; "
             "convert it with .to(queries.dtype)"
         )
-        raise TypeError(msg)
     check_device(name, tensor, queries.device)
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Check that a tensor is where the queries are."""
     if tensor.device != device:
-        msg = (
+        raise ValueError(
             f"`{name}` must be on the device {device} of `queries`, got {tensor.device}; "
             "move it with .to(queries.device)"
         )
-        raise ValueError(msg)
 
 
 def check_bool(name: str, mask: Tensor, queries: Tensor) -> None:
@@ -86,18 +81,16 @@ def check_bool(name: str, mask: Tensor, queries: Tensor) -> None:
     check_device(name, mask, queries.device)
     check_shape(name, mask, (queries.shape[0], queries.shape[2]), "(B, N)")
     if mask.dtype != torch.bool:
-        msg = f"`{name}` must be bool, got {mask.dtype}; compare it, e.g. mask > 0"
-        raise TypeError(msg)
+        raise TypeError(f"`{name}` must be bool, got {mask.dtype}; compare it, e.g. mask > 0")
 
 
 def check_shape(name: str, tensor: Tensor, expected: Sequence[int], letters: str) -> None:
     """Check that a tensor has exactly the expected shape, e.g. `(B, G, N, V)` in letters."""
     if tuple(tensor.shape) != tuple(expected):
-        msg = (
+        raise ValueError(
             f"`{name}` must have shape {letters} = {tuple(expected)}, got {tuple(tensor.shape)}; "
             "permute or expand it"
         )
-        raise ValueError(msg)
 
 
 def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
@@ -114,11 +107,10 @@ def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """
     target = (*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
     if not prior.dtype.is_floating_point:
-        msg = (
+        raise TypeError(
             f"`{name}` must be floating point, got {prior.dtype}; turn a mask of visible keys into "
             "0 and -inf, e.g. with torch.where(visible, 0.0, -torch.inf)"
         )
-        raise TypeError(msg)
     check_device(name, prior, queries.device)
     if prior.ndim == 3:
         view = prior.unsqueeze(-2)  # (B, G, 1, M)
@@ -127,11 +119,10 @@ def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     else:
         view = prior
     if not _broadcasts(view.shape, target):
-        msg = (
+        raise ValueError(
             f"`{name}` must have shape (M,), (N, M), (B, G, M) or (B, G, N, M) with "
             f"(B, G, N, M) = {target}, got {tuple(prior.shape)}; use size 1 where it is constant"
         )
-        raise ValueError(msg)
     return view
 
 
@@ -152,17 +143,15 @@ def as_terms(
             terms.append(pairwise(name, term, queries, keys).to(working_dtype(queries.dtype)))
             continue
         if not isinstance(term, PairwisePrior):
-            msg = (
+            raise TypeError(
                 f"`{name}` must be a tensor, a PairwisePrior or a tuple of them, got "
                 f"{type(term).__name__}"
             )
-            raise TypeError(msg)
         if term.shape[2:] != target[2:] or not _broadcasts(term.shape, target):
-            msg = (
+            raise ValueError(
                 f"`{name}` must broadcast to (B, G, N, M) = {target}, got a {type(term).__name__} "
                 f"of shape {term.shape}; build it for this number of tokens"
             )
-            raise ValueError(msg)
         for field, tensor in term.tensors.items():
             check_device(f"{name}.{field}", tensor, queries.device)
         terms.append(term)
@@ -179,24 +168,21 @@ def as_precision(
     if not isinstance(precision, Tensor):
         if not (0.0 <= precision < math.inf) or (precision == 0.0 and not zero):
             wanted = "0 or more" if zero else "above 0"
-            msg = (
+            raise ValueError(
                 f"`{name}` must be finite and {wanted}, got {precision}; it is an inverse variance"
             )
-            raise ValueError(msg)
         return float(precision)
     check_device(name, precision, keys.device)
     view = precision[(None,) * max(0, 3 - precision.ndim)]
     if not _broadcasts(view.shape, keys.shape[:-1]):
-        msg = (
+        raise ValueError(
             f"`{name}` must broadcast to (B, G, M) = {tuple(keys.shape[:-1])}, got "
             f"{tuple(precision.shape)}; use size 1 where it is shared"
         )
-        raise ValueError(msg)
     return view.to(working_dtype(keys.dtype))
 
 
 def check_least(name: str, number: int, least: int = 1) -> None:
     """Refuse a number below the least one."""
     if number < least:
-        msg = f"`{name}` must be at least {least}, got {number}"
-        raise ValueError(msg)
+        raise ValueError(f"`{name}` must be at least {least}, got {number}")

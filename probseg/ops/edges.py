@@ -24,11 +24,7 @@ from probseg.ops.mixture import PriorName, query_logits
 from probseg.ops.numerics import full_precision, working_dtype
 from probseg.ops.position import RelativePosition
 from probseg.ops.probabilistic import build_mixture
-from probseg.ops.settings import (
-    NO_KEY_ADAPTATION,
-    NO_VALUE_PROPAGATION,
-    InferenceSettings,
-)
+from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION, InferenceSettings
 
 
 class EdgePosterior(ABC):
@@ -210,9 +206,8 @@ def log_softmax(logits: Tensor) -> Tensor:
 def widened(values: Tensor, queries: Tensor) -> Tensor:
     """Bring values to the dtype of the queries, which autocast may have left alone."""
     if torch.promote_types(values.dtype, queries.dtype) != queries.dtype:
-        msg = (
+        raise TypeError(
             f"`values` must not be more precise than `queries`, got {values.dtype} and "
             f"{queries.dtype}; convert one of them"
         )
-        raise TypeError(msg)
     return values.to(queries.dtype)

@@ -201,8 +201,7 @@ def logistic_em(
         ValueError: If `prior` is not positive or `steps` is negative.
     """
     if not prior > 0:
-        msg = f"`prior` must be a positive precision, got {prior}"
-        raise ValueError(msg)
+        raise ValueError(f"`prior` must be a positive precision, got {prior}")
     check_least("steps", steps, 0)
     dtype = working_dtype(rows.dtype)
     rows, evidence, counts = rows.to(dtype), evidence.to(dtype), counts.to(dtype)

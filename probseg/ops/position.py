@@ -156,8 +156,9 @@ class FactoredPosition:
 
     def __post_init__(self) -> None:
         if (self.key_height is None) != (self.key_width is None):
-            msg = "`key_height` and `key_width` belong together, got one without the other"
-            raise ValueError(msg)
+            raise ValueError(
+                "`key_height` and `key_width` belong together, got one without the other"
+            )
         for name, table in _tables(self).items():
             _check_table(name, table, (2, 3), "(2H-1, D) or (G, 2H-1, D)", odd=(-2,))
         for name in ("height", "width"):
@@ -307,20 +308,18 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
     height, width = position.size
     for name, tokens in (("queries", queries), ("keys", keys)):
         if tokens.shape[-2] != height * width:
-            msg = (
+            raise ValueError(
                 f"`{name}` must be the {height} x {width} = {height * width} tokens of the map "
                 f"that `position` has tables for, got {tokens.shape[-2]}; use `position.resized`"
             )
-            raise ValueError(msg)
     channel_count, heads = queries.shape[-1], queries.shape[1]
     shared = 3 if isinstance(position, FullPosition) else 2
     for name, table in _tables(position).items():
         if table.shape[-1] != channel_count or (table.ndim > shared and table.shape[0] != heads):
-            msg = (
+            raise ValueError(
                 f"`position.{name}` must have {channel_count} channels, and {heads} heads if it "
                 f"has any, got shape {tuple(table.shape)}; build it for the heads' width"
             )
-            raise ValueError(msg)
         check_device(f"position.{name}", table, queries.device)
 
 
@@ -334,21 +333,19 @@ def _check_table(
 ) -> None:
     fits = table.ndim in ranks and all(table.shape[dim] % 2 == 1 for dim in odd)
     if not fits or not table.is_floating_point():
-        msg = (
+        raise ValueError(
             f"`{name}` must be floating point of shape {letters}, got {table.dtype} "
             f"{tuple(table.shape)}; the number of offsets of a line is odd"
         )
-        raise ValueError(msg)
 
 
 def _check_pair(axis: str, query: Tensor, key: Tensor | None, rank: int) -> None:
     if key is not None and key.shape[-rank:] != query.shape[-rank:]:
         query_name, key_name = (f"{of}_{axis}".rstrip("_") for of in ("query", "key"))
-        msg = (
+        raise ValueError(
             f"`{key_name}` must have the size {tuple(query.shape[-rank:])} of `{query_name}`, got "
             f"{tuple(key.shape[-rank:])}"
         )
-        raise ValueError(msg)
 
 
 def _interpolate(table: Tensor, length: int) -> Tensor:

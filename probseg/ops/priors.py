@@ -35,13 +35,13 @@ class DistancePrior(ScoredPrior):
     def __post_init__(self) -> None:
         _check_positions(self.query_positions, self.key_positions)
         if not isinstance(self.length, Tensor) or not self.length.is_floating_point():
-            msg = (
+            raise TypeError(
                 f"`length` must be a floating-point tensor, got {self.length}; wrap a number in one"
             )
-            raise TypeError(msg)
         if self.length.ndim > 2:
-            msg = f"`length` must have shape (), (G,) or (B, G), got {tuple(self.length.shape)}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`length` must have shape (), (G,) or (B, G), got {tuple(self.length.shape)}"
+            )
 
     @classmethod
     def on_map(
@@ -118,8 +118,9 @@ class WindowPrior(ScoredPrior):
     def __post_init__(self) -> None:
         _check_positions(self.query_positions, self.key_positions)
         if not self.radius >= 0:
-            msg = f"`radius` must be 0 or more, got {self.radius}; 0 is the same place alone"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`radius` must be 0 or more, got {self.radius}; 0 is the same place alone"
+            )
 
     @classmethod
     def on_map(
@@ -168,22 +169,18 @@ def _pixels(height: int, width: int, device: torch.device | None) -> Tensor:
 
 
 def _check_positions(query_positions: Tensor, key_positions: Tensor) -> None:
-    for name, positions in (
-        ("query_positions", query_positions),
-        ("key_positions", key_positions),
-    ):
+    for name, positions in (("query_positions", query_positions), ("key_positions", key_positions)):
         if positions.ndim != 2 or not positions.is_floating_point() or not positions.shape[1]:
-            msg = (
+            raise ValueError(
                 f"`{name}` must be floating point of shape (tokens, coordinates >= 1), got "
                 f"{positions.dtype} {tuple(positions.shape)}"
             )
-            raise ValueError(msg)
         if positions.requires_grad:
-            msg = f"`{name}` must not require a gradient, which positions do not get; detach them"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`{name}` must not require a gradient, which positions do not get; detach them"
+            )
     if query_positions.shape[1] != key_positions.shape[1]:
-        msg = (
+        raise ValueError(
             "`query_positions` and `key_positions` must have the same number of coordinates, got "
             f"{query_positions.shape[1]} and {key_positions.shape[1]}"
         )
-        raise ValueError(msg)

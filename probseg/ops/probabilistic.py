@@ -179,18 +179,16 @@ def probabilistic_attention(
     )
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
     if fixed_values is None and fixed_mask is None and (settings.propagates or clamp_fixed):
-        msg = (
+        raise ValueError(
             "`fixed_values` and `fixed_mask` must be given for `value_propagation` and "
             "`clamp_fixed`"
         )
-        raise ValueError(msg)
     fixed = as_fixed(fixed_values, fixed_mask, queries, values)
     if fixed is not None and value_propagation is None and not clamp_fixed:
-        msg = (
+        raise ValueError(
             "`fixed_values` have no effect without `value_propagation` or clamp_fixed=True; set "
             "one of them or leave `fixed_values` and `fixed_mask` out"
         )
-        raise ValueError(msg)
     if initial_values is not None:
         check_like("initial_values", initial_values, queries)
         shape = (*queries.shape[:-1], values.shape[-1])
@@ -246,8 +244,7 @@ def infer(
     `probseg.ops.checks.as_terms`; `fixed` is as of `as_fixed`, and None propagates nothing.
     """
     if keys.shape[-2] == 0:
-        msg = "`keys` must be at least one unit, got none: nothing explains the queries"
-        raise ValueError(msg)
+        raise ValueError("`keys` must be at least one unit, got none: nothing explains the queries")
     if position is not None:
         _check_position(position, settings, queries, keys)
     mixture = build_mixture(queries, keys, values, settings, log_mask, position)
@@ -299,17 +296,15 @@ def build_mixture(
 
 
 def as_fixed(
-    fixed_values: Tensor | None,
-    fixed_mask: Tensor | None,
-    queries: Tensor,
-    values: Tensor,
+    fixed_values: Tensor | None, fixed_mask: Tensor | None, queries: Tensor, values: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """Check fixed values and their mask; return them, the values in the working dtype."""
     if fixed_values is None and fixed_mask is None:
         return None
     if fixed_values is None or fixed_mask is None:
-        msg = "`fixed_values` and `fixed_mask` belong together, got one without the other"
-        raise ValueError(msg)
+        raise ValueError(
+            "`fixed_values` and `fixed_mask` belong together, got one without the other"
+        )
     check_like("fixed_values", fixed_values, queries)
     shape = (*queries.shape[:-1], values.shape[-1])
     check_shape("fixed_values", fixed_values, shape, "(B, G, N, V)")
@@ -332,13 +327,12 @@ def _refuse_causal(terms: Terms, queries: Tensor, keys: Tensor) -> None:
     alive = sees.diagonal(dim1=-2, dim2=-1)
     one_way = sees & ~sees.mT & alive.unsqueeze(-1) & alive.unsqueeze(-2)
     if bool(one_way.any()) and bool(one_way.tril().any() != one_way.triu().any()):
-        msg = (
+        raise ValueError(
             "`log_mask` must not be causal where keys adapt or values propagate: a unit gathers "
             "from all queries that see it, and the past would read it with what it has of the "
             "future. Leave `key_adaptation` and `fixed_values` out; or, if queries and units are "
             "different tokens, pass `query_mask`, all True"
         )
-        raise ValueError(msg)
 
 
 def _check_position(
@@ -348,18 +342,16 @@ def _check_position(
     check_position(position, queries, keys)
     prior = settings.log_prior
     if prior not in ("magnitude", "key_magnitude"):
-        msg = (
+        raise ValueError(
             "`log_prior` must be 'magnitude' or 'key_magnitude' with position embeddings, which "
             "are half of a prior that follows the keys (Eq. 26), got "
             f"{prior if isinstance(prior, str) else type(prior).__name__!r}"
         )
-        raise ValueError(msg)
     if settings.value_propagation.dirichlet_prior is not None:
-        msg = (
+        raise ValueError(
             "`dirichlet_prior` updates a prior that position embeddings tie to the keys (Eq. 26); "
             "leave one of them out"
         )
-        raise ValueError(msg)
 
 
 def _result(inferred: Inferred, queries: Tensor) -> ProbabilisticAttention:

@@ -32,11 +32,9 @@ class GammaPrior:
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, Tensor) and not 1.0 <= self.shape < math.inf:
-            msg = f"`GammaPrior.shape` must be finite and at least 1, got {self.shape}"
-            raise ValueError(msg)
+            raise ValueError(f"`GammaPrior.shape` must be finite and at least 1, got {self.shape}")
         if not isinstance(self.rate, Tensor) and not 0.0 < self.rate < math.inf:
-            msg = f"`GammaPrior.rate` must be finite and above 0, got {self.rate}"
-            raise ValueError(msg)
+            raise ValueError(f"`GammaPrior.rate` must be finite and above 0, got {self.rate}")
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,9 @@ class DirichletPrior:
     def __post_init__(self) -> None:
         theta = self.concentration
         if not isinstance(theta, Tensor) and not 1.0 <= theta < math.inf:
-            msg = f"`DirichletPrior.concentration` must be finite and at least 1, got {theta}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`DirichletPrior.concentration` must be finite and at least 1, got {theta}"
+            )
 
 
 @dataclass(frozen=True)
@@ -144,11 +143,10 @@ def _check_update(update: KeyAdaptation | ValuePropagation) -> None:
     check_least(f"{name}.iterations", update.iterations, 0)
     precision = update.prior_precision
     if not isinstance(precision, Tensor) and not 0.0 <= precision < math.inf:
-        msg = (
+        raise ValueError(
             f"`{name}.prior_precision` must be finite and not negative, got {precision}; 0 is "
             "maximum likelihood"
         )
-        raise ValueError(msg)
     if update.prior_mean not in ("initial", "previous"):
         kind = f"{name}.prior_mean"
         raise UnknownNameError(kind, update.prior_mean, ("initial", "previous"))
@@ -181,18 +179,18 @@ class InferenceSettings:
     def __post_init__(self) -> None:
         prior: Any = self.log_prior
         if prior is None:
-            msg = f"`log_prior` must be one of {PRIOR_NAMES} or a tensor, got None; see 'uniform'"
-            raise TypeError(msg)
+            raise TypeError(
+                f"`log_prior` must be one of {PRIOR_NAMES} or a tensor, got None; see 'uniform'"
+            )
         if isinstance(prior, str) and prior not in PRIOR_NAMES:
             raise UnknownNameError(kind="log prior", name=prior, known=PRIOR_NAMES)
         check_least("value_iterations", self.value_iterations)  # the read-out itself
         beta = self.value_precision
         if self.propagates and not isinstance(beta, Tensor) and beta == 0.0:
-            msg = (
+            raise ValueError(
                 "`value_precision` must be above 0 where values propagate, got 0: without a value "
                 "likelihood nothing propagates (Gabbur et al., 2021, use 0.1)"
             )
-            raise ValueError(msg)
 
     @property
     def propagates(self) -> bool:

@@ -39,11 +39,10 @@ class PixelMixture(nn.Module):
         for name, number in numbers.items():
             check_least(name, number)
         if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
-            msg = (
+            raise ValueError(
                 "`scales` must be pairs of numbers >= 0 for colours and places, not both 0, such "
                 f"as (22.0, 8.0), got {list(scales)}"
             )
-            raise ValueError(msg)
         self.units, self.key_iterations, self.stride = units, key_iterations, stride
         colour, place = torch.tensor([list(pair) for pair in scales]).float().unbind(dim=1)
         factors = torch.stack([colour] * 3 + [place] * 2, dim=1)  # (G, 5)

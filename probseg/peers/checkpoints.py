@@ -53,8 +53,7 @@ def read_checkpoint(path: Path, name: str, own: Iterable[str] = ()) -> Any:  # n
     An `Inert` takes the place of classes and functions of the method's own code, by full names.
     """
     if not path.is_file():
-        msg = f"{path}: no such file; give the path of a checkpoint of {name}"
-        raise ModelNotFoundError(msg)
+        raise ModelNotFoundError(f"{path}: no such file; give the path of a checkpoint of {name}")
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     stand_ins = [(type(f"Inert{n}", (Inert,), {}), full) for n, full in enumerate(own)]
@@ -81,21 +80,22 @@ def read_with_config(
     except (AttributeError, KeyError, TypeError, IndexError):
         fits = False
     if not fits:
-        msg = (
+        raise WeightsError(
             f"{path}: must hold `state_dict`, tensors by name, and `config`, a class and its "
             f"params, as {name}'s files do, got {kinds(content)}"
         )
-        raise WeightsError(msg)
     kind = config["class"].rpartition(".")[2]
     if kind not in classes:
-        msg = f"{path}: config.class must be {' or '.join(classes)}, got {config['class']!r}"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{path}: config.class must be {' or '.join(classes)}, got {config['class']!r}"
+        )
     params = {
         name: config["params"][name]["value"] for name in defaults if name in config["params"]
     }
     if large := [argument for argument, value in params.items() if not _is_small(value)]:
-        msg = f"{path}: config.params must be numbers, names and short lists, {large[0]} is not"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{path}: config.params must be numbers, names and short lists, {large[0]} is not"
+        )
     return state, {**defaults, **params, "class": kind}
 
 
@@ -108,12 +108,14 @@ def check_arguments(
     """
     mean, std = (tuple(values) for values in config["norm_mean_std"])
     if (mean, std) != IMAGENET:
-        msg = f"{source}: norm_mean_std must be that of ImageNet, got {short((mean, std))}"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{source}: norm_mean_std must be that of ImageNet, got {short((mean, std))}"
+        )
     for name, value in needed.items():
         if config[name] != value:
-            msg = f"{source}: {name} must be {value}, got {short(config[name])}; {others}"
-            raise WeightsError(msg)
+            raise WeightsError(
+                f"{source}: {name} must be {value}, got {short(config[name])}; {others}"
+            )
 
 
 def renamed(
@@ -128,8 +130,7 @@ def renamed(
     for name, tensor in state.items():
         theirs = next((beginning for beginning in names if name.startswith(beginning)), None)
         if theirs is None:
-            msg = f"{source}: no tensor of {network} is called {name!r}"
-            raise WeightsError(msg)
+            raise WeightsError(f"{source}: no tensor of {network} is called {name!r}")
         if (ours := names[theirs]) is not None:
             weights[ours + name.removeprefix(theirs)] = tensor
     return weights
@@ -154,15 +155,15 @@ def import_checkpoint(
     No code in the file is run. The network is as it is loaded from the folder, in evaluation mode.
     """
     if folder.exists():
-        msg = f"{folder}: exists already; choose another folder, or remove it"
-        raise FileExistsError(msg)
+        raise FileExistsError(f"{folder}: exists already; choose another folder, or remove it")
     try:
         converted = convert(path)
     except USER_ERRORS:
         raise
     except Exception as error:  # whatever Python raises for settings of any other type
-        msg = f"{path}: has settings of other types than files of {origin.name} have: {error!r}"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{path}: has settings of other types than files of {origin.name} have: {error!r}"
+        ) from error
     description = checked(converted.description, str(path))
     model = build_to_fit(description, converted.weights, str(path), Segmenter)
     image = torch.linspace(0, 1, 3 * 50 * 70).view(1, 3, 50, 70)
@@ -174,8 +175,7 @@ def import_checkpoint(
     with torch.no_grad():
         logits = model(image, click)
     if not logits.isfinite().all():
-        msg = f"{path}: the network answers a click with logits that are not finite"
-        raise WeightsError(msg)
+        raise WeightsError(f"{path}: the network answers a click with logits that are not finite")
     save(model, description, folder, half=False)
     load_into(model, folder / WEIGHTS)
     write_text(folder / CARD, _card(converted, path, model, folder, origin))

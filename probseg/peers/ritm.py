@@ -175,13 +175,13 @@ def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:
     if config["class"] == HRNET:
         width = f"{config['width']}s" if config["small"] else str(config["width"])
         if config["ocr_width"] < 1:
-            msg = f"{source}: ocr_width must be at least 1, got {config['ocr_width']}"
-            raise WeightsError(msg)
+            raise WeightsError(f"{source}: ocr_width must be at least 1, got {config['ocr_width']}")
         changes |= {"backbone": {"width": width}, "decoder": {"channels": config["ocr_width"]}}
         return override(read_preset("ritm_hrnet18s_ocr"), changes)
     if config["backbone"] not in _RESNETS:
-        msg = f"{source}: backbone must be one of {list(_RESNETS)}, got {config['backbone']!r}"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{source}: backbone must be one of {list(_RESNETS)}, got {config['backbone']!r}"
+        )
     changes |= {
         "backbone": {"name": _RESNETS[config["backbone"]]},
         "decoder": {"channels": config["deeplab_ch"]},
@@ -204,6 +204,7 @@ def convert_ritm(
         first = "backbone.network.conv1.prompts.layers.0.weight"
         weights[first] = with_box(weights[first])
     except KeyError as error:
-        msg = f"{source}: lacks tensors of RITM's {config['class']}, for {error.args[0]}"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{source}: lacks tensors of RITM's {config['class']}, for {error.args[0]}"
+        ) from error
     return weights

@@ -260,8 +260,9 @@ class EnlargedLogits(Head):
     def __init__(self, inputs: FeatureInfo, value_channels: int | None = None) -> None:
         super().__init__()
         if value_channels != 1:
-            msg = f"`value_channels` must be 1, that of the fusion's logits, got {value_channels}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`value_channels` must be 1, that of the fusion's logits, got {value_channels}"
+            )
 
     def forward(
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
@@ -278,8 +279,7 @@ def _library() -> Any:  # noqa: ANN401
     try:
         return import_module("transformers")
     except ModuleNotFoundError as error:
-        msg = (
+        raise UsageError(
             "transformers, which has the modules of SAM, is not installed; in a checkout run: "
             'pip install -e ".[sam]"'
-        )
-        raise UsageError(msg) from error
+        ) from error

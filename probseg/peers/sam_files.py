@@ -136,11 +136,10 @@ def read_sam(path: Path) -> dict[str, Tensor]:
     if not is_state(state) or not any(
         name.startswith(("image_encoder.", "vision_encoder.")) for name in state
     ):
-        msg = (
+        raise WeightsError(
             f"{path}: must hold the tensors of SAM, SAM 2 or SAM 2.1 by name, in the layout of "
             f"Meta's files or of transformers, got {kinds(content)}"
         )
-        raise WeightsError(msg)
     if any(name.startswith("vision_encoder.") for name in state):
         return dict(state)
     of_sam2 = any(name.startswith("image_encoder.trunk.") for name in state)
@@ -156,8 +155,9 @@ def read_sam(path: Path) -> dict[str, Tensor]:
             rows = [named.pop(f"prompt_encoder.point_embeddings.{n}.weight") for n in range(4)]
             named["prompt_encoder.point_embed.weight"] = torch.cat(rows)
     except KeyError as error:
-        msg = f"{path}: lacks tensors of SAM's prompt encoder, for {error.args[0]}"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{path}: lacks tensors of SAM's prompt encoder, for {error.args[0]}"
+        ) from error
     return named
 
 
@@ -166,11 +166,10 @@ def describe_sam(state: Mapping[str, Tensor], source: Path) -> Description:
     try:
         encoder, arguments, size = (_hiera if _is_sam2(state) else _vit)(state, source)
     except KeyError as error:
-        msg = (
+        raise WeightsError(
             f"{source}: lacks tensors of an image encoder of SAM or SAM 2, {error.args[0]}; those "
             "of MobileSAM and of other encoders are not supported"
-        )
-        raise WeightsError(msg) from error
+        ) from error
     generation = encoder.removesuffix("Encoder")
     return {
         "class_path": "probseg.models.Segmenter",
@@ -222,11 +221,10 @@ def _hiera(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, An
     stages = tuple(blocks[channels] for channels in sorted(blocks))
     if (width, stages) not in SAM2:
         known = ", ".join(f"{channels} with {list(each)}" for channels, each in SAM2)
-        msg = (
+        raise WeightsError(
             f"{source}: the image encoder must have a width and blocks of a published SAM 2 "
             f"({known}), got {width} with {list(stages)}"
         )
-        raise WeightsError(msg)
     arguments = {
         "width": width,
         "stages": list(stages),

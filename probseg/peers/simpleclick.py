@@ -140,11 +140,10 @@ class WindowedViT(Backbone):
         super().__init__()
         cells = size // patch
         if size % patch or cells % windows:
-            msg = (
+            raise ValueError(
                 f"`size` must be divisible by patch={patch}, and the number of patches by "
                 f"windows={windows}, got {size}"
             )
-            raise ValueError(msg)
         self.features = FeatureInfo((width,), (patch,))
         self.multiple = size
         self.windows = windows
@@ -282,12 +281,11 @@ def describe_simpleclick(config: Mapping[str, Any], source: Path) -> Description
     }
     for name, fit in fits.items():
         if not fit:
-            msg = (
+            raise WeightsError(
                 f"{source}: {name} must be that of a published network (448 x 448 pixels, patches "
                 "of 14 or 16, blocks in four groups, logits that are not enlarged), got "
                 f"{vit.get(name, head.get(name))!r}"
             )
-            raise WeightsError(msg)
     depth = vit["depth"]
     return {
         "class_path": "probseg.models.Segmenter",
@@ -336,14 +334,14 @@ def convert_simpleclick(
         weights[f"{stem}prompts.weight"] = with_box(weights[f"{stem}prompts.weight"])
         positions = weights["backbone.positions"][:, 1:]  # the first one is that of the class token
     except KeyError as error:
-        msg = f"{source}: lacks tensors of SimpleClick's {NETWORK}, for {error.args[0]}"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{source}: lacks tensors of SimpleClick's {NETWORK}, for {error.args[0]}"
+        ) from error
     cells = vit["img_size"][0] // vit["patch_size"][0]
     if positions.shape[1] != cells**2:
-        msg = (
+        raise WeightsError(
             f"{source}: backbone.pos_embed must have {cells**2 + 1} positions for "
             f"img_size={vit['img_size']}, got {positions.shape[1] + 1}"
         )
-        raise WeightsError(msg)
     weights["backbone.positions"] = positions.reshape(1, cells, cells, -1)
     return weights

@@ -27,9 +27,7 @@ FIGURES = {
 
 
 def render_card(
-    entry: Entry,
-    evaluations: Sequence[Evaluation],
-    untrained: Sequence[Evaluation] = (),
+    entry: Entry, evaluations: Sequence[Evaluation], untrained: Sequence[Evaluation] = ()
 ) -> str:
     """Write the card of a model in Markdown, after a front matter in YAML.
 
@@ -95,10 +93,7 @@ def render_table(entries: Iterable[Entry]) -> str:
     semantic = any(entry.task == "semantic" for entry in entries)
     header = ["model", "task", "parameters", "MB", *FIGURES]
     header += ["mIoU of classes"] if semantic else []
-    lines = [
-        f"| {' | '.join(header)} | what it is |",
-        f"|:--|:--|{'--:|' * (len(header) - 2)}:--|",
-    ]
+    lines = [f"| {' | '.join(header)} | what it is |", f"|:--|:--|{'--:|' * (len(header) - 2)}:--|"]
     for entry in entries:
         words = entry.description.partition(", trained ")[0].removesuffix(".").replace("|", "\\|")
         cells = [
@@ -120,13 +115,13 @@ def write_table(path: Path, table: str, *, check: bool = False) -> None:
     before, begin, rest = text.partition(f"{BEGIN}\n")
     old, end, after = rest.partition(f"{END}\n")
     if not begin or not end or BEGIN in old + after or END in after:
-        msg = f"{path}: expected one line {BEGIN} and below it one line {END}; add them"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: expected one line {BEGIN} and below it one line {END}; add them")
     if old == f"\n{table}\n":
         return
     if check:
-        msg = f"{path}: its table is not that of the zoo; run `probseg zoo table --into {path}`"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{path}: its table is not that of the zoo; run `probseg zoo table --into {path}`"
+        )
     write_text(path, f"{before}{begin}\n{table}\n{end}{after}")
 
 

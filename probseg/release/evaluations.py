@@ -61,8 +61,7 @@ class Evaluation:
         """Return how much larger the figures of another measurement are, by name."""
         missing = sorted(self.figures.keys() - measured.keys())
         if missing:
-            msg = f"{self.key}: {', '.join(missing)} cannot be measured again"
-            raise DataError(msg)
+            raise DataError(f"{self.key}: {', '.join(missing)} cannot be measured again")
         return {name: measured[name] - figure.value for name, figure in self.figures.items()}
 
 
@@ -73,8 +72,9 @@ def all_figures(evaluations: Iterable[Evaluation]) -> Figures:
         for name, figure in evaluation.figures.items():
             full = f"{evaluation.key}/{name}"
             if full in figures:
-                msg = f"two results for {evaluation.key}; give the one that is to be published"
-                raise DataError(msg)
+                raise DataError(
+                    f"two results for {evaluation.key}; give the one that is to be published"
+                )
             figures[full] = figure
     return figures
 
@@ -96,5 +96,6 @@ def read_evaluations(folder: Path) -> list[Evaluation]:
             row["figures"] = {name: Metric(**figure) for name, figure in row["figures"].items()}
         return [Evaluation(**row) for row in rows]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"{path}: is not a list of evaluations ({error}); publish the model again"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: is not a list of evaluations ({error}); publish the model again"
+        ) from error

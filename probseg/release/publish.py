@@ -15,14 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from probseg.errors import UsageError
 from probseg.kinds import TaskName
-from probseg.models import (
-    Network,
-    list_presets,
-    override,
-    read_preset,
-    task_of,
-    without_downloads,
-)
+from probseg.models import Network, list_presets, override, read_preset, task_of, without_downloads
 from probseg.models.build import Description
 from probseg.release.card import render_card
 from probseg.release.evaluations import (
@@ -111,10 +104,9 @@ def publish(
     tested weights were in half precision, as those of a published model.
     """
     if MODEL_NAME.fullmatch(name) is None:
-        msg = (
+        raise UsageError(
             f"`name` must be architecture.tag, for instance 'lite0_unet_prop.objects', got {name!r}"
         )
-        raise UsageError(msg)
     description = without_downloads(override(trained.description, changes or {}))
     if not preset:
         architecture = name.split(".")[0]
@@ -186,11 +178,10 @@ def publish(
 def check_same_weights(trained: Trained, digest: object, source: Path) -> None:
     """Raise unless the `weights_sha256` in a file of results is of these weights."""
     if digest not in trained.digests:
-        msg = (
+        raise UsageError(
             f"{source}: was made with other weights than {trained.source} (`weights_sha256` is "
             f"{digest}); publish the weights that were tested, or test these"
         )
-        raise UsageError(msg)
 
 
 def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) -> Evaluation:
@@ -204,31 +195,28 @@ def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) ->
             f"{evaluation.figures[name].value + move:.4f}"
             for name, move in far.items()
         )
-        msg = (
+        raise UsageError(
             f"{evaluation.key}: the float16 weights do not keep the figures ({changes}; allowed "
             f"are {100 * PARITY.share:g} points and {PARITY.clicks:g} clicks). Was the test made "
             "with these data, in full precision? Weights far from 1 lose most in float16: train "
             "with weight decay, or publish another checkpoint"
         )
-        raise UsageError(msg)
     return replace(evaluation, parity={name: round(move, 6) for name, move in moves.items()})
 
 
 def _recipe(trained: Trained) -> str:
     """Return the command that trains by the settings of the run, which must work elsewhere."""
     if trained.config is None:
-        msg = (
+        raise UsageError(
             f"`recipe`: {trained.source} has no config.yaml of its run; give the command that "
             "trains the model among the facts"
         )
-        raise UsageError(msg)
     for where, value in _texts(yaml.safe_load(trained.config)):
         if Path(value).is_absolute():
-            msg = (
+            raise UsageError(
                 f"`recipe`: the run's setting {where} is {value}, a place of one machine; give the "
                 "command that trains the model among the facts"
             )
-            raise UsageError(msg)
     return f"probseg fit --config {TRAINING}"
 
 
@@ -246,15 +234,13 @@ def _confirmed(name: str, stated: _Fact | None, recorded: _Fact | None) -> _Fact
     """Return a fact; the author may abbreviate a text that the run recorded, not contradict it."""
     fact = stated if recorded is None else recorded
     if fact is None:
-        msg = f"`{name}` must be among the facts, as the run does not record it; add it"
-        raise UsageError(msg)
+        raise UsageError(f"`{name}` must be among the facts, as the run does not record it; add it")
     same = stated in (None, fact) or (isinstance(stated, str) and str(fact).startswith(stated))
     if not same:
-        msg = (
+        raise UsageError(
             f"`{name}` must be {recorded!r}, as the run recorded, got {stated!r} among the facts; "
             "leave it out of the facts"
         )
-        raise UsageError(msg)
     return fact
 
 
@@ -262,19 +248,17 @@ def as_variant(description: Description, preset: str) -> dict[str, Any]:
     """Return the changes by which `probseg.models.override` makes a network of a preset."""
     task = task_of(description)
     if preset not in list_presets(task):
-        msg = (
+        raise UsageError(
             f"`preset` {preset!r}: there is none of this name for {task} segmentation; name the "
             "model after the preset that it is a variant of, or give the name of one"
         )
-        raise UsageError(msg)
     base = read_preset(preset, task)
     changes = _changes(base["init_args"], description["init_args"])
     if changes is None or override(base, changes) != description:
-        msg = (
+        raise UsageError(
             f"`preset` {preset!r}: the network cannot be described as a variant of it, which has "
             "arguments that the network lacks; give the name of another preset"
         )
-        raise UsageError(msg)
     return changes
 
 

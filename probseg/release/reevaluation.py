@@ -72,11 +72,13 @@ def read_results(path: Path) -> list[Evaluation]:
             ]
         return [_semantic(results, metadata)]
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); give a results.json of `probseg test`"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); give a results.json of `probseg test`"
+        ) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"{path}: is not what `probseg test` writes ({error!r}); test the model again"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: is not what `probseg test` writes ({error!r}); test the model again"
+        ) from error
 
 
 def recorded_digest(path: Path) -> object:
@@ -92,8 +94,9 @@ def protocol_of(options: Mapping[str, Any]) -> Protocol:
             **{**options, "mistakes": None if mistakes is None else Mistakes(**mistakes)}
         )
     except (TypeError, ValueError) as error:
-        msg = f"protocol {options.get('name')!r} cannot be repeated by this version: {error}"
-        raise DataError(msg) from error
+        raise DataError(
+            f"protocol {options.get('name')!r} cannot be repeated by this version: {error}"
+        ) from error
 
 
 def figures_of(summary: Mapping[str, Any], first: int) -> Figures:
@@ -233,11 +236,10 @@ def reevaluate(model: Network, evaluation: Evaluation, device: str = "cpu") -> d
     settings = {**evaluation.options, "protocol": evaluation.protocol}
     figures, count = MEASURES[model.task](model, loaders, settings, device)
     if count != evaluation.count:
-        msg = (
+        raise DataError(
             f"{evaluation.key}: the test set changed: it has {count} instead of "
             f"{evaluation.count}; compare `probseg data check {evaluation.dataset}`"
         )
-        raise DataError(msg)
     return figures
 
 
@@ -272,17 +274,15 @@ MEASURES: Mapping[str, Callable[..., Measured]] = Offers(
 def _module_of(evaluation: Evaluation) -> Any:  # noqa: ANN401 (one of `MODULES`)
     """Return the data of an evaluation."""
     if evaluation.data is None or class_name(evaluation.data) not in MODULES:
-        msg = (
+        raise DataError(
             f"{evaluation.key}: its results do not describe data that can be found again; test "
             "with a data set of probseg, described in a configuration"
         )
-        raise DataError(msg)
     try:  # what came with a model names no code
         arguments = {
             name: build_described(value, SETS, "data set") if is_description(value) else value
             for name, value in (evaluation.data.get("init_args") or {}).items()
         }
     except UnknownNameError as error:
-        msg = f"{evaluation.key}: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"{evaluation.key}: {error}") from error
     return MODULES[class_name(evaluation.data)](**arguments)

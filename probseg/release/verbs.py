@@ -101,8 +101,9 @@ def _publish(options: argparse.Namespace) -> None:
         except (DataError, DatasetNotFoundError) as error:
             reason = str(error).removesuffix(".")
         # Outside of the block: the command line shows the innermost error of a chain.
-        msg = f"{reason}. --no-parity publishes without this check, and the card says so"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{reason}. --no-parity publishes without this check, and the card says so"
+        )
 
     entry = publish(
         trained,
@@ -135,11 +136,9 @@ def _changes(text: str | None) -> dict[str, Any]:
     try:
         changes = yaml.safe_load(text or "{}")
     except yaml.YAMLError as error:
-        msg = f"--changes must be JSON or YAML: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"--changes must be JSON or YAML: {error}") from error
     if not isinstance(changes, dict):
-        msg = f"--changes must be arguments with their values, got {changes!r}"
-        raise UsageError(msg)
+        raise UsageError(f"--changes must be arguments with their values, got {changes!r}")
     return changes
 
 
@@ -151,12 +150,12 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
     try:
         stated = {} if path is None else yaml.safe_load(read_text(path, "check --facts"))
     except yaml.YAMLError as error:
-        msg = f"{path}: must be JSON or YAML: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path}: must be JSON or YAML: {error}") from error
     known = [field.name for field in dataclasses.fields(Facts)]
     if not isinstance(stated, dict) or not stated.keys() <= set(known):
-        msg = f"{path}: must be an object with keys among {', '.join(known)}, got {stated!r}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{path}: must be an object with keys among {', '.join(known)}, got {stated!r}"
+        )
     try:
         return Facts(**facts | stated)
     except ValidationError as error:
@@ -164,10 +163,10 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
     # Outside of the block: the command line shows the innermost error of a chain.
     for name, value in stated.items():
         if name in faults:
-            msg = f"{path}: {name} must be {FACTS.get(name, TEXT)}, got {value!r}"
-            raise UsageError(msg)
-    msg = f"{path or '--facts'}: {', '.join(faults)} must be given, in a YAML or JSON file"
-    raise UsageError(msg)
+            raise UsageError(f"{path}: {name} must be {FACTS.get(name, TEXT)}, got {value!r}")
+    raise UsageError(
+        f"{path or '--facts'}: {', '.join(faults)} must be given, in a YAML or JSON file"
+    )
 
 
 def add_push(verbs: Verbs) -> None:
@@ -205,8 +204,7 @@ def add_verify(verbs: Verbs) -> None:
 def _verify(options: argparse.Namespace) -> None:
     """Check models; exit with status 1 if a figure differs from the index."""
     if options.on and not options.metrics:
-        msg = "--on must come with --metrics, which tests on these data sets; add it"
-        raise UsageError(msg)
+        raise UsageError("--on must come with --metrics, which tests on these data sets; add it")
     if options.data is not None:
         os.environ["PROBSEG_DATA"] = str(options.data)
     terminal = console(highlight=False, markup=False, soft_wrap=True)
@@ -226,8 +224,9 @@ def _verify(options: argparse.Namespace) -> None:
         wrong += _measured(model, _chosen(entry, evaluations, options.on), options, terminal)
         tested = True
     if options.metrics and not tested:
-        msg = f"--on {' '.join(sorted(asked))}: no model was tested on it; leave --on out"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--on {' '.join(sorted(asked))}: no model was tested on it; leave --on out"
+        )
     if wrong:
         grid = Grid(["figure", "recorded", "found", "difference", "allowed"], wrong)
         print_table(terminal, "Figures that differ from the index", grid, texts=["figure"])
@@ -276,11 +275,10 @@ def _measured(
         right = len(evaluation.figures) - bad
         terminal.print(f"  {evaluation.key}: {right} figures are right (within {differences})")
     if not tested:
-        msg = (
+        raise UsageError(
             f"{entry.name}: none of its figures could be tested, for lack of data; fetch some with "
             "`probseg data fetch`, or say with --data where they are"
         )
-        raise UsageError(msg)
     return wrong
 
 
@@ -292,11 +290,10 @@ def _chosen(
     missing = sorted(set(sets or ()) - known)
     if missing or not evaluations:
         lacking = ", ".join(missing) or "any data set with recorded settings"
-        msg = (
+        raise UsageError(
             f"{entry.name} was not tested on {lacking}; its figures are on "
             f"{', '.join(sorted(known)) or 'nothing'}"
         )
-        raise UsageError(msg)
     return [test for test in evaluations if sets is None or test.dataset in sets]
 
 
@@ -312,11 +309,10 @@ def _push(options: argparse.Namespace) -> None:
 
     repository = options.repository
     if offline():
-        msg = (
+        raise UsageError(
             f"push {options.name}: PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the hub must not "
             "be asked; push without them"
         )
-        raise UsageError(msg)
     model = verify(options.name, options.zoo)
     entry, folder = model.entry, model.folder
     card = (folder / CARD).read_text(encoding="utf-8")
@@ -330,11 +326,10 @@ def _push(options: argparse.Namespace) -> None:
         commit = hub.create_commit(repository, files, commit_message=f"Publish {entry.name}")
     except (OSError, ValueError, HTTPError) as error:
         reason = str(error).strip().split("\n")[0]
-        msg = (
+        raise DownloadError(
             f"{entry.name} could not be pushed to {repository} ({reason}); check the name, which "
             "is owner/name, the network, and that HF_TOKEN is one that may write there"
-        )
-        raise DownloadError(msg) from error
+        ) from error
     address = f"pushed {entry.name}: {commit.commit_url}"
     Terminal(highlight=False, markup=False, soft_wrap=True).print(address)
 

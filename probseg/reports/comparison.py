@@ -156,20 +156,18 @@ def compare(
     chosen before looking at the numbers. `common_only` leaves out objects that some result lacks.
     """
     if len({result.name for result in results}) < max(2, len(results)):
-        msg = (
+        raise DataError(
             "`results` must be at least two, with different names, got "
             f"{[result.name for result in results]}"
         )
-        raise DataError(msg)
     differences = protocol_differences(results)
     if differences and not allow_different_protocols:
         lines = "\n".join(f"  {difference}" for difference in differences)
-        msg = (
+        raise DataError(
             f"the results were made by different protocols:\n{lines}\n"
             "test again under one protocol, or compare them nonetheless with "
             "--allow-different-protocols"
         )
-        raise DataError(msg)
     notes = [f"The protocols differ in {difference}." for difference in differences]
     seeds = [result.metadata.get("seed") for result in results]
     if len(set(seeds)) > 1:
@@ -238,11 +236,7 @@ def object_scores(
 
 
 def _rows(
-    data: Paired,
-    results: Sequence[Result],
-    metrics: Sequence[str] | None,
-    draws: int,
-    seed: int,
+    data: Paired, results: Sequence[Result], metrics: Sequence[str] | None, draws: int, seed: int
 ) -> tuple[list[Row], list[str]]:
     """Compare the others with the reference; p-values are not corrected yet."""
     scores = [object_scores(of_result, data.first, data.percents) for of_result in data.scores]

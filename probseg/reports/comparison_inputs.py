@@ -97,8 +97,7 @@ def default_names(folders: Sequence[Path]) -> list[str]:
     """Return the last part of each path that differs between all, else the paths below all."""
     paths = [folder.resolve().parts for folder in folders]
     if len(set(paths)) < len(paths):
-        msg = f"folders: expected different ones, got {', '.join(map(str, folders))}"
-        raise DataError(msg)
+        raise DataError(f"folders: expected different ones, got {', '.join(map(str, folders))}")
     for depth in range(1, min(map(len, paths)) + 1):
         names = [parts[-depth] for parts in paths]
         if len(set(names)) == len(names):
@@ -126,8 +125,9 @@ def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
     if not shared:
         each = [f"  {folder}: {', '.join(of)}" for folder, of in zip(folders, tests, strict=True)]
         lines = "\n".join(each)
-        msg = f"the folders have no protocol in common:\n{lines}\ntest all under the same one"
-        raise DataError(msg)
+        raise DataError(
+            f"the folders have no protocol in common:\n{lines}\ntest all under the same one"
+        )
     return {name: [of[name] for of in tests] for name in shared}
 
 
@@ -149,15 +149,13 @@ def check_results(folder: Path) -> None:
     """Check that a folder has the files that `probseg test` writes."""
     expected = "give a run, or a folder that `probseg test` wrote"
     if (fault := no_folder(folder)) is not None:
-        msg = f"{folder}: {fault}; {expected}"
-        raise DataError(msg)
+        raise DataError(f"{folder}: {fault}; {expected}")
     for needed in (folder / RESULTS, folder / "objects.csv"):
         if not needed.is_file():
             below = [str(found.parent) for found in folder.glob(f"**/{RESULTS}")]
             tests = sorted(below, key=lambda path: ("/test/" not in path, path))[:3]
             hint = f", here {' or '.join(tests)}" if tests else ""
-            msg = f"{needed}: no such file; {expected}{hint}"
-            raise DataError(msg)
+            raise DataError(f"{needed}: no such file; {expected}{hint}")
 
 
 def read_result(folder: Path, name: str) -> Result:
@@ -173,24 +171,21 @@ def read_result(folder: Path, name: str) -> Result:
         fault = f"no {first['loc'][-1]}"
         if first["type"] != "missing":
             fault = f"{first['loc'][-1]} {first['input']!r:.60}, of another kind than a test writes"
-        msg = f"{path}: has {fault}; test the model again"
-        raise DataError(msg) from error
+        raise DataError(f"{path}: has {fault}; test the model again") from error
     except DataError:  # which names the file
         raise
     except ValueError as error:
-        msg = f"{path}: is not JSON: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"{path}: is not JSON: {error}") from error
     protocol, metadata = content["protocol"], content["metadata"]
     objects, scores = _read_scores(folder / "objects.csv", protocol)
     for dataset in sorted(objects.keys() | counts.keys()):
         expected = counts[dataset].n_objects if dataset in counts else 0
         got = len(objects.get(dataset, ()))
         if expected != got:
-            msg = (
+            raise DataError(
                 f"{folder}: results.json has {expected} objects of {dataset}, objects.csv has "
                 f"{got}; the files belong to different runs, test the model again"
             )
-            raise DataError(msg)
     return Result(name, folder, all_options(protocol), metadata, objects, scores)
 
 
@@ -224,20 +219,19 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
             lacking.append(f"{result.name} lacks {', '.join(names[:5])}{more} of {dataset}")
     if lacking and not common_only:
         lines = "\n".join(f"  {line}" for line in lacking)
-        msg = (
+        raise DataError(
             f"the results are not of the same objects:\n{lines}\n"
             "test all on the same data, or compare what they share with --common-objects"
         )
-        raise DataError(msg)
     shared = set.intersection(*(result.keys for result in results))
     if not shared:
-        msg = f"{', '.join(result.name for result in results)}: have no object in common"
-        raise DataError(msg)
+        raise DataError(f"{', '.join(result.name for result in results)}: have no object in common")
     last = min(result.protocol["max_clicks"] for result in results)
     first = max(_first_result(result.protocol) for result in results)
     if last < first:
-        msg = f"{', '.join(result.name for result in results)}: have no number of clicks in common"
-        raise DataError(msg)
+        raise DataError(
+            f"{', '.join(result.name for result in results)}: have no number of clicks in common"
+        )
     targets = [result.protocol.get("target_iou") for result in results]
     target = min((target for target in targets if target is not None), default=None)
     notes = [f"Left out: {line}." for line in lacking]
@@ -253,11 +247,10 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
         for name, *photos in zip(names, *(of_result.photos for of_result in scores), strict=True):
             if len(set(photos)) > 1:
                 each = [f"{p} in {result.name}" for p, result in zip(photos, results, strict=True)]
-                msg = (
+                raise DataError(
                     f"{dataset}/{name}: expected the same photograph in all results, got "
                     f"{', '.join(each)}"
                 )
-                raise DataError(msg)
         paired.append(Paired(dataset, scores, first, percents_up_to(target)))
     return paired, notes
 
@@ -282,8 +275,7 @@ def _results(folder: Path) -> dict[str, Path]:
             of_run[path.parent.name] = path.parent
     if not of_run:
         config = shlex.quote(str(folder / "config.yaml"))
-        msg = f"{folder}: has no results; run `probseg test --config {config}`"
-        raise DataError(msg)
+        raise DataError(f"{folder}: has no results; run `probseg test --config {config}`")
     return of_run
 
 
@@ -319,16 +311,14 @@ def _read_scores(
     for record in records:
         clicks = [step.k for step in record.steps]
         if len(clicks) != max_clicks + 1 or clicks != list(range(len(clicks))):
-            msg = (
+            raise DataError(
                 f"{path}: expected lines for 0 to {max_clicks} clicks of each run, got "
                 f"{len(record.steps)} of {record.dataset}/{record.name}, trial {record.trial}"
             )
-            raise DataError(msg)
     try:
         scores = arrange(records, _first_result(protocol))
     except ValueError as error:
-        msg = f"{path}: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"{path}: {error}") from error
     names: dict[str, set[str]] = {}
     for record in records:
         names.setdefault(record.dataset, set()).add(record.name)

@@ -78,8 +78,7 @@ class SemanticCrop:
     ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 32:
-            msg = f"`size` must be at least 32 pixels, got {size}"
-            raise ValueError(msg)
+            raise ValueError(f"`size` must be at least 32 pixels, got {size}")
         check_scale(scale)
         self.size = (height, width)
         self.scale = scale
@@ -136,17 +135,15 @@ class SemanticDataModule(TrainingData):
         """Names of the classes of all data sets, in the order of their numbers."""
         sets = [*self.train, *self.val, *self.test]
         if not sets:
-            msg = "no data: set `data.train`, `data.val` or `data.test` to a data set"
-            raise DataError(msg)
+            raise DataError("no data: set `data.train`, `data.val` or `data.test` to a data set")
         first = sets[0]
         for other in sets:
             if other.classes != first.classes:
-                msg = (
+                raise DataError(
                     f"expected data sets of the same classes, got {first.name} with "
                     f"{_summary(first.classes)} and {other.name} with {_summary(other.classes)}; "
                     "use them in runs of their own"
                 )
-                raise DataError(msg)
         return first.classes
 
     def train_dataloader(self) -> DataLoader[SemanticBatch]:
@@ -166,11 +163,10 @@ class SemanticDataModule(TrainingData):
         processes = self.trainer.world_size if self.trainer else 1
         rank = self.trainer.global_rank if self.trainer else 0
         if len(of) < processes:  # one without any would skip the evaluation, and the others wait
-            msg = (
+            raise DataError(
                 f"{of.name} has {len(of)} photographs for {processes} processes, but each needs at "
                 "least one; use fewer devices"
             )
-            raise DataError(msg)
         # Reading a photograph takes a few per cent of segmenting it: no worker processes.
         return DataLoader(
             of,  # type: ignore[arg-type] # the stubs do not know of collate_fn

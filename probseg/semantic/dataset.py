@@ -77,17 +77,17 @@ class SemanticFiles(SemanticDataset):
             raise DatasetNotFoundError(self.name, self.root, expected, way_out)
         stems = first_words(path)
         if not stems:
-            msg = f"{path}: is empty, expected the name of a photograph on each line; unpack again"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}: is empty, expected the name of a photograph on each line; unpack again"
+            )
         for pattern in patterns:
             there = {file.name for file in pattern.parent.iterdir()}  # quicker than a look for each
             missing = [stem for stem in stems if stem + pattern.suffix not in there]
             if missing:
-                msg = (
+                raise DataError(
                     f"{pattern.parent / (missing[0] + pattern.suffix)}: no such file, but "
                     f"{path.name} lists it ({len(missing)} missing in all); unpack again"
                 )
-                raise DataError(msg)
         photo, label = patterns
         return [
             (photo.parent / (stem + photo.suffix), label.parent / (stem + label.suffix))
@@ -136,12 +136,11 @@ def class_numbers(
     labels = table[numbers]
     if (labels == _UNKNOWN).any():
         strange = np.unique(numbers[labels == _UNKNOWN]).tolist()
-        msg = (
+        raise DataError(
             f"{path}: has the label numbers {strange}, expected {_ranges(of_classes)} for the "
             f"classes and {_ranges(ignored)} for ignored pixels; unpack the archive again, and "
             "check that the labels are those of this data set and version"
         )
-        raise DataError(msg)
     return labels.astype(np.uint8)
 
 

@@ -120,8 +120,7 @@ class SemanticEvaluation(Evaluation):
             (min(bases, default=0) >= 0, "bases", "numbers from 0", bases),
         ):
             if not fine:
-                msg = f"`{name}` must be {expected}, got {value}"
-                raise ValueError(msg)
+                raise ValueError(f"`{name}` must be {expected}, got {value}")
         self.scales = tuple(scales)
         self.flip = flip
         self.iterations = iterations
@@ -138,15 +137,13 @@ class SemanticEvaluation(Evaluation):
             with model.changed(self.iterations, self.output_stride):
                 pass
         except ValueError as error:
-            msg = f"semantic_evaluation: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"semantic_evaluation: {error}") from error
         known = _number_of_bases(model)
         if known and self.pictures and max(self.bases, default=0) >= known:
-            msg = (
+            raise UsageError(
                 f"`semantic_evaluation.bases`: the network has {known} bases, numbered from 0, got "
                 f"{list(self.bases)}"
             )
-            raise UsageError(msg)
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Give the network what is asked of it, and forget the last evaluation."""
@@ -159,11 +156,7 @@ class SemanticEvaluation(Evaluation):
             log_tested(self._about(trainer, "test"))
 
     def evaluate(
-        self,
-        trainer: L.Trainer,
-        batch: Sequence[SemanticSample],
-        batch_idx: int,
-        stage: Stage,
+        self, trainer: L.Trainer, batch: Sequence[SemanticSample], batch_idx: int, stage: Stage
     ) -> None:
         """Predict the classes of some photographs."""
         scales, flip = (self.scales, self.flip) if stage == "test" else ((1.0,), False)

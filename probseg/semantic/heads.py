@@ -71,11 +71,10 @@ class EMAU(nn.Module):
     ) -> None:
         super().__init__()
         if released and (bases, normalisation) != ("moving_average", "l2"):
-            msg = (
+            raise ValueError(
                 "`released` must be False unless bases='moving_average' and normalisation='l2', as "
                 f"in the authors' code, got bases={bases!r} and normalisation={normalisation!r}"
             )
-            raise ValueError(msg)
         self.released = released
         self.scale = scale
         self.enter = nn.Conv2d(channels, channels, kernel_size=1)
@@ -117,11 +116,10 @@ class EMAU(nn.Module):
         They are in [0, 1], float32, of shape `(B, K, h, w)`; the sum over the bases is 1.
         """
         if self.bases is None:
-            msg = (
+            raise ValueError(
                 "`bases` must not be the pixels, which have no responsibilities; build the unit "
                 "with bases='moving_average', 'learnt' or 'fixed'"
             )
-            raise ValueError(msg)
         tokens = self._tokens(x)
         shares = responsibilities(tokens, self._attention(tokens).previous, self.scale)
         return shares.squeeze(1).transpose(-2, -1).reshape(len(x), -1, *x.shape[-2:])
@@ -159,10 +157,9 @@ class SemanticHead(nn.Module, ABC):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         if num_classes < 2:
-            msg = (
+            raise ValueError(
                 f"`num_classes` must be at least 2, got {num_classes}; count the background as one"
             )
-            raise ValueError(msg)
         self.num_classes = num_classes
 
     @abstractmethod
@@ -181,11 +178,7 @@ class FCNHead(SemanticHead):
     """
 
     def __init__(
-        self,
-        inputs: FeatureInfo,
-        num_classes: int = 21,
-        channels: int = 512,
-        dropout: float = 0.1,
+        self, inputs: FeatureInfo, num_classes: int = 21, channels: int = 512, dropout: float = 0.1
     ) -> None:
         super().__init__(num_classes)
         self.reduce = conv_norm_relu(inputs.channels[-1], channels, 3)
@@ -287,11 +280,7 @@ class DeepLabV3Head(SemanticHead):
     """
 
     def __init__(
-        self,
-        inputs: FeatureInfo,
-        num_classes: int = 21,
-        channels: int = 256,
-        dropout: float = 0.1,
+        self, inputs: FeatureInfo, num_classes: int = 21, channels: int = 256, dropout: float = 0.1
     ) -> None:
         super().__init__(num_classes)
         rates = default_rates(inputs.strides[-1])

@@ -87,11 +87,10 @@ class SemanticSegmenter(Network):
             ValueError: If the head has no bases.
         """
         if not isinstance(self.head, EMAHead):
-            msg = (
+            raise ValueError(
                 "`head` must be an EMAHead to have responsibilities, got "
                 f"{type(self.head).__name__}"
             )
-            raise ValueError(msg)
         return self.head.responsibilities(self.features(image))
 
     @contextmanager
@@ -107,11 +106,10 @@ class SemanticSegmenter(Network):
         check_least("number", number)
         layers = [module for module in self.head.modules() if isinstance(module, Bases)]
         if not layers:
-            msg = (
+            raise ValueError(
                 "`head` must have bases to set the iterations of EM, got "
                 f"{type(self.head).__name__} without any"
             )
-            raise ValueError(msg)
         before = [layer.eval_iterations for layer in layers]
         try:
             for layer in layers:
@@ -137,11 +135,10 @@ class SemanticSegmenter(Network):
             yield
             return
         if not isinstance(self.backbone, ResNet):
-            msg = (
+            raise ValueError(
                 f"`backbone` must be a ResNet to change its output stride, got "
                 f"{type(self.backbone).__name__}; leave the output stride out"
             )
-            raise ValueError(msg)
         with self.backbone.at_output_stride(number):
             yield
 
@@ -167,10 +164,7 @@ def enlarged(maps: Tensor, stride: int, size: Sequence[int]) -> Tensor:
 
 
 def predict_classes(
-    model: SemanticSegmenter,
-    image: Tensor,
-    scales: Sequence[float] = (1.0,),
-    flip: bool = False,
+    model: SemanticSegmenter, image: Tensor, scales: Sequence[float] = (1.0,), flip: bool = False
 ) -> Tensor:
     """Predict the class of each pixel.
 
@@ -185,10 +179,7 @@ def predict_classes(
 
 
 def class_probabilities(
-    model: SemanticSegmenter,
-    image: Tensor,
-    scales: Sequence[float] = (1.0,),
-    flip: bool = False,
+    model: SemanticSegmenter, image: Tensor, scales: Sequence[float] = (1.0,), flip: bool = False
 ) -> Tensor:
     """Return the mean class probabilities `(B, C, H, W)` over all scales, mirrored too."""
     size = image.shape[-2], image.shape[-1]

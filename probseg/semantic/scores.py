@@ -76,12 +76,11 @@ class Confusion:
         labels = torch.tensor(sample.labels)
         most = int(torch.where(labels == IGNORE, 0, labels).max())
         if most >= self._metric.num_classes:
-            msg = (
+            raise DataError(
                 f"{sample.dataset}, {sample.name}: has a pixel of class {most}, and the network "
                 f"tells the classes 0 to {self._metric.num_classes - 1} apart; set `num_classes` "
                 "of its head to the number of classes of the data"
             )
-            raise DataError(msg)
         self._metric.update(prediction, labels.to(prediction.device))
         self.photographs += 1
 

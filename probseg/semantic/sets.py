@@ -167,8 +167,7 @@ class COCOStuff10k(SemanticFiles):
             values = np.asarray(load_mat(path, "S"))
             numbers = values.astype(np.uint8)
             if values.ndim != 2 or (numbers != values).any():
-                msg = f"got {values.dtype} of shape {values.shape}"
-                raise ValueError(msg)
+                raise ValueError(f"got {values.dtype} of shape {values.shape}")
         return numbers
 
 

@@ -59,11 +59,10 @@ class SemanticSegmentation(NetworkTask):
         released: bool = False,
     ) -> None:
         if model.num_classes > IGNORE:
-            msg = (
+            raise ValueError(
                 f"`num_classes` must be at most {IGNORE}, as labels have 8 bits, of which {IGNORE} "
                 f"means ignored; got {model.num_classes}"
             )
-            raise ValueError(msg)
         super().__init__(model, optimizer, lr_scheduler)
         lr_scheduler(trial_optimizer(optimizer), 1)
         self.model: SemanticSegmenter
@@ -101,11 +100,10 @@ class SemanticSegmentation(NetworkTask):
         """Make the optimiser and the schedule."""
         total = self.trainer.estimated_stepping_batches
         if total == float("inf"):
-            msg = (
+            raise UsageError(
                 "the learning rate decays over the whole training, which has no end; set "
                 "--trainer.max_steps or --trainer.max_epochs"
             )
-            raise UsageError(msg)
         optimizer = self.optimizer(released_groups(self) if self.released else self.parameters())
         for group in optimizer.param_groups:
             group["lr"] *= group.pop("rate", 1.0)
@@ -145,17 +143,15 @@ def pixel_cross_entropy(logits: Tensor, labels: Tensor, *, over_all: bool = Fals
 def check_classes(num_classes: int, data: Any) -> None:  # noqa: ANN401 (any data module)
     """Raise unless a data module has the network's number of classes."""
     if not isinstance(data, SemanticDataModule):
-        msg = (
+        raise UsageError(
             f"SemanticSegmentation needs photographs with a class for each pixel, got the data of "
             f"{type(data).__name__}, as --folder has them; set `data` to "
             "probseg.semantic.SemanticDataModule"
         )
-        raise UsageError(msg)
     if len(data.classes) != num_classes:
-        msg = (
+        raise UsageError(
             f"the network tells {num_classes} classes apart and the data have "
             f"{len(data.classes)} ({', '.join(data.classes[:3])}, ...); set `num_classes: "
             f"{len(data.classes)}` among the arguments of the network's head, which are under "
             "`changes` for a network given by semantic_variant, or use other data"
         )
-        raise UsageError(msg)

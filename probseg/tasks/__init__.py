@@ -4,9 +4,4 @@ from probseg.tasks.interactive import InteractiveSegmentation
 from probseg.tasks.schedule import PolynomialDecay, PolynomialThenConstant
 from probseg.tasks.side_by_side import SideBySide
 
-__all__ = [
-    "InteractiveSegmentation",
-    "PolynomialDecay",
-    "PolynomialThenConstant",
-    "SideBySide",
-]
+__all__ = ["InteractiveSegmentation", "PolynomialDecay", "PolynomialThenConstant", "SideBySide"]

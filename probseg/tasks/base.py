@@ -120,11 +120,10 @@ class NetworkTask(L.LightningModule):
         averages = (c for c in callbacks if isinstance(c, StochasticWeightAveraging))
         norms = (m for m in self.model.modules() if isinstance(m, _BatchNorm) and not m.training)
         if any(averages) and any(norms):
-            msg = (
+            raise UsageError(
                 "`StochasticWeightAveraging` must not be used with `fixed_statistics` or `frozen` "
                 "normalisations, whose averages it sets to 0 for good; use EMAWeightAveraging"
             )
-            raise UsageError(msg)
         if is_description(network := self.hparams.get("model")):
             self.hparams["model"] = without_files(network)
 
@@ -139,12 +138,11 @@ class NetworkTask(L.LightningModule):
         if isinstance(schedule, ReduceLROnPlateau):
             monitor: str | None = getattr(schedule, "monitor", None)  # Lightning's own has one
             if monitor is None:
-                msg = (
+                raise UsageError(
                     "ReduceLROnPlateau of torch does not say which number it waits for; give "
                     "--model.lr_scheduler lightning.pytorch.cli.ReduceLROnPlateau "
                     "--model.lr_scheduler.monitor train/loss"
                 )
-                raise UsageError(msg)
             epochs = self.trainer.check_val_every_n_epoch if monitor.startswith("val/") else 1
             stepped |= {"monitor": monitor, "frequency": epochs or 1}
         return {"optimizer": optimizer, "lr_scheduler": stepped}

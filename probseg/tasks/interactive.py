@@ -131,12 +131,11 @@ class InteractiveSegmentation(NetworkTask):
         lr_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
-            msg = (
+            raise UsageError(
                 "`model` must be a Segmenter, for interactive segmentation, got a "
                 f"{type(model).__name__}; choose another, see "
                 'probseg.list_models(task="interactive")'
             )
-            raise UsageError(msg)
         require(0 <= corner_noise < 0.5, "corner_noise", "a fraction in [0, 0.5)", corner_noise)
         for name, weight in (
             ("auxiliary_weight", auxiliary_weight),

@@ -60,11 +60,10 @@ class SideBySide(InteractiveSegmentation):
         for name, network in others.items():
             for each in (model, network):
                 if each.fusion is None or type(each.fusion).prepare is not Fusion.prepare:
-                    msg = (
+                    raise ValueError(
                         f"`others`: the features of {name} must not depend on prompts, and its "
                         "fusion must prepare nothing; choose prompts='head' and a PromptStage"
                     )
-                    raise ValueError(msg)
             begin_alike(network, model)
             alike = {**settings, "drawn_iterations": None}
             self.others[name] = InteractiveSegmentation(network, every_round=True, **alike)

@@ -287,15 +287,7 @@ def test_half_precision_weights_with_all_positions(dtype):
     torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.1)
 
 
-OF_ANY_BATCH = (
-    "additive",
-    "double",
-    "em",
-    "hopfield",
-    "kernel_regression",
-    "linformer",
-    "local",
-)
+OF_ANY_BATCH = ("additive", "double", "em", "hopfield", "kernel_regression", "linformer", "local")
 
 
 @pytest.mark.slow

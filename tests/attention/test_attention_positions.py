@@ -80,8 +80,7 @@ def test_tables_learn(place, view):
 
 
 @pytest.mark.parametrize(
-    ("name", "view", "size"),
-    [("standard", VIEWS[1], (3, 5)), ("probabilistic", VIEWS[2], (6, 4))],
+    ("name", "view", "size"), [("standard", VIEWS[1], (3, 5)), ("probabilistic", VIEWS[2], (6, 4))]
 )
 def test_along_a_line_both_kinds_are_the_same(name, view, size):
     factored, full = (build(name, position, **view) for position in ("factored", "full"))

@@ -243,7 +243,7 @@ class Broken(FakeObjects):
 
     def __getitem__(self, index):
         if index in self.broken:
-            raise DataError(f"photo{index}.jpg: cannot be read")  # noqa: EM102
+            raise DataError(f"photo{index}.jpg: cannot be read")
         sample = super().__getitem__(index)
         return sample._replace(mask=sample.mask * 0) if index == self.empty else sample
 

@@ -88,12 +88,7 @@ def test_a_mask_to_correct_is_a_result_that_clicks_can_harm():
 
 @each(
     ("target", "percents"),
-    [
-        (None, (80, 85, 90, 95)),
-        (0.95, (80, 85, 90, 95)),
-        (0.949, (80, 85, 90)),
-        (0.5, ()),
-    ],
+    [(None, (80, 85, 90, 95)), (0.95, (80, 85, 90, 95)), (0.949, (80, 85, 90)), (0.5, ())],
 )
 def test_nothing_is_said_of_ious_above_the_one_at_which_runs_end(target, percents):
     assert percents_up_to(target) == percents

@@ -24,8 +24,7 @@ def test_environment_is_json_and_names_the_versions():
 def test_environment_tells_changes_apart(monkeypatch, diff):
     answers = {"rev-parse": b"ab" * 20 + b"\n", "status": diff and b" M x\n", "diff": diff}
     monkeypatch.setattr(
-        "probseg.evaluation.versions._git",
-        lambda *arguments: answers[arguments[0]],
+        "probseg.evaluation.versions._git", lambda *arguments: answers[arguments[0]]
     )
     if diff is None:  # no git
         monkeypatch.setenv("PATH", "")

@@ -128,12 +128,7 @@ def test_the_same_pixels_in_a_larger_map_get_the_same_answer(layer):
     torch.testing.assert_close(tiled, attention(features).repeat(1, 1, 3, 2))
 
 
-WITH_KEYS = [
-    StandardAttention2d,
-    HardAttention2d,
-    KernelRegressionAttention2d,
-    AdditiveAttention2d,
-]
+WITH_KEYS = [StandardAttention2d, HardAttention2d, KernelRegressionAttention2d, AdditiveAttention2d]
 
 
 VIEWS = [

@@ -84,8 +84,7 @@ def test_the_score_function_of_a_cost_that_edges_share():
     scores = draw(2, 3).requires_grad_()
     values = torch.tensor([[1.0], [0.5], [-0.2]], dtype=torch.float64, requires_grad=True)
     many = SoftmaxEdges(
-        torch.eye(2).double().expand(SAMPLES, 1, 2, 2),
-        scores.mT.expand(SAMPLES, 1, 3, 2),
+        torch.eye(2).double().expand(SAMPLES, 1, 2, 2), scores.mT.expand(SAMPLES, 1, 3, 2)
     )
     edges = sample_edges(many, seeded())
     taken = take_values(values.expand(SAMPLES, 1, 3, 1), edges.indices)  # (samples, 1, 2, 1)

@@ -11,13 +11,7 @@ from probseg.types import Click, Prompts
 from support.fakes import micro_model
 from support.refusals import refused
 from support.rows import each
-from support.toy_models import (
-    Spy,
-    paints_disks,
-    sees_nothing,
-    shades,
-    toy_sample,
-)
+from support.toy_models import Spy, paints_disks, sees_nothing, shades, toy_sample
 
 RITM = replace(PROTOCOLS["ritm"], max_clicks=6)
 GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=5)

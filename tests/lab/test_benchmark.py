@@ -93,7 +93,7 @@ def test_failures_are_recorded(monkeypatch):
     assert record.first_ms is None
 
     def short_of_memory(model, settings):
-        raise torch.OutOfMemoryError("CUDA out of memory")  # noqa: EM101
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(benchmark, "_train", short_of_memory)
     record = measure("micro_conv", TINY)

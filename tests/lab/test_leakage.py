@@ -128,9 +128,7 @@ def test_names_of_one_photograph_in_several_data_sets(tmp_path):
 
 
 @given(
-    arrays.arrays(np.uint8, (3, 24, 24, 3)),
-    arrays.arrays(np.uint8, (2, 24, 24, 3)),
-    st.booleans(),
+    arrays.arrays(np.uint8, (3, 24, 24, 3)), arrays.arrays(np.uint8, (2, 24, 24, 3)), st.booleans()
 )
 def test_correlations_are_those_of_numpy(ours, theirs, grey):
     if grey:

@@ -209,7 +209,7 @@ def test_the_network_keeps_its_own_settings(monkeypatch, both):
         if next(calls) < 3:
             return LAST
         assert layers(both) != before
-        raise RuntimeError("broken")  # noqa: EM101
+        raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
         searched(monkeypatch, both, fails)

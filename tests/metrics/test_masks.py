@@ -7,12 +7,7 @@ from hypothesis.extra import numpy as hnp
 
 from probseg.clicks import CLICK_RULES
 from probseg.evaluation.scorer import MaskScorer
-from probseg.losses import (
-    BinaryCrossEntropy,
-    NormalizedFocalLoss,
-    SoftIoULoss,
-    iou_cross_entropy,
-)
+from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, iou_cross_entropy
 from probseg.metrics import boundary_iou, brier_score, expected_calibration_error, iou
 from probseg.types import IGNORE
 from support.mask_cases import cases, readable

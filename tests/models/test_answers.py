@@ -71,10 +71,7 @@ def test_every_door_gives_calibrated_probabilities():
 
 # --- quality ------------------------------------------------------------------------------------
 
-QUALITY = {
-    "class_path": "probseg.heads.MaskQuality",
-    "init_args": {"channels": 4, "hidden": 8},
-}
+QUALITY = {"class_path": "probseg.heads.MaskQuality", "init_args": {"channels": 4, "hidden": 8}}
 
 
 def judging(name="micro_fast"):

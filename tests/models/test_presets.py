@@ -7,10 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from probseg.attention import (
-    ATTENTIONS,
-    Attention2d,
-)
+from probseg.attention import ATTENTIONS, Attention2d
 from probseg.models import build, list_presets
 from probseg.zoo import create_model
 from probseg.zoo.store import save

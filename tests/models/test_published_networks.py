@@ -82,8 +82,7 @@ def test_hrnet_with_ocr(width, ocr_width, small, previous, size, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("depth", "channels", "size"),
-    [*((34, 128, size) for size in SIZES), (50, 256, (45, 59))],
+    ("depth", "channels", "size"), [*((34, 128, size) for size in SIZES), (50, 256, (45, 59))]
 )
 def test_deeplab(depth, channels, size, tmp_path):
     weights = Weights()

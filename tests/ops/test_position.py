@@ -16,13 +16,7 @@ from probseg.ops import (
 )
 from probseg.ops.backends.interface import EVERYTHING
 from support.ops_cases import draw, tiles_of
-from support.position_cases import (
-    PositionCase,
-    assert_same,
-    build,
-    draw_tables,
-    position_cases,
-)
+from support.position_cases import PositionCase, assert_same, build, draw_tables, position_cases
 from support.rows import each
 
 KINDS = ("factored", "full")

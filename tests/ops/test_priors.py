@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops import (
-    Block,
-    DistancePrior,
-    KeyAdaptation,
-    probabilistic_attention,
-)
+from probseg.ops import Block, DistancePrior, KeyAdaptation, probabilistic_attention
 from probseg.ops.backends.interface import EVERYTHING
 from support.ops_cases import draw
 from support.refusals import refused

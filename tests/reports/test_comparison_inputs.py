@@ -56,10 +56,7 @@ def with_nan(folder):
         (lambda folder: damage(folder, protocol=None), "has no protocol"),
         (lambda folder: damage(folder, metadata=None), "has no metadata"),
         (lambda folder: damage(folder, datasets={"Toy": 4}), "has Toy 4, of another kind"),
-        (
-            lambda folder: damage(folder, protocol={"name": "x"}),
-            "has no version",
-        ),
+        (lambda folder: damage(folder, protocol={"name": "x"}), "has no version"),
         (lambda folder: damage(folder, datasets={}), "has 0 objects of Toy, .* has 4"),
         (without_lines(1), "is it complete"),
         (without_lines(6), r"trials \[0, 1\] of every object of Toy, got \[0\] of o03"),
@@ -141,10 +138,7 @@ def test_different_protocols_are_refused_unless_allowed(tmp_path):
     assert rows["brier"].reference_mean == pytest.approx((1 - a[:, :, 3].mean()) / 2)
 
 
-@each(
-    ("masks", "first"),
-    [((False, False), 1), ((True, False), 1), ((True, True), 0)],
-)
+@each(("masks", "first"), [((False, False), 1), ((True, False), 1), ((True, True), 0)])
 def test_nothing_counts_before_the_first_click_without_a_box(tmp_path, masks, first):
     """A mask to correct is the first result."""
     a, b = rising(6, 1), rising(6, 1, seed=1)

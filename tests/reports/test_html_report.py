@@ -11,14 +11,7 @@ import pytest
 from PIL import Image
 
 from probseg.clicks.annotators import HUMAN
-from probseg.evaluation import (
-    PROTOCOLS,
-    Frame,
-    ObjectRecord,
-    Picture,
-    scores_of,
-    summarise_records,
-)
+from probseg.evaluation import PROTOCOLS, Frame, ObjectRecord, Picture, scores_of, summarise_records
 from probseg.metrics import area_under_curve
 from probseg.reports.gallery import LARGEST_SIDE, render_run
 from probseg.reports.report import render_objects, render_options, render_page

@@ -111,8 +111,7 @@ DEEP_STEM = {"options": {"stem_type": "deep", "stem_width": 64}}
 
 
 @pytest.mark.parametrize(
-    ("stem", "channels", "millions", "giga"),
-    [(DEEP_STEM, 512, 10.0, 43.1), ({}, 256, 4.87, 21.1)],
+    ("stem", "channels", "millions", "giga"), [(DEEP_STEM, 512, 10.0, 43.1), ({}, 256, 4.87, 21.1)]
 )
 def test_emanet_is_as_large_as_published(stem, channels, millions, giga):
     """Tab. 1: at 513 pixels and output stride 8; multiply-adds, classifier of 21 classes."""

@@ -16,12 +16,7 @@ from probseg.seeds import mixed
 from probseg.semantic import SemanticBatch, SemanticDataModule
 from probseg.semantic.datamodule import EachOnce, SemanticCrop
 from probseg.semantic.dataset import SemanticSample
-from support.drawn_semantic import (
-    FakeStreets,
-    colour_of,
-    draw_labels,
-    write_camvid,
-)
+from support.drawn_semantic import FakeStreets, colour_of, draw_labels, write_camvid
 from support.rows import each
 
 

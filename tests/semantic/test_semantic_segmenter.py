@@ -12,14 +12,7 @@ from torch import nn
 from probseg.backbones import Backbone
 from probseg.errors import UnknownNameError, UsageError
 from probseg.heads import ConvHead
-from probseg.models import (
-    Segmenter,
-    build,
-    list_presets,
-    read_preset,
-    variant,
-    without_downloads,
-)
+from probseg.models import Segmenter, build, list_presets, read_preset, variant, without_downloads
 from probseg.semantic import (
     DeepLabV3Head,
     EMAHead,
@@ -182,7 +175,7 @@ def test_iterations_are_those_of_evaluation_and_come_back():
         assert not torch.equal(inside, before)
         assert torch.equal(model(image), before)
     with pytest.raises(RuntimeError, match="stop"), model.iterations(2):
-        raise RuntimeError("stop")  # noqa: EM101
+        raise RuntimeError("stop")
     assert model.head.emau.bases.eval_iterations == 3
 
 
@@ -202,7 +195,7 @@ def test_another_output_stride_is_that_of_a_network_built_with_it(built, to, mul
         assert (repr(model), model.backbone.features) == described
         assert torch.equal(model(image), before)
     with pytest.raises(RuntimeError, match="stop"), model.output_stride(to):
-        raise RuntimeError("stop")  # noqa: EM101
+        raise RuntimeError("stop")
     assert (repr(model), model.backbone.features) == described
 
 

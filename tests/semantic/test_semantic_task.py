@@ -155,10 +155,7 @@ def test_the_rate_is_the_published_one_in_every_iteration(options, rates, tmp_pa
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
 
 
-@each(
-    ("total", "power", "every"),
-    [(10, 0.9, 1), (7, 2.0, 1), (1, 0.5, 1), (30, 0.9, 10)],
-)
+@each(("total", "power", "every"), [(10, 0.9, 1), (7, 2.0, 1), (1, 0.5, 1), (30, 0.9, 10)])
 def test_the_schedule_is_the_formula(total, power, every):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     schedule = PolynomialDecay(optimizer, total, power, every)

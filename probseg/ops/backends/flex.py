@@ -18,13 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from probseg.ops.backends.interface import (
-    Assigned,
-    Attended,
-    PairwisePrior,
-    ScoredPrior,
-    Terms,
-)
+from probseg.ops.backends.interface import Assigned, Attended, PairwisePrior, ScoredPrior, Terms
 from probseg.ops.numerics import working_dtype
 
 HALF_PRECISION: frozenset[str] = frozenset({"cuda"})

@@ -190,8 +190,7 @@ class Context(FunctionCtx):
 def refuse_double_backward(backend: str) -> None:
     """Raise where autograd records the backward pass to differentiate it again."""
     if torch.is_grad_enabled():
-        msg = (
+        raise RuntimeError(
             f"`backend` {backend!r} cannot be differentiated twice (create_graph=True); use "
             "backend='reference', or torch.func, under which functions and layers take it"
         )
-        raise RuntimeError(msg)

@@ -10,13 +10,7 @@ from math import inf
 
 from torch import Tensor
 
-from probseg.ops.backends.interface import (
-    EVERYTHING,
-    Assigned,
-    Attended,
-    Terms,
-    take_block,
-)
+from probseg.ops.backends.interface import EVERYTHING, Assigned, Attended, Terms, take_block
 
 HALF_PRECISION: frozenset[str] = frozenset()
 

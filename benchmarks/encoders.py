@@ -84,8 +84,9 @@ def _answer(model: Segmenter, height: int, width: int) -> None:
     with torch.inference_mode():
         logits = model.decode(model.encode(torch.rand(1, 3, height, width)), prompts)
     if logits.shape != (1, 1, height, width) or not logits.isfinite().all():
-        msg = f"logits of shape {tuple(logits.shape)} for an image of {height} x {width} pixels"
-        raise ValueError(msg)
+        raise ValueError(
+            f"logits of shape {tuple(logits.shape)} for an image of {height} x {width} pixels"
+        )
 
 
 if __name__ == "__main__":

@@ -36,11 +36,7 @@ class Case(NamedTuple):
     batch_size: int
 
 
-CASES = (
-    Case("micro_csa", 144, 16),
-    Case("resnet16_csa", 144, 16),
-    Case("hrnet18_ocr_csa", 256, 4),
-)
+CASES = (Case("micro_csa", 144, 16), Case("resnet16_csa", 144, 16), Case("hrnet18_ocr_csa", 256, 4))
 
 
 def main() -> None:

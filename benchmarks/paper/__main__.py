@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.paper import emanet, factors, results
+from benchmarks.paper import emanet, results
 from benchmarks.paper.claims import examine_all, score
 from benchmarks.paper.evaluate import evaluate
 from benchmarks.paper.plan import RESULTS, Plan, read_plan
@@ -48,8 +48,6 @@ def main(arguments: list[str] | None = None) -> int:
     except USER_ERRORS as error:
         sys.stderr.write(f"benchmarks.paper: error: {error}\n")
         return 2
-    for line in factors.report(args.results) if args.verb == "report" else ():
-        print(line)
     return status
 
 
@@ -65,8 +63,7 @@ def _do(plan: Plan, args: argparse.Namespace) -> int:
         return 0
     rows = plan.chosen(args.only)
     if args.verb == "repeat" and args.only is None:
-        msg = "`repeat` needs rows, such as --only prob"
-        raise UsageError(msg)
+        raise UsageError("`repeat` needs rows, such as --only prob")
     if args.verb == "repeat" and training is not None:
         models = {model for row in rows for model in row.models}
         for seed in args.seed or range(training.seeds):
@@ -84,8 +81,9 @@ def _do(plan: Plan, args: argparse.Namespace) -> int:
 def _report(plan: Plan, args: argparse.Namespace) -> None:
     gathered, missing = results.gather(plan, args.folder / plan.name, args.results)
     if not gathered:
-        msg = f"{plan.name}: nothing was evaluated yet; run `evaluate --plan {plan.name}`"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{plan.name}: nothing was evaluated yet; run `evaluate --plan {plan.name}`"
+        )
     results.write(args.results, plan.name, gathered)
     gathered = results.read(args.results, plan.name)  # four digits, as without the folders
     scored = score(plan, gathered)

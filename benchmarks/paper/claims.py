@@ -114,8 +114,9 @@ def score(plan: Plan, results: Sequence[Result]) -> dict[str, dict[str, Scored]]
         for result in of_set[1:]:
             first = of_set[0]
             if (result.objects, result.ious.shape) != (first.objects, first.ious.shape):
-                msg = f"{dataset}: {result.row} and {first.row} were evaluated on other objects"
-                raise DataError(msg)
+                raise DataError(
+                    f"{dataset}: {result.row} and {first.row} were evaluated on other objects"
+                )
         for name in plan.rows:
             mine = [result for result in of_set if result.row == name]
             if mine:

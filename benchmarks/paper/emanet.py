@@ -205,8 +205,9 @@ def trained_network(plan: Plan, training: Training, name: str, seed: int) -> Sem
     """Return a network with its trained weights, in evaluation mode."""
     place = plan.place(training, name, seed)
     if not place.is_file():
-        msg = f"{place}: no such file; run `train --plan emanet --training {training.name}` first"
-        raise DataError(msg)
+        raise DataError(
+            f"{place}: no such file; run `train --plan emanet --training {training.name}` first"
+        )
     network = initial_network(plan, name, seed).eval()
     learnt = network.head if training.frozen else network
     learnt.load_state_dict(torch.load(place, weights_only=True))

@@ -13,13 +13,7 @@ import torch
 from benchmarks.paper.plan import Plan, Row
 from benchmarks.paper.results import place_of
 from probseg.errors import USER_ERRORS
-from probseg.evaluation import (
-    ObjectRecord,
-    Protocol,
-    environment,
-    run_objects,
-    summarise_records,
-)
+from probseg.evaluation import ObjectRecord, Protocol, environment, run_objects, summarise_records
 from probseg.evaluation.protocols import all_options
 from probseg.models import Segmenter, build, without_downloads
 from probseg.reports import write_report

@@ -148,8 +148,9 @@ def read_plan(name: str | Path) -> Plan:
             check_known(f"row of figure {figure}", claim.better, entry["rows"])
             check_known(f"row of figure {figure}", claim.than, entry["rows"])
             if not set(claim.clicks) <= {*range(protocol.first_answer, protocol.max_clicks + 1)}:
-                msg = f"{path}: {figure}: clicks: at most {protocol.max_clicks}, got {claim.clicks}"
-                raise DataError(msg)
+                raise DataError(
+                    f"{path}: {figure}: clicks: at most {protocol.max_clicks}, got {claim.clicks}"
+                )
     datasets = {of: Objects(name=of, **entry) for of, entry in content["datasets"].items()}
     words = content.get("title", path.stem), content.get("about", "")
     shown = tuple(figures), content.get("pooled", False)

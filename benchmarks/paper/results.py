@@ -136,8 +136,9 @@ def read(folder: Path, plan: str) -> list[Result]:
     sources = json.loads((folder / SOURCES.format(plan)).read_text(encoding="utf-8"))
     if [list(key) for key in runs] != [source.pop("result") for source in sources]:
         other = SOURCES.format(plan)
-        msg = f"{path}: its results are not those of {other}; restore both, or remove both"
-        raise DataError(msg)
+        raise DataError(
+            f"{path}: its results are not those of {other}; restore both, or remove both"
+        )
     results = []
     for (key, lines), source in zip(runs.items(), sources, strict=True):
         source["protocol"] = all_options(source["protocol"])

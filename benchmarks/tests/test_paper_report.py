@@ -4,9 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
-from scipy.stats import t, ttest_1samp
+from scipy.stats import ttest_1samp
 
-from benchmarks.paper import emanet, factors
+from benchmarks.paper import emanet
 from benchmarks.paper.__main__ import ALL, main
 from benchmarks.paper.claims import POOLED, by_seeds, examine, examine_all, score, verdict
 from benchmarks.paper.plan import PLANS, RESULTS, Claim, Figure, Plan, Row, read_plan
@@ -82,11 +82,11 @@ def test_the_committed_reports_follow_from_the_committed_results(tmp_path, monke
     monkeypatch.setattr("benchmarks.paper.__main__.draw", lambda *_: None)
     kept = ("_objects.csv.gz", "_sources.json")
     for path in RESULTS.iterdir():
-        if path.name.endswith(kept) or path.stem in (*factors.NAMES, "emanet_blocks.csv"):
+        if path.name.endswith(kept) or path.stem == "emanet_blocks.csv":
             shutil.copy(path, tmp_path)
     assert main(["report", "--results", str(tmp_path), "--folder", str(tmp_path)]) == 0
     made = {path.name for path in tmp_path.iterdir()}
-    assert made >= {f"{name}.md" for name in (*ALL, *factors.NAMES)}
+    assert made >= {f"{name}.md" for name in ALL}
     for name in made:
         assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes(), name
 
@@ -195,18 +195,3 @@ def test_results_survive_their_files_which_belong_together(tmp_path):
     (tmp_path / "toy_sources.json").write_text("[]")
     with pytest.raises((DataError, ValueError)):
         read(tmp_path, "toy")
-
-
-def test_effects_of_factors_are_those_of_a_t_test_over_seeds():
-    random = np.random.default_rng(0)
-    of_seeds = random.normal(3, 0.5, 10)
-    found, expected = factors.estimate(of_seeds), ttest_1samp(of_seeds, 0)
-    interval = expected.confidence_interval()
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.p == pytest.approx(expected.pvalue)
-    error = of_seeds.std(ddof=1) / np.sqrt(10)
-    assert found.detectable == pytest.approx(error * (t.ppf(0.975, 9) + t.ppf(0.8, 9)))
-    gains = random.normal(0, 1, (10, 2, 2, 2, 4))
-    gains[:, :, 1] += 5
-    assert factors.effect(gains, "projections").mean() == pytest.approx(5, abs=0.7)
-    assert factors.effect(gains, "path").mean() == pytest.approx(0, abs=0.7)

@@ -175,7 +175,7 @@ def test_what_is_there_is_not_evaluated_again_and_what_is_absent_is_named(
     assert len(blocks) == 2, "other weights"
 
     def absent(name):
-        raise FileNotFoundError("nowhere: no such file")  # noqa: EM101
+        raise FileNotFoundError("nowhere: no such file")
 
     monkeypatch.setattr(evaluation, "load", absent)
     assert main(["evaluate", *options]) == 1

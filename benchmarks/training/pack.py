@@ -41,10 +41,7 @@ def files_of(root: Path, name: str, side: int, quality: int) -> dict[str, bytes]
             photograph, "webp", quality=quality
         )
         mask.resize((width, height), Image.Resampling.NEAREST).save(labels, "png", optimize=True)
-    return {
-        f"images/{name}.webp": photograph.getvalue(),
-        f"masks/{name}.png": labels.getvalue(),
-    }
+    return {f"images/{name}.webp": photograph.getvalue(), f"masks/{name}.png": labels.getvalue()}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ SUMMARY = "summary.txt"
 
 
 def split(prompts: Path, shards: str, photographs: int) -> list[str]:
-    """Write JSON prompts (see docs/predict.md) as files of so many photographs each; name them."""
+    """Write JSON prompts (see docs/predict.md) as files of some photographs each; name them."""
     storage, root = url_to_fs(shards)
     storage.makedirs(root, exist_ok=True)
     entries = list(json.loads(prompts.read_text("utf-8")).items())

@@ -137,7 +137,7 @@ def times(
     with torch.inference_mode():
         pixels = torch.from_numpy(feed["image"]).to(memory_format=torch.channels_last)
         size = (pixels.shape[2], pixels.shape[3])
-        encoded = Encoded(size, size, pixels, model.features(pixels))
+        encoded = Encoded(size, size, pixels, model.image_features(pixels))
 
     def in_turns(torch_call: Call, onnx_call: Call) -> Seconds:
         calls = {"torch": torch_call, "onnx": onnx_call}
@@ -146,7 +146,7 @@ def times(
     encode: Seconds = {}
     if "encode" in runner.graphs:
         alone = {"image": feed["image"]}
-        features = torch.inference_mode()(lambda: model.features(pixels))
+        features = torch.inference_mode()(lambda: model.image_features(pixels))
         encode = in_turns(features, lambda: runner.graphs["encode"](alone))
     graph = in_turns(by_torch, lambda: runner.graphs[last](feed))
     click = probseg.Click(*places[0])

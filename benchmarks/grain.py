@@ -110,7 +110,7 @@ def on_the_way_of_a_click(name: str = "lite2_unet_prop") -> dict[str, set[str]]:
     from skimage.data import coffee
 
     import probseg
-    from probseg.annotate.answers import Answerer
+    from probseg.annotate.answers import ModelHost
     from probseg.annotate.sessions import Sessions
     from probseg.clicks import IteratedClicks
     from probseg.data.datamodule import TrainBatch
@@ -127,7 +127,7 @@ def on_the_way_of_a_click(name: str = "lite2_unet_prop") -> dict[str, set[str]]:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(2):
             Image.fromarray(coffee()).save(Path(folder) / f"{number}.png")
-        sessions = Sessions(Path(folder), None, Answerer(name))
+        sessions = Sessions(Path(folder), None, ModelHost(name))
         for photograph in sessions.photographs:
             predictor.set_image(coffee())
             for count, click in enumerate([(300, 150), (100, 350, False)], 1):

@@ -1,4 +1,4 @@
-"""Pictures of a run: a picture that cannot be drawn is logged, and the run goes on."""
+"""Pictures of a run: if one cannot be drawn, this is logged, and the run continues."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ class DataError(ValueError):
 class DatasetNotFoundError(FileNotFoundError):
     """A data set was not found in the searched folder; says what to expect there, and a way out."""
 
-    def __init__(self, dataset: str, root: Path | str, expected: str, way_out: str) -> None:
+    def __init__(self, dataset: str, root: Path | str, expected: str, hint: str) -> None:
         place = Path(root)
         where = str(place)
         if not place.is_dir():
             where += ", which is a file" if place.exists() else ", which does not exist"
-        super().__init__(f"{dataset} was not found in {where}: expected {expected}. {way_out}")
+        super().__init__(f"{dataset} was not found in {where}: expected {expected}. {hint}")
 
 
 class ModelNotFoundError(FileNotFoundError):
@@ -125,7 +125,7 @@ def user_error(error: BaseException | None) -> BaseException | None:
 UNWRITABLE = tuple(
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM")
-    if hasattr(errno, name)  # Windows has not all of them
+    if hasattr(errno, name)  # Windows lacks some
 )
 """Error numbers of a full disk, a used up quota, a broken or read-only disk, no permission."""
 

@@ -32,7 +32,7 @@ CROP_PADDING, MIN_PADDING = 0.2, 16
 """Margin around a box: share of its longer side, least pixels (Gabbur et al. 2021, App. C.3)."""
 
 LARGE = 2000
-"""Most pixels of the longer side of a photograph that is shown to the model as it is."""
+"""Maximum pixels of the longer side of a photograph that is shown to the model as it is."""
 
 LEVELS = (LARGE, 1000, 500)
 """Longer sides in pixels of the reduced copies of a larger one."""
@@ -41,7 +41,7 @@ SHOWN = 1000
 """Longer side in pixels at which the model sees a larger one, or a crop of it, as a whole."""
 
 OVERHANG = 2.0
-"""Most pixels that a box or a point may lie over the edge of the image, where it is moved."""
+"""Maximum pixels that a box or a point may lie over the edge of the image, where it is moved."""
 
 SMALLEST_SIDE = 48
 """Smallest side in pixels of a window around the first click, before the image's border cuts it."""
@@ -113,7 +113,7 @@ class Zoom:
         keep_above: The old window stays while its overlap with the new one, the product of the
             IoUs of their rows and columns, is at least this and all positive clicks lie inside,
             its last row and column left out, as in the published code.
-        skip_clicks: With so many clicks or fewer, the model sees the whole image.
+        skip_clicks: With this many clicks or fewer, the model sees the whole image.
         threshold: What counts as predicted is of a probability above this.
         stale: Whether, as in the published code, the answer to the whole image is squeezed into the
             old window when the last prediction was empty. False forgets the window instead.
@@ -166,15 +166,15 @@ def box_size(box: Box) -> Size:
     return box[3] - box[1], box[2] - box[0]
 
 
-def scaled(size: Size, longest: int) -> Size:
+def scale_to(size: Size, longest: int) -> Size:
     """Return the size of a picture `(H, W)` when its longer side is `longest`."""
     factor = longest / max(size)
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 
-def reduced(size: Size, longest: int | None) -> Size:
-    """Return the size of a picture that fits into the longest side; None is no limit."""
-    return size if longest is None or max(size) <= longest else scaled(size, longest)
+def shrink_to(size: Size, longest: int | None) -> Size:
+    """Return the size of a picture that fits into the longest side; None means no limit."""
+    return size if longest is None or max(size) <= longest else scale_to(size, longest)
 
 
 def padded_crop(
@@ -192,7 +192,7 @@ def padded_crop(
     return left, top, min(width, x1 + margin), min(height, y1 + margin)
 
 
-def crop_of(box: Box | None, clicks: Sequence[PlacedClick], size: Size) -> Box:
+def crop_around(box: Box | None, clicks: Sequence[PlacedClick], size: Size) -> Box:
     """Return the part of the image that the model may see: all, or the surroundings of a box.
 
     The crop surrounds the box, and all clicks too if one lies outside: a crop that stays the same
@@ -234,7 +234,7 @@ def object_box(answer: Map, threshold: float) -> Box | None:
     return pixel(left, 0), pixel(top, 1), pixel(right - 1, 0) + 1, pixel(bottom - 1, 1) + 1
 
 
-def fitted_box(box: Sequence[float], size: Size) -> Box:
+def round_box(box: Sequence[float], size: Size) -> Box:
     """Return a box of whole pixels, rounded outwards, in an image `(H, W)`.
 
     It is cut with a warning where it reaches up to `OVERHANG` over the edge; a ValueError refuses
@@ -334,7 +334,7 @@ def look_window(zoom: Zoom, window: Box, click: PlacedClick, size: Size, last: B
 def look_size(zoom: Zoom, window: Box) -> Size:
     """Return `(h, w)` at which the model sees the window of a second look."""
     size = box_size(window)
-    return scaled(size, min(max(*size, zoom.look_target), zoom.target))
+    return scale_to(size, min(max(*size, zoom.look_target), zoom.target))
 
 
 def look_share(answer: Map, look: Map) -> tuple[Box, Array, Array]:
@@ -376,7 +376,7 @@ def expected_iou(answer: Map) -> float:
 
 
 def cut_factor(answer: Map) -> float:
-    """Return `CUT` where a window cuts its mask, at a side that is no side of the image, else 1."""
+    """Return `CUT` where a window cuts its mask, at a side inside of the image, else 1."""
     inside = answer.array() > 0.5
     (x0, y0, x1, y1), (height, width) = answer.box, answer.size
     cut = (
@@ -397,7 +397,7 @@ def _square(click: PlacedClick, side: int, size: Size) -> Box:
 
 
 def _within_rim(look: Box, size: Size) -> Box:
-    """Return the window of a look without its rim, which it has not at the border of the image."""
+    """Return the window of a look without its rim; the border of the image has no rim."""
     (x0, y0, x1, y1), (height, width) = look, size
     rim = max(box_size(look)) // RIM
     left, top = x0 + rim * (x0 > 0), y0 + rim * (y0 > 0)
@@ -421,7 +421,7 @@ def positions(first: int, length: int, count: int) -> Array:
     return np.linspace(first, first + length - 1, count) if count > 1 else np.array([float(first)])
 
 
-def places(points: Array, view: View, *, shifted: bool = False) -> Array:
+def to_samples(points: Array, view: View, *, shifted: bool = False) -> Array:
     """Return where points `(x, y)` of an image, `(n, 2)`, lie among the samples of a view.
 
     The corners are aligned. `shifted` multiplies by the ratio of the sizes instead, as the
@@ -440,12 +440,12 @@ def places(points: Array, view: View, *, shifted: bool = False) -> Array:
     return moved
 
 
-def places_of_box(box: Box | None, view: View, *, shifted: bool = False) -> Array:
+def box_to_samples(box: Box | None, view: View, *, shifted: bool = False) -> Array:
     """Return the corners of a box of the image, `(2, 2)`, among the samples of a view, or NaN."""
     if box is None:
         return np.full((2, 2), np.nan)
     end = np.array([[0], [0 if shifted else 1]])  # behind its last pixel
-    corners: Array = places(np.array(box).reshape(2, 2) - end, view, shifted=shifted) + end
+    corners: Array = to_samples(np.array(box).reshape(2, 2) - end, view, shifted=shifted) + end
     return corners
 
 
@@ -513,7 +513,7 @@ def click_labels(clicks: Sequence[PlacedClick], view: View) -> dict[tuple[int, i
     for x, y, positive in clicks:
         if x0 <= x < x1 and y0 <= y < y1:
             # Rounding may put the last pixel a little behind the last sample.
-            ((column, row),) = places(np.floor([[x, y]]), view).clip(
+            ((column, row),) = to_samples(np.floor([[x, y]]), view).clip(
                 0, np.array(view.size[::-1]) - 1
             )
             for r in {math.floor(row), math.ceil(row)}:

@@ -34,7 +34,7 @@ MEGAPIXELS = "PROBSEG_MEGAPIXELS"
 """Environment variable that raises `MAX_PIXELS`, in millions, before probseg is imported."""
 
 MAX_PIXELS = max(89_478_485, 10**6 * int(os.environ.get(MEGAPIXELS) or 0))
-"""Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
+"""Maximum pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
 
 if os.environ.get(MEGAPIXELS):
     Image.MAX_IMAGE_PIXELS = MAX_PIXELS
@@ -43,7 +43,7 @@ SMALL = 500_000_000
 """Bytes that the pixels of a file of a megabyte may take; a larger file may take more in ratio."""
 
 DECODING = {"JPEG": 12, "MPO": 12, "WEBP": 16, "HEIF": 16}
-"""Most bytes of a pixel while it is read; in other formats 5 of a grey one, 8 of a colour."""
+"""Maximum bytes of a pixel while it is read; in other formats 5 of a grey one, 8 of a colour."""
 
 STRIP = 1 << 20
 """Pixels that are converted at a time: whole copies of a large image would take gigabytes."""
@@ -104,7 +104,7 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
 
 
 def _refuse_bomb(picture: Image.Image, size: int, name: Path | str) -> None:
-    """Raise a `DataError` for too many pixels, or more than a photograph of so many bytes has."""
+    """Raise a `DataError` for too many pixels, or more than a file of this size can hold."""
     pixels = math.prod(picture.size)
     if isinstance(picture, TiffImageFile):  # a tile is decoded whole
         pixels = max(

@@ -57,7 +57,7 @@ class DoubtError(DataError):
 COUNTED = 1 << 22
 """Pixels that are counted at once."""
 
-WAY_OUT = (
+HINT = (
     "threshold it to 0 and 255 if white is the object; if the numbers are meant, save it as a PNG "
     "with a palette of colours"
 )
@@ -106,7 +106,7 @@ def _doubt(labels: Labels, areas: npt.NDArray[np.int64], ids: list[int]) -> str 
     if not areas[0] and len(ids) == 2 and ids[0] <= DARK and ids[1] >= BRIGHT:
         return (
             f"holds {ids[0]} and {ids[1]} alone and no 0: this looks like a black-and-white mask "
-            f"whose black is {ids[0]}; {WAY_OUT}"
+            f"whose black is {ids[0]}; {HINT}"
         )
     white, rest = areas[NEARLY_WHITE:].sum(), areas[1:NEARLY_WHITE].sum()
     blurred = len(ids) > MAX_SMEARED and objects[0] < 64 and objects[-1] >= 192 and white > rest
@@ -114,7 +114,7 @@ def _doubt(labels: Labels, areas: npt.NDArray[np.int64], ids: list[int]) -> str 
         return (
             f"{len(ids)} different values, those between black and white on its contours: this "
             "looks like a black-and-white mask with blurred edges, from JPEG or from a smooth "
-            f"change of size; {WAY_OUT}"
+            f"change of size; {HINT}"
         )
     gaps = np.diff([0, *ids])
     if IGNORE in ids and len(ids) > 2 and STRETCHED <= gaps.min() >= gaps.max() - 1:
@@ -127,7 +127,7 @@ def _doubt(labels: Labels, areas: npt.NDArray[np.int64], ids: list[int]) -> str 
         return (
             f"255 would be ignored, but has {areas[IGNORE]} pixels, and the numbers "
             f"{_shown(objects)} have {areas[1:IGNORE].sum()}: this looks like a black-and-white "
-            f"mask with a few other values; {WAY_OUT}"
+            f"mask with a few other values; {HINT}"
         )
     return None
 

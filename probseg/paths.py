@@ -64,14 +64,14 @@ def is_path(name: str) -> bool:
 
 
 def no_folder(path: Path) -> str | None:
-    """Return in words why a path is no folder, or None if it is one."""
+    """Explain why a path is not a folder; None if it is one."""
     if path.is_dir():
         return None
     return "is a file, expected a folder" if path.exists() else "no such folder"
 
 
 def no_file(path: Path) -> str | None:
-    """Return in words why a path is no file, or None if it is one."""
+    """Explain why a path is not a file; None if it is one."""
     if path.is_file():
         return None
     return "is a folder, expected a file" if path.exists() else "no such file"

@@ -1,7 +1,7 @@
 """Random numbers without state: functions of seeds.
 
-A training draws its numbers from seeds that are made of the run's seed and of what they are for
-(epoch, position in the epoch, process). Nothing has to be stored to go on with the same numbers
+A training draws its numbers from seeds, each a function of the run's seed and of its purpose
+(epoch, position in the epoch, process). Nothing has to be stored to continue with the same numbers
 after an interruption, and they depend neither on the number of processes nor on the device.
 """
 
@@ -22,8 +22,8 @@ ORDER, SET, CROP, BATCH = range(4)
 """Purpose of a seed, its first part: seeds of different purposes never coincide."""
 
 
-def mixed(*numbers: int) -> int:
-    """Return a whole number in [0, 2**63) that depends on all numbers and on their order.
+def mix_seeds(*numbers: int) -> int:
+    """Hash numbers into one in [0, 2**63) that depends on all of them and on their order.
 
     Each number is added to the hash of those before it, and goes through SplitMix64 (Steele, Lea
     and Flood 2014).
@@ -41,7 +41,7 @@ class Draws:
     """Random numbers for the images of a batch, each a function of its image's seed alone.
 
     Number `n` of an image is output `n` of SplitMix64 from its seed, int64, shape `(B,)`, on any
-    device. What an image gets does not depend on its neighbours in the batch.
+    device. They do not depend on the other images of the batch.
     """
 
     def __init__(self, seeds: Tensor) -> None:

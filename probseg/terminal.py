@@ -17,10 +17,10 @@ from rich.text import Text
 from probseg.texts import one_line, printable
 
 UNLIMITED = 10_000
-"""Columns where the output is no terminal and `COLUMNS` is not set: tables stay whole."""
+"""Columns where the output is not a terminal and `COLUMNS` is not set: tables stay whole."""
 
 TEXT_WIDTH = 160
-"""Most columns of the text below a table."""
+"""Maximum columns of the text below a table."""
 
 GAP = 2
 """Columns between the cells of a table."""

@@ -22,19 +22,19 @@ from probseg.paths import BLOCK
 CHECK = "check the path"
 
 DEPTH = 64
-"""Most lists and objects inside of one another in JSON and YAML; annotations have eight or so."""
+"""How deep lists and objects may be nested in JSON and YAML; annotations have eight or so."""
 
 LARGEST = 1 << 30
-"""Most bytes of a text that is read as a whole."""
+"""Maximum bytes of a text that is read as a whole."""
 
 YAML = 1 << 18
-"""Most bytes of a YAML file, of which each takes 400 while it is read."""
+"""Maximum bytes of a YAML file, of which each takes 400 while it is read."""
 
 DIGITS = 300
-"""Most digits of a whole number in YAML, as many as floating point has; Python writes 4300."""
+"""Maximum digits of a whole number in YAML, as many as floating point has; Python writes 4300."""
 
 NODES = 10**6
-"""Most values of a YAML file, where those that aliases repeat count each time."""
+"""Maximum number of values of a YAML file, where those that aliases repeat count each time."""
 
 ENCODINGS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -81,39 +81,39 @@ def tell(text: str, stream: TextIO | None = None) -> None:
 
 
 @contextmanager
-def open_text(path: Path, way_out: str = CHECK) -> Iterator[TextIO]:
+def open_text(path: Path, hint: str = CHECK) -> Iterator[TextIO]:
     """Open a text file in UTF-8, or in UTF-8, UTF-16 or UTF-32 with a byte-order mark.
 
     Lines end as in the file; iteration splits them at CR, LF and CR LF.
     """
-    with _opened(path, way_out) as file:
+    with _opened(path, hint) as file:
         encoding = encoding_of(file.peek(4))
         with io.TextIOWrapper(file, encoding, newline="") as text:
             try:
                 yield text
             except UnicodeDecodeError as error:
-                msg = f"{path}: is no text in UTF-8 ({error}); save it in the encoding UTF-8"
+                msg = f"{path}: is not UTF-8 text ({error}); save it in the encoding UTF-8"
                 raise DataError(msg) from error
 
 
 @contextmanager
-def open_as_utf8(path: Path, way_out: str = CHECK) -> Iterator[BinaryIO]:
+def open_as_utf8(path: Path, hint: str = CHECK) -> Iterator[BinaryIO]:
     """Open such a text file as bytes in UTF-8 without a mark, for readers of bytes.
 
     UTF-16 and UTF-32 are converted in memory.
     """
-    with _opened(path, way_out) as file:
+    with _opened(path, hint) as file:
         encoding = encoding_of(file.peek(4))
         if encoding.startswith("utf-8"):
             file.seek(len(codecs.BOM_UTF8) if encoding == "utf-8-sig" else 0)
             yield file
             return
-    yield io.BytesIO(read_text(path, way_out).encode())
+    yield io.BytesIO(read_text(path, hint).encode())
 
 
-def _opened(path: Path, way_out: str) -> io.BufferedReader:
+def _opened(path: Path, hint: str) -> io.BufferedReader:
     if path.exists() and not (path.is_file() or path.is_dir()):
-        msg = f"{path}: is a device or pipe, expected a text file; {way_out}"
+        msg = f"{path}: is a device or pipe, expected a text file; {hint}"
         raise DataError(msg)
     try:
         return path.open("rb")
@@ -123,7 +123,7 @@ def _opened(path: Path, way_out: str) -> io.BufferedReader:
             reason = "no such file"
         elif path.is_dir():
             reason = "is a folder, expected a text file"
-        msg = f"{path}: {reason}; {way_out}"
+        msg = f"{path}: {reason}; {hint}"
         raise DataError(msg) from error
 
 
@@ -132,35 +132,35 @@ def encoding_of(beginning: bytes) -> str:
     return next((name for mark, name in ENCODINGS.items() if beginning.startswith(mark)), "utf-8")
 
 
-def read_text(path: Path, way_out: str = CHECK, most: int = LARGEST) -> str:
+def read_text(path: Path, hint: str = CHECK, most: int = LARGEST) -> str:
     """Read a text file of at most `most` bytes, see `open_text`."""
-    with open_text(path, way_out) as file:
+    with open_text(path, hint) as file:
         if path.stat().st_size > most:
             msg = f"{path}: has more than {most / 1e6:.1f} MB, and is not read; divide the file"
             raise DataError(msg)
         text = file.read()
     if "\0" in text:
         msg = (
-            f"{path}: is no text in UTF-8, it has NUL characters, as UTF-16 without a byte-order "
+            f"{path}: is not UTF-8 text: it has NUL characters, as UTF-16 without a byte-order "
             "mark has; save it in the encoding UTF-8"
         )
         raise DataError(msg)
     return text
 
 
-def read_lines(path: Path, way_out: str = CHECK) -> list[tuple[int, str]]:
+def read_lines(path: Path, hint: str = CHECK) -> list[tuple[int, str]]:
     """Read number (from 1) and text of the lines of a list that are not blank.
 
     Spaces at the ends of a line are kept. Nothing is a comment: names may begin with `#`.
     """
-    text = read_text(path, way_out).replace("\r\n", "\n").replace("\r", "\n")
+    text = read_text(path, hint).replace("\r\n", "\n").replace("\r", "\n")
     lines = ((number, line.lstrip(MARK)) for number, line in enumerate(text.split("\n"), start=1))
     return [(number, line) for number, line in lines if line.strip()]
 
 
-def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSON)
+def read_json(path: Path, hint: str = CHECK) -> Any:  # noqa: ANN401 (any JSON)
     """Read a JSON file; deep nesting, or a key twice in an object, raises a ValueError."""
-    text = read_text(path, way_out)
+    text = read_text(path, hint)
     shallow = ShallowJSON(io.BytesIO(text.encode()))
     while shallow.read(BLOCK):
         pass
@@ -216,9 +216,9 @@ class ShallowJSON:
 _NO_SIGNS = bytes(set(range(256)) - set(b'"[]{}'))
 
 
-def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAML)
+def read_yaml(path: Path, hint: str = CHECK) -> Any:  # noqa: ANN401 (any YAML)
     """Read a YAML file of plain data; one too deep, or too large by its aliases, is refused."""
-    loader = yaml.SafeLoader(read_text(path, way_out, YAML))
+    loader = yaml.SafeLoader(read_text(path, hint, YAML))
     try:
         root = loader.get_single_node()
         if root is None:
@@ -229,12 +229,12 @@ def read_yaml(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any YAM
         if nodes <= NODES:
             return loader.construct_document(root)
     except RecursionError as error:
-        msg = f"{path}: lists are nested too deeply, in more than {DEPTH} levels; {way_out}"
+        msg = f"{path}: lists are nested too deeply, in more than {DEPTH} levels; {hint}"
         raise DataError(msg) from error
     # of dates, numbers and characters that are none
     except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
         raise yaml.YAMLError(str(error)) from error
-    msg = f"{path}: has more than {NODES} values, with those that aliases repeat; {way_out}"
+    msg = f"{path}: has more than {NODES} values, with those that aliases repeat; {hint}"
     raise DataError(msg)
 
 

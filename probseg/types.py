@@ -70,7 +70,7 @@ class Click(NamedTuple):
 
 
 class BoxStep(NamedTuple):
-    """A box around the object, in place of an earlier one.
+    """A box around the object; it replaces an earlier one.
 
     Args:
         box: `(x0, y0, x1, y1)`, half-open; answered as whole pixels, rounded outwards.
@@ -81,7 +81,7 @@ class BoxStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MaskStep:
-    """A mask to begin with; earlier steps no longer count.
+    """An initial mask; earlier steps no longer count.
 
     Args:
         probability: Of the object, float32 in [0, 1], shape `(H, W)`; the attribute is read-only.
@@ -135,8 +135,8 @@ class Prompts(NamedTuple):
         points: Click positions `(x, y)` in pixels, float, shape `(B, S, 2)`; S may be 0.
         labels: Integer, shape `(B, S)`: 1 positive, 0 negative, -1 padding (no click).
         boxes: Boxes `(x0, y0, x1, y1)`, float, shape `(B, 4)`; a row of NaN means no box.
-        previous: Probability of the object that was answered last, or that the annotator began
-            with, float, shape `(B, 1, H, W)`; None where the protocol does not hand it on.
+        previous: Probability of the object in the last answer or the initial mask, float, shape
+            `(B, 1, H, W)`; None where the protocol does not pass it on.
     """
 
     points: Tensor
@@ -145,7 +145,7 @@ class Prompts(NamedTuple):
     previous: Tensor | None = None
 
     @property
-    def given(self) -> Tensor:
+    def has_prompt(self) -> Tensor:
         """Return whether each image has a click or a box, bool, shape `(B,)`."""
         return (self.labels >= 0).any(dim=1) | ~self.boxes.isnan().any(dim=1)
 

@@ -41,7 +41,7 @@ def read_pickled(path: Path, expected: str, own: Iterable[Any] = (), legacy: boo
 
     Damaged files, others than `expected`, and those that would take more than their size raise a
     `WeightsError`. `own` are further classes for `torch.serialization.safe_globals`; `legacy` files
-    are from before PyTorch 1.6, which are no zip files.
+    are from before PyTorch 1.6, which are not zip files.
     """
     try:
         is_zip = zipfile.is_zipfile(path)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import torch
 
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from probseg.annotate.photographs import read_readable
 from probseg.annotate.sessions import Sessions
 from probseg.convert import READERS, WRITERS, Request, convert
@@ -201,7 +201,7 @@ def test_predict(hostile, here, monkeypatch, capsys):
 def test_annotate(hostile, here):
     root = here / "mine"
     shutil.copytree(hostile.root, root, symlinks=True)
-    sessions = Sessions(root, None, Answerer())
+    sessions = Sessions(root, None, ModelHost())
     refused = {name if "/" in name else f"images/{name}" for name, _ in sessions.files.refused()}
     shown, objects, said = set(), 0, ""
     for photograph in sessions.photographs:

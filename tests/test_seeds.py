@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from probseg.seeds import Draws, mixed
+from probseg.seeds import Draws, mix_seeds
 
 NUMBERS = st.integers(-(2**70), 2**70)
 SEEDS = st.integers(-(2**63), 2**63 - 1)
@@ -42,7 +42,7 @@ def test_draws_are_the_generators_outputs(seeds, count, limit):
 
 
 def test_draws_are_uniform_and_independent():
-    drawn = Draws(torch.tensor([mixed(n) for n in range(300)])).uniform(300).numpy()
+    drawn = Draws(torch.tensor([mix_seeds(n) for n in range(300)])).uniform(300).numpy()
     assert 0 <= drawn.min() < drawn.max() < 1
     assert stats.kstest(drawn.ravel(), "uniform").pvalue > 0.01
     shifts = [drawn[:, 1:].ravel(), drawn[1:].ravel()]
@@ -52,11 +52,11 @@ def test_draws_are_uniform_and_independent():
 
 @given(st.lists(NUMBERS, min_size=1, max_size=5))
 def test_a_mix_is_a_seed_and_depends_on_the_order(numbers):
-    assert 0 <= mixed(*numbers) < 2**63
-    assert mixed(*numbers) == mixed(*numbers)
-    assert mixed(*numbers) != mixed(*numbers, 0)
+    assert 0 <= mix_seeds(*numbers) < 2**63
+    assert mix_seeds(*numbers) == mix_seeds(*numbers)
+    assert mix_seeds(*numbers) != mix_seeds(*numbers, 0)
     if len({number % 2**64 for number in numbers}) > 1 and numbers != numbers[::-1]:
-        assert mixed(*numbers) != mixed(*numbers[::-1])
+        assert mix_seeds(*numbers) != mix_seeds(*numbers[::-1])
 
 
 @pytest.mark.parametrize("seeds", [torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2)])

@@ -49,7 +49,7 @@ def test_marks_between_joined_lists_belong_to_no_name(tmp_path):
 def test_other_encodings_are_refused(tmp_path, content):
     path = tmp_path / "list.txt"
     path.write_bytes(content)
-    refused(DataError, lambda: read_lines(path), path, "is no text in UTF-8", "save it")
+    refused(DataError, lambda: read_lines(path), path, "is not UTF-8 text", "save it")
 
 
 def test_what_cannot_be_opened(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ from probseg.metrics import standard_error
 from probseg.metrics.statistics import DECIMALS, holm
 from probseg.paths import replacing, write_text
 from probseg.reports.figures import LINES
-from probseg.seeds import BATCH, mixed
+from probseg.seeds import BATCH, mix_seeds
 from probseg.semantic import CamVid, SemanticDataModule, SemanticSegmenter, semantic_variant
 from probseg.semantic.datamodule import SemanticBatch
 from probseg.semantic.dataset import SemanticSample
@@ -230,7 +230,7 @@ class _Learner:
         self.schedule = PolynomialDecay(self.optimizer, steps)
 
     def step(self, batch: SemanticBatch, number: int, shared: list[Tensor] | None) -> float:
-        torch.manual_seed(mixed(BATCH, self.seed, number))  # of dropout
+        torch.manual_seed(mix_seeds(BATCH, self.seed, number))  # of dropout
         maps = self.model.features(_pixels(batch)) if shared is None else shared
         labels = batch.labels[:, ::EVERY, ::EVERY]
         stride = self.model.backbone.features.strides[-1] // EVERY

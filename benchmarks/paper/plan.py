@@ -147,7 +147,7 @@ def read_plan(name: str | Path) -> Plan:
         for claim in claims:
             check_known(f"row of figure {figure}", claim.better, entry["rows"])
             check_known(f"row of figure {figure}", claim.than, entry["rows"])
-            if not set(claim.clicks) <= {*range(protocol.first_answer, protocol.max_clicks + 1)}:
+            if not set(claim.clicks) <= {*range(protocol.first_result, protocol.max_clicks + 1)}:
                 raise DataError(
                     f"{path}: {figure}: clicks: at most {protocol.max_clicks}, got {claim.clicks}"
                 )

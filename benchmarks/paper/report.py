@@ -115,7 +115,7 @@ def write_page(
 def _scores(plan: Plan, rows: dict[str, Scored]) -> list[str]:
     """Return the scores of a data set, a line for each row."""
     protocol = plan.protocol
-    clicks = [k for k in REPORTED_CLICKS if protocol.first_answer <= k <= protocol.max_clicks]
+    clicks = [k for k in REPORTED_CLICKS if protocol.first_result <= k <= protocol.max_clicks]
     header = ["row", "networks", *(f"mIoU@{k}" for k in clicks), *(f"NoC@{q}" for q in PERCENTS)]
     lines = []
     for name, row in rows.items():
@@ -187,7 +187,7 @@ def draw(path: Path, figure: Figure, plan: Plan, scored: ScoredRows) -> None:
     for axes, (dataset, rows) in zip(panels, scored.items(), strict=True):
         drawn = [(number, name) for number, name in enumerate(figure.rows) if name in rows]
         for number, name in drawn:
-            label, first = plan.rows[name].label, plan.protocol.first_answer
+            label, first = plan.rows[name].label, plan.protocol.first_result
             _line(axes, rows[name], number, label, first, band=number == drawn[0][0])
         objects = count(len(next(iter(rows.values())).objects), "object")
         axes.set_title(f"{dataset} ({objects})", loc="left", fontsize=10)

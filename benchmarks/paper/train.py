@@ -19,7 +19,7 @@ from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
 from probseg.losses import NormalizedFocalLoss, SoftIoULoss, WeightedSum
 from probseg.models import Segmenter, override, read_preset
 from probseg.models.network import Encoded
-from probseg.seeds import BATCH, mixed
+from probseg.seeds import BATCH, mix_seeds
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import warm_start
 from probseg.zoo.index import WEIGHTS
@@ -104,7 +104,7 @@ def initial_networks(training: Training, seed: int) -> dict[str, Segmenter]:
             place = f"{training.start[name]}/seed{seed}"
             networks[name] = warm_start(training.of, place, changes=changes)
             continue
-        torch.manual_seed(mixed(seed, number))
+        torch.manual_seed(mix_seeds(seed, number))
         networks[name] = warm_start(training.of, training.trunk, training.fresh, dict(changes))
         for key, tensor in networks[name].state_dict().items():
             tensor.copy_(shared.setdefault((key, tensor.shape), tensor.clone()))
@@ -137,8 +137,10 @@ class _Learner:
 
     def step(self, batch: TrainBatch, number: int, shared: Encoded | None) -> float:
         encoded = shared or self.model.encode(batch.images.float() / 255)
-        seed = mixed(BATCH, self.seed, 0, number)
-        answers = self.task.answers(encoded, batch.masks, batch.seeds, epoch=0, batch_seed=seed)
+        seed = mix_seeds(BATCH, self.seed, 0, number)
+        answers = self.task.answer_rounds(
+            encoded, batch.masks, batch.seeds, epoch=0, batch_seed=seed
+        )
         losses = [self.task.loss(given.main, truth) for given, truth, _ in answers]
         loss = torch.stack(losses).mean()
         self.optimizer.zero_grad()

@@ -29,7 +29,7 @@ from probseg.annotate.store import MissingError, State, StoredObject
 from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.interact.session import Answer
-from probseg.interact.steps import fill_holes, islands, remove_islands, snapped
+from probseg.interact.steps import fill_holes, islands, remove_islands, snap
 from probseg.types import Patch, Stroke
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Change:
             image = session.photograph.full.permute(1, 2, 0).cpu().numpy()
             stroke, state = as_step(step), session.answer.state
             assert isinstance(stroke, Stroke), "its type is that of a stroke"
-            step = stored_patch(snapped(stroke, image, state.probability))
+            step = stored_patch(snap(stroke, image, state.probability))
         self._add(current, step)
         if edited is not None:
             self._finish(self._open_object(NO_OBJECT), edited.label)
@@ -172,7 +172,7 @@ class Change:
         self.store.begin(self.name, stored.label, stored.mask)
         return closed
 
-    def move(self) -> bool:
+    def undo_or_redo(self) -> bool:
         """Take the last change of the photograph back, whatever it was, or redo it."""
 
         def in_files() -> list[tuple[object, ...]]:
@@ -282,7 +282,7 @@ class Change:
         self.answers.session(self.photograph, current).add(as_step(step))
         number = self.store.begin(self.name, self._label()) if current is None else current.id
         self.store.add_step(number, step)
-        self.answers.stored(self.photograph, number, step)
+        self.answers.record_step(self.photograph, number, step)
 
     def _patch(self, current: StoredObject, patch: Patch) -> StoredObject:
         """Add a patch to the open object; return the object with this step."""
@@ -324,7 +324,7 @@ class Change:
         quality = current.quality
         if current.kept != len(current.steps):  # otherwise the mask is the stored one
             quality = None if answer.mask is None else round(answer.mask.quality, 3)
-        self.store.finish(current.id, finished(labels), self.sessions.answerer.name, quality)
+        self.store.finish(current.id, finished(labels), self.sessions.model_host.name, quality)
         self.answers.drop(self.photograph)
 
     def _set_label(self, stored: StoredObject, label: str | None) -> None:
@@ -342,8 +342,8 @@ ACTIONS: dict[str, Callable[[Change], bool]] = {
     "split": Change.split,
     "merge": Change.merge,
     "copy": Change.copy,
-    "undo": Change.move,
-    "redo": Change.move,
+    "undo": Change.undo_or_redo,
+    "redo": Change.undo_or_redo,
     "clear": Change.clear,
     "cancel": Change.cancel,
     "finish": Change.finish,

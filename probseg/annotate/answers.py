@@ -32,7 +32,7 @@ from probseg.errors import DataError
 from probseg.geometry import RECOMMENDED_ZOOM
 from probseg.interact.loop import InteractionLoop, InteractionState
 from probseg.interact.photograph import as_photograph
-from probseg.interact.session import Answer, Session, build_loop, encode_image, prepared
+from probseg.interact.session import Answer, Session, build_loop, encode_image, prepare_model
 from probseg.paths import is_path
 from probseg.zoo import create_interactive, list_models
 
@@ -45,10 +45,10 @@ ITERATIONS = tuple(f"{kind}_iterations" for kind in UPDATES)
 """Those of them that switch an adaptation off with 0."""
 
 MOST_ITERATIONS = 100
-"""Most iterations of an adaptation, ten times those of the page's sliders."""
+"""Maximum iterations of an adaptation, ten times those of the page's sliders."""
 
 
-class Answerer:
+class ModelHost:
     """The current model, and the names of models that can replace it.
 
     Without a name it is that of the earlier session, see `resume`, at first `RECOMMENDED`. Runs of
@@ -82,7 +82,7 @@ class Answerer:
 
     def load(self, name: str) -> None:
         """Load another model; if this fails, keep the current one."""
-        self.model = prepared(create_interactive(name, pretrained=True), self.device)
+        self.model = prepare_model(create_interactive(name, pretrained=True), self.device)
         self.name = name
 
     def resume(self, folder: Path, model: str, settings: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class Answerer:
         return encode_image(self.model, as_photograph(image, self.device))
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of inference; None for those that the network has not."""
+        """Return the settings of inference; None for those that the network lacks."""
         return {**asdict(self.model.adaptation()), "zoom": self.zoom}
 
     def change(self, settings: Mapping[str, Any]) -> None:
@@ -156,7 +156,7 @@ class _Opened:
 
     @property
     def pixels(self) -> str:
-        """Digest of the photograph, which takes as long as its size says."""
+        """Digest of the photograph, whose time grows with its size."""
         return pixel_digest(self.image.image.permute(1, 2, 0).cpu().numpy())
 
     @property
@@ -174,9 +174,9 @@ class Answers:
     `avoid_finished` says so.
     """
 
-    def __init__(self, answerer: Answerer, store: Store, avoid_finished: bool) -> None:
+    def __init__(self, model_host: ModelHost, store: Store, avoid_finished: bool) -> None:
         self.avoid_finished = avoid_finished
-        self._answerer, self._store = answerer, store
+        self._model_host, self._store = model_host, store
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
 
     def __contains__(self, photograph: Photograph) -> bool:
@@ -192,7 +192,7 @@ class Answers:
         opened = self._opened.get(photograph.id)
         if opened is None:
             image = read_readable(photograph) if image is None else image
-            state = self._answerer.begin(image)
+            state = self._model_host.begin(image)
             opened = _Opened(state)
             self._opened[photograph.id] = opened
             self._bound_memory(photograph)
@@ -203,7 +203,7 @@ class Answers:
         """Return the session of the open object, None for a new one.
 
         It is built from the stored steps where it is not in memory. An object that was opened again
-        goes on from its finished mask, one that was read from a file from the mask in the file.
+        continues from its finished mask, one that was read from a file from the mask in the file.
         """
         opened = self.open(photograph)
         number, steps = (None, ()) if current is None else (current.id, current.steps)
@@ -220,7 +220,7 @@ class Answers:
                 msg = f"{photograph.name}: {error}; delete the object"
                 raise DataError(msg) from error
             opened.session = Session(
-                self._answerer.loop,
+                self._model_host.loop,
                 opened.image,
                 [as_step(step) for step in steps],
                 masks=masks,
@@ -229,7 +229,7 @@ class Answers:
         opened.session.move_to(len(steps))
         return opened.session
 
-    def stored(self, photograph: Photograph, number: int, step: StoredStep) -> None:
+    def record_step(self, photograph: Photograph, number: int, step: StoredStep) -> None:
         """Record the step that was added to the session, and bound the memory."""
         opened = self._opened[photograph.id]
         assert opened.session is not None, "a step was added to it"
@@ -259,14 +259,14 @@ class Answers:
 
         Settings and answers in memory are the same before and after.
         """
-        settings = self._answerer.settings()
+        settings = self._model_host.settings()
         on = {name: settings[name] for name in ITERATIONS if settings[name] is not None}
         opened = self._opened.pop(photograph.id, None)
-        self._answerer.change(dict.fromkeys(on, 0))
+        self._model_host.change(dict.fromkeys(on, 0))
         try:
             return self.mask(photograph, self.session(photograph, current).answer)
         finally:
-            self._answerer.change(on)
+            self._model_host.change(on)
             self.forget(photograph)
             if opened is not None:
                 self._opened[photograph.id] = opened

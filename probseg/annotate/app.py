@@ -145,7 +145,7 @@ def _post(path: str, answer: Callable[..., Any]) -> Route:
 async def _answered(answer: Callable[..., Any], **arguments: Any) -> Response:  # noqa: ANN401
     """Answer a request in a thread, errors of the client and of its files with their reason.
 
-    Bytes are a frame, None is no content.
+    Bytes are a frame, None means no content.
     """
     try:
         result = await run_in_threadpool(answer, **arguments)

@@ -199,14 +199,14 @@ SCHEMA = "".join(
 """Statements that make the tables of an empty file."""
 
 LONGEST_LABEL = 100
-"""Most characters of a label."""
+"""Maximum characters of a label."""
 
 MOST_LABELS = 1000
-"""Most classes to choose from."""
+"""Maximum number of classes to choose from."""
 
 
 class Inference(TypedDict):
-    """The model of the last session, and its settings, which `Answerer.change` checks."""
+    """The model of the last session, and its settings, which `ModelHost.change` checks."""
 
     model: Annotated[str, Field(max_length=4096)]
     settings: Annotated[dict[str, Any], Field(max_length=100)]
@@ -239,13 +239,13 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
 }
 """What each setting may be."""
 
-WAY_OUT = (
+HINT = (
     "rename the folder `.probseg` to begin anew (mask files stay as they are; clicks, labels and "
     "undo are left behind), or choose another --out"
 )
 
 LONGEST = 1 << 28
-"""Most bytes of a text or a mask; twice what those of the largest photographs can have."""
+"""Maximum bytes of a text or a mask; twice what those of the largest photographs can have."""
 
 _PRAGMAS = (
     "trusted_schema = OFF",  # no function with side effects in defaults, checks and indices
@@ -282,11 +282,11 @@ def open_database(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         msg = (
             f"{path}: {error}; stop another `probseg annotate` that is at work on this folder, "
-            f"make the folder writable, or {WAY_OUT}"
+            f"make the folder writable, or {HINT}"
         )
         raise UsageError(msg) from error
     except (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError) as error:
-        msg = f"{path}: is damaged or not a database of annotations ({error}); {WAY_OUT}"
+        msg = f"{path}: is damaged or not a database of annotations ({error}); {HINT}"
         raise UsageError(msg) from error
 
 
@@ -321,7 +321,7 @@ def _checked(path: Path, db: sqlite3.Connection) -> sqlite3.Connection:
     faults = [text for (text,) in db.execute("PRAGMA quick_check(1)") if text != "ok"]
     faults += [f"row {row} of {table}" for table, row, *_ in db.execute("PRAGMA foreign_key_check")]
     if faults:
-        msg = f"{path}: is damaged ({faults[0]}); {WAY_OUT}"
+        msg = f"{path}: is damaged ({faults[0]}); {HINT}"
         raise UsageError(msg)
     db.execute("DELETE FROM recording")
     db.set_authorizer(_authorized)
@@ -351,7 +351,7 @@ def _refuse_foreign_schema(path: Path, db: sqlite3.Connection, version: int) -> 
     if version < 1 or (version == VERSION and theirs < ours):
         foreign.append(f"a schema {version} with other tables")
     if foreign:
-        msg = f"{path}: has {foreign[0]:.200}, which probseg did not make; {WAY_OUT}"
+        msg = f"{path}: has {foreign[0]:.200}, which probseg did not make; {HINT}"
         raise UsageError(msg)
 
 

@@ -408,7 +408,7 @@ class Files:
         with self._lock:
             exported = self._store.setting("exports") or []
             if path.exists() and name not in exported:
-                msg = f"{path}: exists, and is no export of this page; rename or remove it"
+                msg = f"{path}: exists, and is not an export of this page; rename or remove it"
                 raise DataError(msg)
             self._store.set_setting("exports", sorted({*exported, name}))
         if path.is_dir() and not path.is_symlink():

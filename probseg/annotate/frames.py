@@ -88,7 +88,7 @@ def describe_photograph(
 
 
 def describe_open(stored: StoredPhotograph, current: StoredObject | None) -> dict[str, Any]:
-    """Describe the open object of a photograph, None where there is none."""
+    """Describe the open object of a photograph, or that there is none."""
     moves = {"undo": stored.undo, "redo": stored.redo}
     if current is None:
         return {**moves, "current": None}

@@ -35,7 +35,7 @@ NO_LABEL = "object"
 """Category of objects without a label."""
 
 LONGEST_NAME = 1000
-"""Most characters of the name of a photograph."""
+"""Maximum characters of the name of a photograph."""
 
 MOST_BYTES = 1 << 30
 """Of files that come from the page."""

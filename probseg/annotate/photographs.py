@@ -41,7 +41,7 @@ DIGEST = "blake2s"
 """Of files."""
 
 REASONS = 5
-"""Most reasons why files are not read that are printed."""
+"""Maximum number of reasons why files are not read that are printed."""
 
 CHANGED = (
     "the file has changed since objects were drawn on it: they are kept, but left out of all "

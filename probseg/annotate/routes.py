@@ -22,10 +22,10 @@ from probseg.texts import printable
 _logger = logging.getLogger(__name__)
 
 MAX_BODY = 64 << 20
-"""Most bytes of a body from a tool, which may hold an image as base64."""
+"""Maximum bytes of a body from a tool, which may hold an image as base64."""
 
 MAX_COMMAS = 100_000
-"""Most commas of a body: each value takes 25 times as much memory as in the text."""
+"""Maximum number of commas of a body: each value takes 25 times as much memory as in the text."""
 
 SECONDS = 10.0
 """How long a client may take to send a request, before the time for its body at `SLOWEST`."""
@@ -83,8 +83,8 @@ def post(path: str, answer: Callable[[Mapping[str, Any]], Json]) -> Route:
 
 def guarded(routes: list[Route], hosts: frozenset[str], password: str | None) -> Guard:
     """Return the ASGI application of a tool's routes; see `Guard`."""
-    way_out = "start probseg serve with --allow-host and this name"
-    return Guard(Starlette(routes=routes), hosts, "", MAX_BODY, way_out, password=password)
+    hint = "start probseg serve with --allow-host and this name"
+    return Guard(Starlette(routes=routes), hosts, "", MAX_BODY, hint, password=password)
 
 
 class Connection(H11Protocol):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 1 << 20
-"""Most bytes of a request's body from the page."""
+"""Maximum bytes of a request's body from the page."""
 
 BODIES = 2
 """The bodies that are in memory at a time have at most the bytes of that many of the largest."""
@@ -109,7 +109,7 @@ class Guard:
 
     `hosts` are the accepted values of `Host`. Requests under `/api` need `token` in the header
     `X-Probseg-Token`, or `reader`, with which nothing can be changed. All requests need the
-    password, if there is one. `way_out` says what to do where `Host` is refused.
+    password, if there is one. `hint` says what to do where `Host` is refused.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Guard:
         hosts: frozenset[str],
         token: str,
         max_body: int = MAX_BODY,
-        way_out: str = "use the address that it printed",
+        hint: str = "use the address that it printed",
         reader: str | None = None,
         password: str | None = None,
     ) -> None:
         self.app, self.hosts, self.token, self.reader = app, hosts, token, reader
-        self.max_body, self.way_out, self.password = max_body, way_out, password
+        self.max_body, self.hint, self.password = max_body, hint, password
         self._held = 0  # bytes of all bodies in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -195,7 +195,7 @@ class Guard:
             headers[name] = value.decode("latin-1")
         host = headers.get("host", "").lower()
         if host not in self.hosts:
-            return 403, f"this name is not one of the server; {self.way_out}"
+            return 403, f"this name is not one of the server; {self.hint}"
         if headers.get("origin", f"http://{host}").lower() != f"http://{host}":
             return 403, "requests from other sites are refused"
         if self.password is not None and not has_password(headers, self.password):

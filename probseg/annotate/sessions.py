@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from probseg.annotate.actions import carry_out, checked_label, readable_size
-from probseg.annotate.answers import Answerer, Answers
+from probseg.annotate.answers import Answers, ModelHost
 from probseg.annotate.database import MOST_LABELS
 from probseg.annotate.files import DATABASE, Files, check_links, export_names, read_keys
 from probseg.annotate.folder import Folder
@@ -68,7 +68,7 @@ class Sessions:
         self,
         folder: Path,
         out: Path | None,
-        answerer: Answerer,
+        model_host: ModelHost,
         labels: Sequence[str] = (),
         imported: Path | None = None,
     ) -> None:
@@ -84,12 +84,12 @@ class Sessions:
         except BaseException:
             self.store.close()
             raise
-        self.answerer = answerer
+        self.model_host = model_host
         self.labels: list[str] = self.store.setting("labels") or []
         self.shared = 0  # number of changes of what all windows have in common
         self._aliases: dict[str | None, str | None] = {}  # new names of classes, for other windows
         avoid_finished = self.store.setting("avoid_finished")
-        self.answers = Answers(answerer, self.store, avoid_finished in (None, True))
+        self.answers = Answers(model_host, self.store, avoid_finished in (None, True))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
         self._upload = Upload()
@@ -104,8 +104,8 @@ class Sessions:
                 raise UsageError(msg) from error
         past = self.store.setting("inference")
         if past is not None:
-            answerer.resume(folder, **past)
-        if answerer.first is not None:
+            model_host.resume(folder, **past)
+        if model_host.first is not None:
             self._remember_inference()
         with self._lock:
             self.files.forget_moved(self._folder.moved)
@@ -165,7 +165,7 @@ class Sessions:
             rows = [describe_overview(p, overview.get(p.name)) for p in self.photographs]
         objects = sum(row["objects"] for row in rows)
         return {
-            "models": self.answerer.names,
+            "models": self.model_host.names,
             **self.share(),
             "photographs": rows,
             "train_command": self._train_command(objects),
@@ -191,14 +191,14 @@ class Sessions:
         """Return what all windows have in common, and the number of its changes."""
         return {
             "shared": self.shared,
-            "model": {"name": self.answerer.name},
+            "model": {"name": self.model_host.name},
             "labels": [*self.labels],
             "settings": self.settings(),
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of inference; None for those that the network has not."""
-        return {**self.answerer.settings(), "avoid_finished": self.answers.avoid_finished}
+        """Return the settings of inference; None for those that the network lacks."""
+        return {**self.model_host.settings(), "avoid_finished": self.answers.avoid_finished}
 
     def photograph(self, name: str) -> Photograph:
         """Return a photograph by its opaque name, as its file is now."""
@@ -322,7 +322,7 @@ class Sessions:
             try:
                 with self.store.change(name, revision) as before:
                     files_change = carry_out(self, photograph, action)
-                    files_change = self._reconsider(name, before.state, files_change)
+                    files_change = self._update_state(name, before.state, files_change)
                     if not files_change:
                         self.store.keep_written(name)
                     if photograph.error is None and self.store.lacks_fingerprint(name):
@@ -353,7 +353,7 @@ class Sessions:
                 msg = f"`avoid_finished` must be true or false, got {avoid!r}"
                 raise RequestError(msg)
             try:
-                self.answerer.change(rest)
+                self.model_host.change(rest)
             except (TypeError, ValueError) as error:
                 raise RequestError(str(error)) from error
             self.answers.avoid_finished = avoid
@@ -367,10 +367,10 @@ class Sessions:
     def choose_model(self, name: object) -> None:
         """Answer with another model from now on."""
         with self._lock:
-            if not isinstance(name, str) or name not in self.answerer.names:
-                msg = f"`model` must be one of {self.answerer.names}, got {name!r}"
+            if not isinstance(name, str) or name not in self.model_host.names:
+                msg = f"`model` must be one of {self.model_host.names}, got {name!r}"
                 raise RequestError(msg)
-            self.answerer.load(name)
+            self.model_host.load(name)
             self._remember_inference()
             self.answers.clear()
             self.shared += 1
@@ -463,7 +463,7 @@ class Sessions:
         """Return the session of the open object, or of a new one where none is open."""
         return self.answers.session(photograph, self.store.open_object(photograph.name))
 
-    def _reconsider(self, name: str, before: str, files_change: bool) -> bool:
+    def _update_state(self, name: str, before: str, files_change: bool) -> bool:
         """Take the decision on a photograph back that has changed since; return if files change.
 
         It is open where an object is open, or else done.
@@ -476,7 +476,7 @@ class Sessions:
         return files_change or (opens and state == "rejected")
 
     def _remember_inference(self) -> None:
-        inference = {"model": self.answerer.name, "settings": self.answerer.settings()}
+        inference = {"model": self.model_host.name, "settings": self.model_host.settings()}
         self.store.set_setting("inference", inference)
 
     def _frame(self, photograph: Photograph, news: Mapping[str, Any]) -> bytes:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from probseg.annotate.database import (
+    HINT,
     INVERSES,
     PLACES,
     SETTINGS,
-    WAY_OUT,
     is_label,
     literal,
     open_database,
@@ -139,7 +139,7 @@ class Store:
             self.close()
             raise UsageError(str(error)) from error
 
-    def _stay(self) -> None:
+    def _restore_file(self) -> None:
         """Write all rows to a new file if another program has removed or replaced ours.
 
         The file that took its place is kept beside it, under another name.
@@ -172,7 +172,7 @@ class Store:
     @contextmanager
     def change(self, photo: str, revision: int | None) -> Iterator[StoredPhotograph]:
         """Make all changes of a block one transaction on a photograph, and yield it as it was."""
-        self._stay()
+        self._restore_file()
         with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO photographs (name) VALUES (?)", (photo,))
             before = self.photograph(photo)
@@ -224,7 +224,7 @@ class Store:
         return self._take_back(photo, self._db.execute(sql, (photo,)).fetchone()[0], undone=True)
 
     def _take_back(self, photo: str, revision: int | None, *, undone: bool) -> bool:
-        """Take back the change that led to a revision; None if there is none."""
+        """Take back the change that led to a revision; None if there is no change."""
         if revision is None:
             return False
         self._db.execute("UPDATE recording SET revision = ?, undone = ?", (revision, not undone))
@@ -244,7 +244,7 @@ class Store:
         except sqlite3.OperationalError:  # the disk is full
             raise
         except (LookupError, ValueError, OverflowError, sqlite3.Error) as error:
-            msg = f"{self._path}: the history of {photo} is damaged ({error!r:.200}); {WAY_OUT}"
+            msg = f"{self._path}: the history of {photo} is damaged ({error!r:.200}); {HINT}"
             raise DataError(msg) from error
         self._refuse_damage(photo)
 
@@ -268,7 +268,7 @@ class Store:
             except ValueError as error:
                 faults.append(f"a step of object {number}: {error}")
         if faults:
-            msg = f"{self._path}: is damaged ({faults[0]}); {WAY_OUT}"
+            msg = f"{self._path}: is damaged ({faults[0]}); {HINT}"
             raise DataError(msg)
 
     def overview(self) -> dict[str, Overview]:
@@ -313,7 +313,7 @@ class Store:
         return {name for (name,) in self._db.execute(sql)}
 
     def mask(self, photo: str) -> bytes | None:
-        """Return one of the finished masks of a photograph; None where there is none."""
+        """Return a finished mask of a photograph; None if it has none."""
         sql = "SELECT mask FROM objects WHERE photo = ? AND mask IS NOT NULL LIMIT 1"
         row = self._db.execute(sql, (photo,)).fetchone()
         return None if row is None else row[0]
@@ -384,7 +384,7 @@ class Store:
         return self._objects("photo = ?", photo)
 
     def open_object(self, photo: str) -> StoredObject | None:
-        """Return the open object of a photograph; None where there is none."""
+        """Return the open object of a photograph, or None."""
         return next(iter(self._objects("photo = ? AND open = 1", photo)), None)
 
     def _objects(self, condition: str, photo: str) -> list[StoredObject]:
@@ -509,7 +509,7 @@ class Store:
         self._db.execute(sql, (photo,))
 
     def setting(self, name: str) -> Any:  # noqa: ANN401
-        """Return a setting; None if it was never set, or is none of `SETTINGS`."""
+        """Return a setting; None if it was never set or is not in `SETTINGS`."""
         row = self._db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         if row is None:
             return None
@@ -521,7 +521,7 @@ class Store:
 
     def set_setting(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Keep a setting."""
-        self._stay()
+        self._restore_file()
         sql = "INSERT OR REPLACE INTO settings VALUES (?, ?)"
         self._db.execute(sql, (name, json.dumps(value)))
 

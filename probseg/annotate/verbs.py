@@ -81,14 +81,14 @@ def run_annotate(arguments: Sequence[str]) -> None:
         msg = f"--import {options.imported}: does not exist; give a file or folder of annotations"
         raise UsageError(msg)
     check_writable("--out", options.out or options.folder)
-    from probseg.annotate.answers import Answerer
+    from probseg.annotate.answers import ModelHost
     from probseg.annotate.app import create_app
     from probseg.annotate.photographs import refusals
     from probseg.annotate.sessions import Sessions
 
     listening = listen(options.host, options.port)
-    answerer = Answerer(options.model, options.runs, options.device)
-    sessions = Sessions(options.folder, options.out, answerer, options.labels, options.imported)
+    model_host = ModelHost(options.model, options.runs, options.device)
+    sessions = Sessions(options.folder, options.out, model_host, options.labels, options.imported)
     token, reader = (lasting_token(use, sessions.out) for use in ("annotate", "look"))
     app = create_app(sessions, listening.hosts, token, reader)
     address = f"{listening.address}/#{token}"
@@ -121,7 +121,7 @@ def _copy_samples(folder: Path) -> None:
 
 
 def lasting_token(use: str, folder: Path) -> str:
-    """Return the secret of an address, the same at each start: open tabs and bookmarks go on.
+    """Return the secret of an address, the same at each start: open tabs and bookmarks still work.
 
     It is made from a key that only this user can read, and not kept in the folder, which may be
     sent to others. Where there can be no such key, it is a new one.

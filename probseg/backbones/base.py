@@ -179,8 +179,8 @@ def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 
 
 def _refuse_second_stem(network: nn.Module) -> None:
     kind = f"a {type(network).__name__} with one, as a Segmenter has added it"
-    way_out = "build a new one for another Segmenter"
-    require(not has_prompt_stem(network), "network", "one without a prompt stem", kind, way_out)
+    hint = "build a new one for another Segmenter"
+    require(not has_prompt_stem(network), "network", "one without a prompt stem", kind, hint)
 
 
 def has_prompt_stem(network: nn.Module) -> bool:

@@ -33,8 +33,8 @@ class ResNet(TimmBackbone):
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.
-        ValueError: If the network is no ResNet, the output stride is another or `multi_grid` does
-            not fit the last stage.
+        ValueError: If the network is not a ResNet, the output stride is unknown or `multi_grid`
+            does not fit the last stage.
     """
 
     def __init__(

@@ -212,9 +212,9 @@ def _check_name(name: str, pretrained: bool) -> None:
     if pretrained and not dot:
         default = timm.get_pretrained_cfg(architecture)
         tagged = f"{architecture}.{default.tag}" if default is not None else ""
-        way_out = (
+        hint = (
             f"write {tagged} for timm's present default"
             if tagged in timm.list_pretrained()
             else "timm has none for it by default; set pretrained=False"
         )
-        require(False, "name", "one with a tag of the weights to load", repr(name), way_out)
+        require(False, "name", "one with a tag of the weights to load", repr(name), hint)

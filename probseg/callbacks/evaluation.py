@@ -29,17 +29,17 @@ from probseg.evaluation import (
     Journal,
     ObjectRecord,
     Protocol,
+    best_and_worst,
     checksum,
     find_unfinished,
     get_protocol,
-    most_telling,
-    retire,
+    remove_journal,
     run_objects,
     summarise_records,
 )
 from probseg.evaluation.summary import Summary
 from probseg.interact import Model
-from probseg.interact.session import prepared
+from probseg.interact.session import prepare_model
 from probseg.models import Segmenter
 from probseg.terminal import console, print_paths
 from probseg.types import Sample
@@ -74,7 +74,7 @@ class Collection:
         self._records: dict[Key, ObjectRecord] = {}
         self._left = {record.key: record for record in taken_over}
         self._written = {record.key: record.pixels for record in taken_over}
-        self._unpictured = most_telling(taken_over)
+        self._unpictured = best_and_worst(taken_over)
         self._shown: dict[str, list[Key]] = defaultdict(list)
 
     @property
@@ -82,7 +82,7 @@ class Collection:
         """All records so far."""
         return list(self._records.values())
 
-    def adopts(self, samples: Sequence[Sample]) -> bool:
+    def take_over(self, samples: Sequence[Sample]) -> bool:
         """Reuse the earlier runs of these objects; False if one is missing or needs a picture."""
         if not self._left or self._shows_more(samples):
             return False
@@ -113,7 +113,7 @@ class Collection:
                 shown.append(record.key)
         drawn = {key for shown in self._shown.values() for key in shown}
         if self._journal is not None:
-            drawn |= most_telling(self._records.values())
+            drawn |= best_and_worst(self._records.values())
         for key, record in self._records.items():
             if record.picture is not None and key not in drawn:
                 self._records[key] = dataclasses.replace(record, picture=None)
@@ -138,8 +138,8 @@ class InteractiveEvaluation(Evaluation):
     `test/<data set>/miou@k` and `noc@q` (with the protocol's name in between when there are
     several), and writes for each protocol `results.json`, `objects.csv`, `report.html`,
     `report.md`, `curve.png`, `survival.png` and `overlays.png` into
-    `<run>/test/<protocol>/`, over those of an earlier test. Objects that are done are kept in a
-    journal there: the same test started again after it was killed takes them over.
+    `<run>/test/<protocol>/`, over those of an earlier test. Finished objects go into a journal
+    there; after a kill, the same test continues with the others.
 
     Args:
         protocols: Names in `probseg.evaluation.PROTOCOLS`.
@@ -148,7 +148,7 @@ class InteractiveEvaluation(Evaluation):
         changes: Other fields of the protocols, see `probseg.evaluation.Protocol`; for instance
             `{"zoom": "fixed", "flip": true}`. The protocol's description names them.
         val_clicks: Corrective clicks of a validation, at least 5.
-        batch_size: Most images in one call of the network. With the data's `eval_batch_size`,
+        batch_size: Limit of images in one call of the network. With the data's `eval_batch_size`,
             the number of objects held at once, it bounds the memory of an evaluation.
         pictures: Number of objects of each data set, the first ones, that are drawn besides the
             best and worst.
@@ -179,7 +179,7 @@ class InteractiveEvaluation(Evaluation):
         require(once, "protocols", "names of protocols, such as ['ritm'], each once", protocols)
         require(val_clicks >= 5, "val_clicks", "at least 5, as val/miou@5 is logged", val_clicks)
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
-        chosen = [_changed(get_protocol(name), changes or {}) for name in protocols]
+        chosen = [_with_changes(get_protocol(name), changes or {}) for name in protocols]
         self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
         self.test_protocols = []
         for protocol in chosen:
@@ -202,7 +202,7 @@ class InteractiveEvaluation(Evaluation):
         self._collections = [Collection(self.val_protocol, self.pictures)]
 
     def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Adapt the network, and look for records of a killed test of the same kind."""
+        """Adapt the network, and look for records of the same test that was killed."""
         model = _network(trainer)
         if self.adaptation is not None:
             if not isinstance(model, Segmenter):
@@ -211,7 +211,9 @@ class InteractiveEvaluation(Evaluation):
                 raise TypeError(msg)
             self.network_changes.enter_context(restored(model))
             model.adapt(self.adaptation)
-        self._tested = prepared(model, pl_module.device) if isinstance(model, Segmenter) else model
+        self._tested = (
+            prepare_model(model, pl_module.device) if isinstance(model, Segmenter) else model
+        )
         self._about = provenance(trainer, pl_module, self._options(self.adaptation))
         if trainer.is_global_zero:
             log_tested(self._about)
@@ -224,7 +226,7 @@ class InteractiveEvaluation(Evaluation):
     ) -> None:
         """Click through the objects of a batch."""
         for collection in self._collections:
-            if collection.adopts(batch):
+            if collection.take_over(batch):
                 continue
             records = run_objects(
                 self._tested or _network(trainer),
@@ -242,7 +244,7 @@ class InteractiveEvaluation(Evaluation):
         (collection,) = self._collections
         records = _of_all_processes(collection)
         summaries = summarise_records(records, self.val_protocol)
-        _log(pl_module, "val", summaries)
+        _log_scores(pl_module, "val", summaries)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
         if writes_reports(trainer):
@@ -260,7 +262,7 @@ class InteractiveEvaluation(Evaluation):
             protocol = collection.protocol
             records = _of_all_processes(collection)
             summaries = summarise_records(records, protocol)
-            _log(pl_module, "test", summaries, protocol.name if several else None)
+            _log_scores(pl_module, "test", summaries, protocol.name if several else None)
             paths: Mapping[str, Path] = {}
             if writes_reports(trainer):
                 folder = _test_folder(trainer, protocol)
@@ -295,11 +297,11 @@ class InteractiveEvaluation(Evaluation):
         if taken_over and trainer.is_global_zero:
             _logger.info("%d runs are taken over from %s", len(taken_over), place)
             if place != folder:
-                retire(place)
+                remove_journal(place)
         return Collection(protocol, self.pictures, journal, taken_over)
 
 
-def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
+def _with_changes(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
     """Return a protocol with other values in these fields, and in its description."""
     known = {field.name for field in dataclasses.fields(Protocol)}
     strange = sorted(changes.keys() - known)
@@ -343,7 +345,7 @@ def _of_all_processes(collection: Collection) -> list[ObjectRecord]:
     return [record for part in from_all_processes(collection.records) for record in part]
 
 
-def _log(
+def _log_scores(
     pl_module: L.LightningModule,
     stage: Stage,
     summaries: Mapping[str, Summary],

@@ -14,7 +14,7 @@ from probseg.paths import replacing
 from probseg.tasks.base import NetworkTask
 
 NAMED = 8
-"""Most images that the error names."""
+"""Maximum number of images that the error names."""
 
 
 class Batch(Protocol):

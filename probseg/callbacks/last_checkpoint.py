@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,16 +37,20 @@ from probseg.zoo.trained import LAST
 
 _logger = logging.getLogger(__name__)
 
-NOTHING, SAVE, STOP = range(3)
-"""Requests of a process after a batch; of several processes, the greatest counts."""
 
-SAME = 2.0
-"""Seconds in which a second signal is the first one, forwarded by the parent process."""
+class Request(IntEnum):
+    """What a process asks for after a batch; of several processes, the greatest counts."""
 
-WAIT = 5.0
-"""Seconds that a training that is asked to stop goes on waiting for its next batch."""
+    NOTHING, SAVE, STOP = range(3)
 
-GRACE = 10.0
+
+FORWARDED_WITHIN = 2.0
+"""Seconds within which a second signal is the first one, which the parent process forwards."""
+
+BATCH_PATIENCE = 5.0
+"""Seconds for which a training that is asked to stop still waits for its next batch."""
+
+CHILD_GRACE = 10.0
 """Seconds that child processes may outlive the training of the first process."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -58,10 +63,10 @@ class LastCheckpoint(Checkpoint):
     """Keeps `checkpoints/last.ckpt`, from which `--ckpt_path last` resumes.
 
     It is written every few minutes, after each epoch, before each validation, and when the training
-    is asked to stop: SIGTERM and Ctrl-C let the batch end first (and those whose gradients are
-    accumulated with it). Another one, two seconds later or more, stops at once; so does a batch
-    that does not come for five seconds. A training that goes on ends with the same weights as one
-    that was never interrupted, on a CPU bit by bit; a validation that was interrupted is repeated.
+    is asked to stop: after SIGTERM and Ctrl-C, the batch ends first (and those whose gradients are
+    accumulated with it). A second signal, two seconds later or more, stops at once; so does a batch
+    that does not come for five seconds. A training that continues ends with the same weights as one
+    that was never interrupted, on a CPU bit by bit; an interrupted validation is repeated.
 
     If one of several processes is asked to stop, all stop after the same batch.
 
@@ -82,7 +87,7 @@ class LastCheckpoint(Checkpoint):
         self._asked: int | None = None  # the signal that asks for an end
         self._asked_at = 0.0
         self._ends = False  # whether all processes stop before the next batch
-        self._between = False  # whether gradients are accumulated, and no state can be gone on from
+        self._between = False  # whether gradients are accumulated, which no checkpoint holds
         self._waits = False  # whether it has no batch to work on
         self._validates = False  # whether a validation is about to begin
         self._saved_at = time.monotonic()
@@ -108,7 +113,7 @@ class LastCheckpoint(Checkpoint):
         self._listen_no_more()
 
     def on_train_batch_start(self, *_: object, **__: object) -> None:
-        """Stop if that was decided after the last batch, and a validation has not done so."""
+        """Stop if that was decided after the last batch, and no validation has stopped since."""
         self._waits = False
         if self._ends:
             self._stop()
@@ -126,10 +131,11 @@ class LastCheckpoint(Checkpoint):
         due = trainer.should_stop or step == trainer.max_steps
         due = due or (steps is not None and step % steps == 0)
         due = due or (minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes)
-        wish = STOP if self._asked is not None else SAVE if due else NOTHING
+        wish = Request.SAVE if due else Request.NOTHING
+        wish = wish if self._asked is None else Request.STOP
         agreed = _greatest(trainer, wish)
-        self._ends = agreed == STOP
-        if agreed != NOTHING:
+        self._ends = agreed == Request.STOP
+        if agreed != Request.NOTHING:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, *_: object, **__: object) -> None:
@@ -184,14 +190,14 @@ class LastCheckpoint(Checkpoint):
 
         def ask(number: int, frame: FrameType | None) -> None:
             if self._asked is not None and trainer.is_global_zero:
-                if time.monotonic() - self._asked_at > SAME:
+                if time.monotonic() - self._asked_at > FORWARDED_WITHIN:
                     self._stop()
                 return
             self._asked, self._asked_at = number, time.monotonic()
             if trainer.is_global_zero:
                 text = "stopping after this batch; a second signal, later, stops at once"
                 _logger.warning(text)
-                patience = threading.Timer(WAIT, self._end_waiting)
+                patience = threading.Timer(BATCH_PATIENCE, self._end_waiting)
                 patience.daemon = True
                 patience.start()
 
@@ -201,13 +207,13 @@ class LastCheckpoint(Checkpoint):
     def _end_waiting(self) -> None:
         """Repeat the signal, which then stops at once, if there is no batch that could end."""
         if self._waits and self._handlers and self._asked is not None:
-            _logger.warning("no batch has come for %.0f s: stopping without it", WAIT)
+            _logger.warning("no batch has come for %.0f s: stopping without it", BATCH_PATIENCE)
             signal.pthread_kill(threading.main_thread().ident or 0, self._asked)
 
     def _listen_no_more(self) -> None:
         while self._handlers:
             number, handler = self._handlers.popitem()
-            # None stands for a handler that Python did not install, and cannot give back.
+            # None stands for a handler that Python did not install and cannot restore.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _save(self, trainer: L.Trainer) -> None:
@@ -219,7 +225,8 @@ class LastCheckpoint(Checkpoint):
 
     def _is_asked(self, trainer: L.Trainer) -> bool:
         """Return whether any process was asked to stop, the same in all of them."""
-        return _greatest(trainer, NOTHING if self._asked is None else STOP) == STOP
+        wish = Request.NOTHING if self._asked is None else Request.STOP
+        return _greatest(trainer, wish) == Request.STOP
 
     def _stop(self) -> None:
         if self._asked == signal.SIGINT:
@@ -247,7 +254,7 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
     """
     ending = list(processes)
     processes.clear()
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + CHILD_GRACE
     for process in ending:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
@@ -299,9 +306,9 @@ def _unwritable(place: Path, size: int, error: OSError) -> str:
         cause = f"{cause}: it needs {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free"
     last = place.with_name(LAST)
     elsewhere = "choose another place with --trainer.logger.save_dir DIR"
-    way_out = (
-        f"Make room and go on with --ckpt_path last, or {elsewhere} --ckpt_path {last}"
+    hint = (
+        f"Make room and continue with --ckpt_path last, or {elsewhere} --ckpt_path {last}"
         if last.is_file()
-        else f"There is no {LAST} to go on from: make room, or {elsewhere}, and start again"
+        else f"There is no {LAST} to continue from: make room, or {elsewhere}, and start again"
     )
-    return f"{place}: the checkpoint cannot be written ({cause}); {stands}. {way_out}"
+    return f"{place}: the checkpoint cannot be written ({cause}); {stands}. {hint}"

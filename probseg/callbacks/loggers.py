@@ -67,7 +67,7 @@ class ArtifactLogger(WandbLogger):
             )
             raise UsageError(msg)
         if kwargs.get("resume") is None:  # as a parsed configuration has it for what was not given
-            kwargs["resume"] = "allow"  # with None, a run that goes on would replace itself
+            kwargs["resume"] = "allow"  # with None, a run that continues would replace itself
         super().__init__(offline=offline, **kwargs)  # whose own uploads stay off
         self.uploads = log_model
         self.artifact_name = checkpoint_name
@@ -199,7 +199,7 @@ def make_logger(kind: type[Logger], **arguments: Any) -> Logger:  # noqa: ANN401
 def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uint8]) -> None:
     """Send an image file, or RGB `(H, W, 3)`, to TensorBoard and Weights & Biases.
 
-    What a logger does not take is logged as a warning, and the run goes on.
+    What a logger does not take is logged as a warning, and the run continues.
     """
     for logger in trainer.loggers:
         with drawing(f"{key} in {type(logger).__name__}"):

@@ -1,4 +1,4 @@
-"""Files of predicted masks, photograph by photograph: a killed prediction can go on."""
+"""Files of predicted masks, photograph by photograph: a killed prediction can continue."""
 
 from __future__ import annotations
 

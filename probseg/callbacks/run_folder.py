@@ -49,7 +49,7 @@ def claim_folders(loggers: Sequence[Logger]) -> set[Path]:
     """Make the folders of loggers that number their runs, which then are this run's alone.
 
     Of several runs that begin at one moment each gets a number of its own. Loggers of one run that
-    share a folder go on sharing it. Returns the folders.
+    share a folder keep sharing it. Returns the folders.
     """
     made = set()
     roots: dict[Path, list[Logger]] = {}
@@ -200,7 +200,7 @@ class StartScore(L.Callback):
 
     That network is validated in Lightning's sanity check, which must then cover all validation
     data (`num_sanity_val_steps=-1`). Its score, the one that checkpoints are chosen by, is logged
-    at step 0 and kept in `start.json`, from which a training that goes on has it.
+    at step 0 and kept in `start.json`, where a training that continues finds it.
     """
 
     def on_fit_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:

@@ -91,7 +91,7 @@ def _indented(text: str) -> str:
 
 def _end_with_the_terminal() -> None:
     """Let SIGHUP, of a terminal that was closed, do what SIGTERM does, unless it is ignored."""
-    hangup = getattr(signal, "SIGHUP", None)  # which Windows has not
+    hangup = getattr(signal, "SIGHUP", None)  # absent on Windows
     main_thread = threading.current_thread() is threading.main_thread()
     if hangup is not None and main_thread and signal.getsignal(hangup) is signal.SIG_DFL:
         signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""Resolves and checks `--ckpt_path` and the folder of a run, and says how to go on from it."""
+"""Resolves and checks `--ckpt_path` and the folder of a run, and prints how to continue it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from probseg.texts import read_yaml, tell
 from probseg.zoo.trained import LAST, best_checkpoint, network_of, read_checkpoint
 
 RANDOM = "random"
-"""First word about weights that are not trained, see `beginning`."""
+"""First word about weights that are not trained, see `initial_weights`."""
 
 RESUMABLE_ARGUMENTS = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
 """Arguments of data modules that may change when a run resumes: the data stay the same."""
@@ -55,7 +55,7 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
         if checkpoints:
             return max(checkpoints, key=lambda path: path.stat().st_mtime)
     msg = (
-        f"--ckpt_path last: there is no {root / inner} of a run on these data to go on from; leave "
+        f"--ckpt_path last: no run on these data has a {root / inner} to continue from; leave "
         "the option out to start a new run, or give the path of a checkpoint"
     )
     raise UsageError(msg)
@@ -152,7 +152,7 @@ def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str |
     if epochs is None:
         msg = (
             "--ckpt_path: this checkpoint holds weights alone (`save_weights_only: true`), and a "
-            "training goes on from a whole one, such as `last`; a new training that begins with "
+            "training continues from a whole one, such as `last`; to begin a new training with "
             "these weights: --model.model probseg.zoo.warm_start --model.model.of PRESET "
             "--model.model.weights FILE"
         )
@@ -266,7 +266,7 @@ def _place_of_runs(trainer: Mapping[str, Any]) -> tuple[Path, str]:
     return Path(options.get("save_dir") or root).absolute() / name, pattern
 
 
-def beginning(task: Mapping[str, Any]) -> str:
+def initial_weights(task: Mapping[str, Any]) -> str:
     """Return the weights that a new training of a configured task begins with.
 
     The text begins with `RANDOM` if none of them are trained.

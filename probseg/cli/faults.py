@@ -82,7 +82,7 @@ _ABOUT_DESIGN = (
 )
 
 _ABOUT_CHECKPOINTS = (
-    r"Checkpoint directory .* exists and is not empty",  # of the run that goes on
+    r"Checkpoint directory .* exists and is not empty",  # of the run that continues
     r"The dirpath has changed from",  # an evaluation has a folder of its own
 )
 
@@ -195,14 +195,14 @@ def interruption(error: BaseException, sigterm: bool) -> tuple[int, str] | None:
 
 
 def how_to_continue(verb: str, last: Path | None) -> str:
-    """Return how to go on with a run that was stopped, as the end of a sentence."""
+    """Say how to continue a run that was stopped, as the end of a sentence."""
     if verb == "test":
         return "the same command starts again, and takes over what was evaluated by clicks"
     if verb == "validate":
         return "the same command starts again"
     if last is None:
         return f"no {LAST} has been written yet: start again with the same command"
-    return f"the same command with `--ckpt_path last` goes on from {last}"
+    return f"the same command with `--ckpt_path last` continues from {last}"
 
 
 def _of_dead_worker(error: BaseException) -> str | None:

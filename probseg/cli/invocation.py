@@ -188,7 +188,7 @@ class Invocation:
     def _check_options(self) -> None:
         """Check names up to their first dot, and those of the trainer up to the second.
 
-        The parser knows what the others may go on with.
+        The parser checks the rest of their names.
         """
         for option in self.options:
             if not option.startswith("--"):

@@ -27,12 +27,12 @@ from probseg.terminal import console
 from probseg.texts import one_line
 
 SHOWN = 50
-"""Most rows of a table on the console."""
+"""Maximum rows of a table on the console."""
 
 
 @contextmanager
 def bars(*columns: ProgressColumn) -> Iterator[Progress]:
-    """Show a bar on stderr for each task that is reported; nothing where that is no terminal.
+    """Show a bar on stderr for each task that is reported; nothing where that is not a terminal.
 
     Columns to the right of a bar are by default the numbers of items and the time left.
     """

@@ -54,11 +54,11 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     (kind,) = options.formats
     semantic = _is_semantic(options)
     if semantic and kind == COCO:
-        msg = f"--format coco: {options.model} gives class maps, which are no objects; use masks"
+        msg = f"--format coco: {options.model} gives class maps, not objects; use masks"
         raise UsageError(msg)
     output: Path = options.output
     if not semantic and not options.clicks and options.box is None:
-        msg = f"{options.images}: nothing to go by; give at least one --click or a --box"
+        msg = f"{options.images}: no prompt; give at least one --click or a --box"
         raise UsageError(msg)
     box = [] if options.box is None else [options.box]
     prompted = PromptedObject("1", 1, (*options.clicks, *box))

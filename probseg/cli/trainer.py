@@ -34,12 +34,12 @@ from probseg.callbacks.run_folder import (
 )
 from probseg.cli.checkpoints import (
     RANDOM,
-    beginning,
     best_of_run,
     check_readable,
     check_run_folder,
     find_last,
     how_finished,
+    initial_weights,
     last_of,
     next_commands,
     take_paths_of_run,
@@ -136,7 +136,7 @@ class ProbsegCLI(VerbCLI):
             tell(f"probseg: {self.checkpoint}: {done}\n", sys.stderr)
             raise SystemExit(0)
         if ckpt_path == "last":
-            tell(f"probseg: going on from {self.checkpoint}\n", sys.stderr)
+            tell(f"probseg: continuing from {self.checkpoint}\n", sys.stderr)
 
     def instantiate_classes(self) -> None:
         """Make trainer, model and data."""
@@ -149,7 +149,7 @@ class ProbsegCLI(VerbCLI):
         names = []
         if self.run_to_continue is not None:
             names = missing_versions(config.trainer.get("logger"), self.run_to_continue)
-        weights = beginning(config.model.as_dict())
+        weights = initial_weights(config.model.as_dict())
         self.begins_trained = self.checkpoint is None and not weights.startswith(RANDOM)
         asked, weights_only = config.model.clone(), config.weights_only
         if weights_only is None:  # Lightning would unpickle checkpoints from addresses
@@ -174,11 +174,11 @@ class ProbsegCLI(VerbCLI):
             logger["version"] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:  # noqa: ANN401
-        """Make the trainer, with the evaluation of the network's task alone.
+        """Build the trainer; of the evaluations it keeps that of the network's task.
 
-        A training gets what guards it in any configuration: against a loss that is no number, and
-        against a process that ends while it writes a checkpoint. One that begins with trained
-        weights validates them first.
+        Every fit gets two safeguards, whatever the configuration: against losses that are not
+        finite, and against a process that ends while it writes a checkpoint. A fit that begins with
+        trained weights validates them first.
         """
         fits = self.verb == "fit"
         if self.run_to_continue is not None or not fits:
@@ -189,7 +189,7 @@ class ProbsegCLI(VerbCLI):
             if self.begins_trained and config.trainer.get("num_sanity_val_steps") is None:
                 kwargs["num_sanity_val_steps"] = -1  # for the score before the first step
         trainer = super().instantiate_trainer(**kwargs)
-        # What is no network of probseg, as a baseline, answers clicks.
+        # Models that are not probseg networks, such as baselines, are tested on clicks.
         network = getattr(self.model, "model", None)
         task: TaskName = getattr(network, "task", "interactive")
         others = tuple(kind for name, kind in self.evaluations.items() if name != task)

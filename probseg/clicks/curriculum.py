@@ -1,4 +1,4 @@
-"""The curriculum over three tasks (Gabbur et al. 2021, C.2)."""
+"""The curriculum of three stages (the tasks of Gabbur et al. 2021, C.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from probseg.clicks.rounds import AskNetwork, answered, drawn_rounds, with_clicks, without_clicks
+from probseg.clicks.rounds import (
+    AskNetwork,
+    draw_count,
+    visible_logits,
+    with_clicks,
+    without_clicks,
+)
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -24,22 +30,22 @@ STAGES: tuple[Stage, ...] = ("box", "random", "corrective")
 
 @dataclass(frozen=True)
 class Curriculum:
-    """When each of the three tasks is trained.
+    """When each of the three stages is trained.
 
-    The first task predicts a mask from the image and the box alone; the second adds clicks at
-    random places of the object and the background; the third draws the clicks from the errors
-    of the model's own prediction and lasts to the end.
+    The first stage, "box", predicts a mask from the image and the box alone. The second, "random",
+    adds clicks at random places of the object and the background. The third, "corrective", draws
+    the clicks from the errors of the model's own prediction, and lasts to the end.
 
     Args:
-        box_epochs: Length of the first task in epochs.
-        random_epochs: Length of the second task in epochs.
-        positive_clicks: Fewest and most positive clicks of an image in the later two tasks.
-        negative_clicks: Fewest and most negative clicks of an image in the later two tasks.
-        box_dropout: Probability that an image of the later two tasks comes without its box, so
+        box_epochs: Length of the first stage in epochs.
+        random_epochs: Length of the second stage in epochs.
+        positive_clicks: Fewest and most positive clicks of an image in the later two stages.
+        negative_clicks: Fewest and most negative clicks of an image in the later two stages.
+        box_dropout: Probability that an image of the later two stages comes without its box, so
             that the model also learns to work from clicks alone; 0 as published.
-        rounds: Fewest and most rounds of clicks in the third task, drawn for each batch; a round
-            looks at the prediction made with the clicks of the rounds before. 0 rounds is the box
-            alone. One round as published.
+        rounds: Fewest and most rounds of clicks in the third stage, drawn for each batch; a round
+            corrects the prediction that was made with the clicks of the rounds before. 0 rounds is
+            the box alone. One round as published.
         margin: Distance in pixels that corrective clicks keep from the border of an error region,
             where it is thick enough; 0 as published.
 
@@ -78,7 +84,7 @@ class Curriculum:
             raise ValueError(f"`margin` must be a number of pixels >= 0, got {self.margin}")
 
     def stage(self, epoch: int) -> Stage:
-        """Return the task of an epoch, counted from 0."""
+        """Return the stage of an epoch, counted from 0."""
         if epoch < self.box_epochs:
             return "box"
         if epoch < self.box_epochs + self.random_epochs:
@@ -102,28 +108,29 @@ class Curriculum:
             boxes: Around the objects, shape `(B, 4)`; NaN rows where there is none.
             draws: Source of randomness on the device of `masks`.
             ask: Asks the network, in each round.
-            epoch: Counted from 0; the task depends on it.
-            batch_seed: See `drawn_rounds`; the number of rounds depends on it.
+            epoch: Counted from 0; the stage depends on it.
+            batch_seed: See `draw_count`; the number of rounds depends on it.
 
         Returns:
-            Boxes and, after the first task, clicks; with corrective clicks also the answer before
+            Boxes and, after the first stage, clicks; with corrective clicks also the answer before
             the last of them, as the previous mask.
         """
         stage = self.stage(epoch)
         prompts = without_clicks(boxes)
         if stage == "box":
             return prompts
-        wanted = self.positive_clicks, self.negative_clicks
+        counts = self.positive_clicks, self.negative_clicks
         prompts = prompts._replace(boxes=drop_boxes(boxes, self.box_dropout, draws))
         if stage == "random":
-            clicks = random_clicks(*object_and_background(masks), draws, *wanted)
+            clicks = random_clicks(*object_and_background(masks), draws, *counts)
             return with_clicks(prompts, *clicks)
-        rounds = drawn_rounds(self.rounds, batch_seed)
+        # The third stage: clicks on the errors of the answer to all clicks before.
+        rounds = draw_count(self.rounds, batch_seed)
         for _ in range(rounds):
-            logits = answered(prompts, ask)
+            logits = visible_logits(prompts, ask)
             wrong = error_regions(logits.squeeze(1) > 0, masks)
             missed, invented = (interior(region, self.margin) for region in wrong)
-            prompts = with_clicks(prompts, *random_clicks(missed, invented, draws, *wanted), logits)
-        if rounds == 0:  # without a box and without clicks there would be nothing to go by
+            prompts = with_clicks(prompts, *random_clicks(missed, invented, draws, *counts), logits)
+        if rounds == 0:  # images without clicks need their boxes
             prompts = prompts._replace(boxes=boxes)
         return prompts

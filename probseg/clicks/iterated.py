@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
-from probseg.clicks.rounds import AskNetwork, answered, drawn_rounds, with_clicks, without_clicks
+from probseg.clicks.rounds import (
+    AskNetwork,
+    draw_count,
+    visible_logits,
+    with_clicks,
+    without_clicks,
+)
 from probseg.clicks.sampling import (
     distance_to,
     drop_boxes,
@@ -33,19 +39,19 @@ width as a fraction of the square root of the object's area."""
 class IteratedClicks:
     """Training by iterated clicks, the same in all epochs.
 
-    Each image gets random clicks, or its box in their place; then, in some rounds, one click each
-    on the larger error of the answer to all clicks before. The network gets that answer as an input
-    if it takes a previous mask.
+    Each image gets random clicks, or its box instead; then each round adds a click, on the deepest
+    error of the answer to all clicks before. The network gets that answer as an input if it takes a
+    previous mask.
 
     The published training draws some negative clicks from other annotated objects of the image;
     here they are background like any other. It also clicks near the border of one object in ten,
     and measures the band and depths with other distances; see `corrective_clicks`.
 
     Args:
-        most_clicks: Most random clicks of each sign. The number `n` of positive ones, from 1, and
-            of negative ones, from 0, has a probability proportional to `decay**n`.
+        most_clicks: Limit of random clicks of each sign. The number `n` of positive ones, from 1,
+            and of negative ones, from 0, has a probability proportional to `decay**n`.
         decay: See `most_clicks`.
-        most_rounds: Most rounds of corrective clicks. Their number, from `fewest_rounds`, is
+        most_rounds: Limit of rounds of corrective clicks. Their number, from `fewest_rounds`, is
             drawn for each batch.
         boxes: Share of the images that begin with their box and no clicks; 0 as published.
         fewest_rounds: Fewest rounds of corrective clicks; 0 as published.
@@ -85,7 +91,7 @@ class IteratedClicks:
         return self.fewest_rounds, self.most_rounds
 
     def stage(self, epoch: int) -> Stage:
-        """Return the task of an epoch: clicks on errors, from the first epoch on."""
+        """Return the stage of an epoch: clicks on errors, from the first epoch on."""
         return "corrective"
 
     def draw(
@@ -109,8 +115,8 @@ class IteratedClicks:
             points = torch.cat([point, points], dim=1)
             labels = torch.cat([label.where(alone, -1), labels.where(~alone, -1)], dim=1)
         prompts = with_clicks(prompts, points, labels.where(unseen, -1))
-        for _ in range(drawn_rounds(self.rounds, batch_seed)):
-            logits = answered(prompts, ask)
+        for _ in range(draw_count(self.rounds, batch_seed)):
+            logits = visible_logits(prompts, ask)
             clicks = corrective_clicks(logits.squeeze(1) > 0, masks, draws)
             prompts = with_clicks(prompts, *clicks, logits)
         return prompts
@@ -146,9 +152,9 @@ class IteratedClicks:
 def corrective_clicks(prediction: Tensor, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     """Draw a click for each image, well inside its deeper error (Sofiiuk et al. 2021).
 
-    The depth of a pixel is its distance to the nearest one that is no such error, beyond the
-    image's border included. The sign with the greatest depth is clicked, the negative one in a tie,
-    at a pixel of more than half of that depth. Distances are those of city blocks, which a device
+    The depth of a pixel is its distance to the nearest pixel without this error, also beyond the
+    image's border. The sign with the greatest depth is clicked, the negative one in a tie, at a
+    pixel of more than half of that depth. Distances are those of city blocks, which a device
     finds without a round trip; the published training uses approximate Euclidean ones. The two are
     equal in directions along the axes, and differ by a factor of up to 1.41 along diagonals.
 

@@ -7,17 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from probseg.seeds import mixed
+from probseg.seeds import mix_seeds
 from probseg.types import Prompts
 
 AskNetwork = Callable[[Prompts], Tensor]
-"""The network as it is: logits `(B, 1, H, W)` for prompts of a batch."""
+"""Asks the network that is being trained: logits `(B, 1, H, W)` for the prompts of a batch."""
 
 
-def drawn_rounds(rounds: tuple[int, int], seed: int) -> int:
-    """Draw the number of rounds of a batch from the seed that its processes share."""
-    fewest, most = rounds
-    return fewest + mixed(seed) % (most - fewest + 1)
+def draw_count(limits: tuple[int, int], seed: int) -> int:
+    """Draw a number of rounds or iterations for a batch, from the seed that its processes share."""
+    fewest, most = limits
+    return fewest + mix_seeds(seed) % (most - fewest + 1)
 
 
 def without_clicks(boxes: Tensor) -> Prompts:
@@ -29,18 +29,18 @@ def without_clicks(boxes: Tensor) -> Prompts:
     )
 
 
-def answered(prompts: Prompts, ask: AskNetwork) -> Tensor:
+def visible_logits(prompts: Prompts, ask: AskNetwork) -> Tensor:
     """Return the logits `(B, 1, H, W)` that the annotator sees before the next click.
 
     Minus infinity for images without any prompt: their mask is empty.
     """
-    return ask(prompts).masked_fill(~prompts.given[:, None, None, None], -torch.inf)
+    return ask(prompts).masked_fill(~prompts.has_prompt[:, None, None, None], -torch.inf)
 
 
 def with_clicks(
     prompts: Prompts, points: Tensor, labels: Tensor, logits: Tensor | None = None
 ) -> Prompts:
-    """Append clicks, and store the answer that they correct as previous mask."""
+    """Append clicks; the answer that they correct becomes the previous mask."""
     return Prompts(
         points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),
         labels=torch.cat([prompts.labels, labels], dim=1),

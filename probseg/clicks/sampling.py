@@ -1,8 +1,8 @@
 """Training-time prompts, drawn for whole batches on the model's device.
 
-The three tasks of the curriculum (Gabbur et al. 2021, C.2) differ in where the clicks come from:
-nowhere, the object and the background, or the errors of the model's own prediction. What an image
-gets depends on its own seed alone; see `Draws`.
+The three stages of the curriculum (Gabbur et al. 2021, C.2) differ in where clicks come from: there
+are none, or they are on object and background, or on errors of the model's own prediction. The
+prompts of an image depend on its own seed alone; see `Draws`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON files in the format of COCO, with run lengths or polygons."""
+"""JSON files in COCO format, with run lengths or polygons."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from probseg.paths import replacing
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
-    """Read a JSON file in the format of COCO; polygons are drawn as pycocotools does."""
+    """Read a JSON file in COCO format; polygons are drawn as pycocotools does."""
     index = read_index("COCO", place, coco.file_of)
     left = index.left_out()
     without = {why: left.pop(why, 0) for why in (NO_OUTLINE, TOO_SHORT)}

@@ -171,7 +171,7 @@ def _path(address: str) -> tuple[PurePosixPath, bool] | None:
         return None
     scheme, _, rest = address.partition("://")
     parts = urlsplit(address)
-    is_local = True  # as paths that are no address are
+    is_local = True  # as paths that are not addresses are
     if address.startswith("/") or (rest and scheme.lower() in ("http", "https", "file")):
         is_local = f"{parts.path.rstrip('/')}/".endswith(LOCAL)
         file = unquote(parts.path).strip("/")

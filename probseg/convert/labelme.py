@@ -89,7 +89,7 @@ def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
             continue
         if shape["label"] == IGNORED:
             ledger.find(objects=1)
-            ledger.lose(f"of the label {IGNORED}, which are no objects", objects=1)
+            ledger.lose(f"of the label {IGNORED}, which are not objects", objects=1)
             continue
         group = shape.get("group_id")
         key = (number,) if group is None else (text(shape, "label"), group)

@@ -50,18 +50,18 @@ SIGNS = {
 
 def recognised(place: Path, reader: str) -> str:
     """Say what a file, or the first ones of a folder, are if that is not what a reader reads."""
-    name, own, way_out = _format(place)
-    ways = [f"use --from {own}" if own else "", way_out]
+    name, own, hint = _format(place)
+    ways = [f"use --from {own}" if own else "", hint]
     return f"; this is {name}: {', '.join(filter(None, ways))}" if name and own != reader else ""
 
 
 def reader_of(place: Path) -> str:
     """Return the name of the format of a file or folder."""
-    name, own, way_out = _format(place)
+    name, own, hint = _format(place)
     if not name and place.is_dir():
         return "yolo" if next(place.rglob("*.txt"), None) else "png"
     if not own:
-        msg = f"{place}: is {name or 'in a format that is not known'}; {way_out or 'see --from'}"
+        msg = f"{place}: is {name or 'in a format that is not known'}; {hint or 'see --from'}"
         raise DataError(msg)
     return own
 
@@ -81,9 +81,9 @@ def _format(place: Path) -> tuple[str, str, str]:
     for path in _texts(place)[:5] if place.is_dir() else [place]:
         with path.open(encoding="utf-8", errors="replace") as file:
             first = file.read(FIRST)
-        for sign, (name, own, way_out) in SIGNS.items():
+        for sign, (name, own, hint) in SIGNS.items():
             if re.search(sign, first, re.DOTALL):
-                return name, own, way_out
+                return name, own, hint
     return "", "", ""
 
 

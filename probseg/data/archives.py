@@ -40,16 +40,16 @@ ENTRY = 512
 """Bytes that an entry counts besides its content: a million empty files or folders are noticed."""
 
 ENTRIES = 500_000
-"""Most entries of an archive."""
+"""Maximum number of entries of an archive."""
 
 HEADERS = 10**5
-"""Most bytes of headers before an entry of a tar archive; most have 512, long names a few more."""
+"""Limit in bytes of headers before an entry of a tar archive; most have 512, long names more."""
 
 LONGEST_NAME = 255
-"""Most bytes of the name of a file or folder, as most file systems have it."""
+"""Maximum bytes of the name of a file or folder, as most file systems have it."""
 
 CHAIN = 40
-"""Most links of a tar archive that lead from one to the next, as in Linux."""
+"""Maximum number of links of a tar archive that lead from one to the next, as in Linux."""
 
 COMPRESSIONS: dict[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -60,7 +60,7 @@ COMPRESSIONS: dict[bytes, Callable[..., Any]] = {
 """How to open tar archives that begin with these bytes; others are not compressed."""
 
 PADDING = 10**6
-"""Most bytes of zeros after the end of a tar archive."""
+"""Maximum bytes of zeros after the end of a tar archive."""
 
 
 def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent) -> None:
@@ -203,7 +203,7 @@ def _tar_entries(
         else:
             yield name, headers.content(entry)
     if len(headers.file.read(PADDING + 1)) > PADDING:  # reads the checksum at the end as well
-        raise _refusal(archive, "goes on after its end")
+        raise _refusal(archive, "continues after its end")
     for name, target in links.items():
         for _ in range(CHAIN):
             target = links.get(target, target)

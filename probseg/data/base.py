@@ -75,4 +75,4 @@ class PublishedDataset(InteractiveDataset):
 
     def absent(self, expected: str) -> DatasetNotFoundError:
         """Return the error for missing files, which says how to get them."""
-        return DatasetNotFoundError(self.name, self.root, expected, self.source.way_out(self.name))
+        return DatasetNotFoundError(self.name, self.root, expected, self.source.hint(self.name))

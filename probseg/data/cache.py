@@ -151,7 +151,7 @@ def _read(header: Path, key_values: Mapping[str, Any]) -> tuple[Arrays | None, s
         for name, state in stated["files"].items():
             path = header.parent / stated["folder"] / f"{name}.npy"
             if leads_out(path, header.parent) or (path.exists() and not path.is_file()):
-                return None, f"{path} is no file of the folder"
+                return None, f"{path} is not a file of the folder"
             if _state(path) != state:
                 return None, f"{path} is damaged"
             arrays[name] = _mapped(path)

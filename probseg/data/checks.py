@@ -179,7 +179,7 @@ def _pairs(
 def _check_files(
     image_path: Path, mask_paths: list[Path], read: Callable[[Path], dict[str, Pixels]], photo: str
 ) -> _Findings:
-    """Read a photograph and its masks, and go on with the others if one is broken."""
+    """Read a photograph and its masks, and continue with the others if one is broken."""
     problems: list[Problem] = []
     notes: list[Problem] = []
     image, objects = None, 0

@@ -65,11 +65,11 @@ class InteractiveDataModule(TrainingData):
         scale: Size of the padded object relative to the crop, smallest and largest.
         padding: Margin around the object relative to its box, smallest and largest.
         num_workers: Processes that read and augment training images; 0 reads in the main process.
-        val_objects: Most objects of each validation set that a validation clicks through, evenly
-            spread over it; None for all.
+        val_objects: Limit of objects of each validation set that a validation clicks through,
+            evenly spread over it; None for all.
         eval_batch_size: Objects that an evaluation holds in memory and clicks through side by side,
             with all their trials. Their network calls are shared where sizes allow it.
-        max_skipped: Most training objects that may turn out to be unreadable; others take their
+        max_skipped: Limit of training objects that may turn out to be unreadable; others take their
             places. One more stops the training with a list of the files.
         proportions: The share of each training set in an epoch, e.g. `[0.7, 0.3]`; None for all
             objects of all sets. See `MixedOrder`.
@@ -145,7 +145,7 @@ class FolderDataModule(InteractiveDataModule):
 
     See `split_folder`. The validation set is also the test set. A checkpoint has the names of the
     photographs that were trained on: whatever has become of the folder, none of them is validated
-    or tested on by a run that goes on, or is tested.
+    or tested on by a run that continues, or is tested.
 
     Args:
         root: The folder; see `ImageMaskFolder` for its layout.
@@ -156,7 +156,7 @@ class FolderDataModule(InteractiveDataModule):
             in common with others: those of one video, patient or place, which are on the same side.
             `"^[^_]+"` is all before the first `_`. By default each image is by itself.
         batch_size: Training crops per batch and device.
-        val_objects: Most objects that a validation clicks through, evenly spread; None for all.
+        val_objects: Limit of objects that a validation clicks through, evenly spread; None for all.
         samples_per_epoch: Training crops per epoch of all devices. By default each object once;
             where the objects do not fill a batch, several times, in other crops: four batches.
         masks: What masks mean, see `ImageMaskFolder`.
@@ -294,7 +294,7 @@ class _Blocks(Dataset[list[Sample]]):
     """Blocks of consecutive objects, independent of the number of processes.
 
     Batched kernels round by what is in the batch, so that its composition must not depend on the
-    number of processes, nor on where an interrupted evaluation goes on.
+    number of processes, nor on where an interrupted evaluation continues.
     """
 
     def __init__(self, objects: Dataset[Sample], size: int) -> None:

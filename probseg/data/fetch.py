@@ -271,7 +271,7 @@ def download(
             most = max(most, _size(part))
             if failures > ATTEMPTS:
                 msg = (
-                    f"{url}: {error}; given up after {ATTEMPTS} more attempts. Check the "
+                    f"{url}: {error}; gave up after {ATTEMPTS} more attempts. Check the "
                     "connection and repeat the command, which continues the download, or "
                     f"{OTHER_ADDRESS}"
                 )

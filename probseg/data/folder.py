@@ -195,11 +195,11 @@ def check_layout(root: Path, name: str = "folder") -> None:
     near = next((str(place) for place in places if (place / "masks").is_dir()), None)
     hint = f"Did you mean {near}? " if near else ""
     what = f"The data set {name!r}"
-    way_out = (
+    hint = (
         f"{hint}Check the `root` argument; a relative one is also looked for in {data_dir()} "
         "($PROBSEG_DATA)."
     )
-    raise DatasetNotFoundError(what, root, expected, way_out)
+    raise DatasetNotFoundError(what, root, expected, hint)
 
 
 def images_folder(root: Path) -> str:

@@ -118,17 +118,17 @@ def leads_outside(file: str) -> bool:
 
 def first_words(path: Path) -> list[str]:
     """Read the first word of each line of a list of a published data set, blank lines left out."""
-    way_out = "unpack the archive again"
-    words = ((number, line.split()[0]) for number, line in read_lines(path, way_out))
-    return _all_different(path, words, way_out)
+    hint = "unpack the archive again"
+    words = ((number, line.split()[0]) for number, line in read_lines(path, hint))
+    return _all_different(path, words, hint)
 
 
-def _all_different(path: Path, names: Iterable[tuple[int, str]], way_out: str) -> list[str]:
+def _all_different(path: Path, names: Iterable[tuple[int, str]], hint: str) -> list[str]:
     """Return the names of the lines of a list, of which no two may be equal."""
     lines: dict[str, int] = {}
     for line, name in names:
         if lines.setdefault(name, line) != line:
-            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; {way_out}"
+            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; {hint}"
             raise DataError(msg)
     return list(lines)
 
@@ -136,7 +136,7 @@ def _all_different(path: Path, names: Iterable[tuple[int, str]], way_out: str) -
 _logger = logging.getLogger(__name__)
 
 LONGEST = 120
-"""Most characters of a name in a message."""
+"""Maximum characters of a name in a message."""
 
 Known = tuple[str, Path | None]
 """A name, and the file of a photograph with this stem, or None."""

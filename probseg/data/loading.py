@@ -20,7 +20,7 @@ from probseg.data.reading import available_cores
 from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
-from probseg.seeds import mixed
+from probseg.seeds import mix_seeds
 from probseg.texts import one_line
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class _Crops(Dataset[TrainCrop]):
 
     def __getitem__(self, draw: Draw | int) -> TrainCrop:
         if isinstance(draw, int):  # with `overfit_batches`, Lightning counts up instead
-            draw = Draw(draw, mixed(draw))
+            draw = Draw(draw, mix_seeds(draw))
         skipped: list[str] = []
         for number in (draw.number, *draw.instead):
             try:
@@ -323,12 +323,12 @@ def as_list(sets: _Set | list[_Set] | None) -> list[_Set]:
     return list(sets) if isinstance(sets, list) else [sets]
 
 
-def check_names(role: str, names: Sequence[str], way_out: str) -> None:
+def check_names(role: str, names: Sequence[str], hint: str) -> None:
     """Refuse data sets of one name: results are kept by the names of data sets."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         msg = (
             f"{role}: expected data sets of different names, got {', '.join(names)}; the scores of "
-            f"one {twice[0]!r} would overwrite those of the other: {way_out}"
+            f"one {twice[0]!r} would overwrite those of the other: {hint}"
         )
         raise DataError(msg)

@@ -65,7 +65,7 @@ def read_prompts(path: Path) -> PromptFile:
     one image and object belong together.
 
     JSON: `{"cat.jpg": [{"box": [x0, y0, x1, y1], "clicks": [[x, y], [x, y, false]], "label":
-    "cat"}]}`, an entry for each object, or a file in the format of COCO, whose `bbox` are the
+    "cat"}]}`, an entry for each object, or a file in COCO format, whose `bbox` are the
     boxes. Objects without a label, or a category, are of the class `object`.
     """
     readers: dict[str, Callable[[Path], PromptFile]] = {".csv": _read_csv, ".json": _read_json}
@@ -195,7 +195,7 @@ class _Categories(dict[int, str]):
 
 
 def _of_coco(content: Mapping[str, Any]) -> PromptFile:
-    """Take the boxes of a file in the format of COCO; crowds are left out."""
+    """Take the boxes of a file in COCO format; crowds are left out."""
     listed = _by_id(content.get("categories", ()), "categories")
     categories = _Categories({key: text(entry, "name") for key, entry in listed.items()})
     images = _by_id(content["images"], "images")

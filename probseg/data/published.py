@@ -80,7 +80,7 @@ class Source:
         inner = root / self.inner
         return [x for x in patterns if not (any(root.glob(x)) or any(inner.glob(x)))]
 
-    def way_out(self, name: str) -> str:
+    def hint(self, name: str) -> str:
         """Explain how to get the data set `name`, for `DatasetNotFoundError`."""
         urls = [archive.url for archive in self.archives if archive.url is not None]
         fetch = f"`probseg data fetch {name}` gets it. Or download {' and '.join(urls)}"

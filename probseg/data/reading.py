@@ -49,7 +49,7 @@ def in_threads(
 
 
 NAMED = 10
-"""Most unusable files that one error names."""
+"""Maximum number of unusable files that one error names."""
 
 
 class _Failure(NamedTuple):

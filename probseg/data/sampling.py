@@ -14,7 +14,7 @@ from torch.utils.data import DistributedSampler
 from probseg.data.base import InteractiveDataset
 from probseg.data.selection import object_weights
 from probseg.errors import DataError
-from probseg.seeds import CROP, ORDER, SET, mixed
+from probseg.seeds import CROP, ORDER, SET, mix_seeds
 
 RETRIES = 10
 """Number of attempts to replace an unreadable sample."""
@@ -41,7 +41,7 @@ class Order(Protocol):
 
 
 class Shuffled:
-    """All of so many samples in random order."""
+    """All samples in random order."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -51,7 +51,7 @@ class Shuffled:
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """Return a permutation; see `Order`."""
-        return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(self.count)
+        return np.random.default_rng(mix_seeds(ORDER, seed, epoch)).permutation(self.count)
 
 
 class TrainingSampler(DistributedSampler[Draw]):
@@ -89,8 +89,8 @@ class TrainingSampler(DistributedSampler[Draw]):
         for batch in range(self.first_batch, len(self.order) // together):
             first = batch * together + self.rank * self.batch_size
             for position in range(first, first + self.batch_size):
-                seed = mixed(CROP, self.seed, self.epoch, position)
-                others = (mixed(seed, attempt) % len(indices) for attempt in range(RETRIES))
+                seed = mix_seeds(CROP, self.seed, self.epoch, position)
+                others = (mix_seeds(seed, attempt) % len(indices) for attempt in range(RETRIES))
                 instead = tuple(int(indices[other]) for other in others)
                 yield Draw(int(indices[position]), seed, instead)
 
@@ -171,14 +171,16 @@ class MixedOrder:
         first = 0
         for number, size in enumerate(self.sizes):
             count, weights = self.counts[number], self.weights[number]
-            set_seed = mixed(SET, seed, number)
+            set_seed = mix_seeds(SET, seed, number)
             if weights is None:
                 part = evenly(size, count, set_seed, epoch)
             else:
-                part = systematic(weights, count, mixed(set_seed, epoch))
+                part = systematic(weights, count, mix_seeds(set_seed, epoch))
             parts.append(first + part)
             first += size
-        return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(np.concatenate(parts))
+        return np.random.default_rng(mix_seeds(ORDER, seed, epoch)).permutation(
+            np.concatenate(parts)
+        )
 
 
 def largest_remainders(total: int, shares: Sequence[float]) -> list[int]:
@@ -233,7 +235,7 @@ def _pack(size: int, hand: int, seed: int, pack: int) -> Indices:
 
 
 def _shuffled(size: int, seed: int, pack: int) -> Indices:
-    return np.random.default_rng(mixed(seed, pack)).permutation(size)
+    return np.random.default_rng(mix_seeds(seed, pack)).permutation(size)
 
 
 def systematic(weights: npt.NDArray[np.float64], count: int, seed: int) -> Indices:

@@ -211,12 +211,12 @@ def _read_weights(
             listed[name] = weight
     weights = np.array([listed.get(name, 0.0) for name in names])
     missing = [name for name, use in zip(names, chosen, strict=True) if use and name not in listed]
-    for what, wrong, way_out in (
+    for what, wrong, hint in (
         (f"has no weight for objects of {dataset.name}", missing, "add them, or 0"),
         (f"has names that no object of {dataset.name} has", unknown, "remove them"),
     ):
         if wrong:
-            msg = f"{path}: {what}: {wrong[:3]} ({len(wrong)} in all); {way_out}"
+            msg = f"{path}: {what}: {wrong[:3]} ({len(wrong)} in all); {hint}"
             raise DataError(msg)
     if not weights[chosen].any():
         msg = f"{path}: the weights of all {chosen.sum()} objects are 0; raise those of some"

@@ -1,14 +1,14 @@
 """Evaluation: simulated annotators under a protocol, the record of each click, and the scores."""
 
-from probseg.evaluation.journal import Journal, find_unfinished, retire
+from probseg.evaluation.journal import Journal, find_unfinished, remove_journal
 from probseg.evaluation.protocols import PROTOCOLS, DrawnCrop, Protocol, draw_crop, get_protocol
 from probseg.evaluation.records import (
     ClickRecord,
     Frame,
     ObjectRecord,
     Picture,
+    best_and_worst,
     checksum,
-    most_telling,
     read_objects,
     unique,
     write_objects,
@@ -45,15 +45,15 @@ __all__ = [
     "Scores",
     "Summary",
     "Timing",
+    "best_and_worst",
     "checksum",
     "draw_crop",
     "environment",
     "find_unfinished",
     "get_protocol",
-    "most_telling",
     "percents_up_to",
     "read_objects",
-    "retire",
+    "remove_journal",
     "run_object",
     "run_objects",
     "scores_of",

@@ -29,7 +29,7 @@ class Journal:
     Args:
         folder: Of the evaluation; made if need be.
         subject: What is evaluated, as JSON values: whatever can change a number. An evaluation of
-            the same subject goes on from here.
+            the same subject continues from here.
         rank: Number of the process; each has a separate file.
         records: Taken over from an unfinished journal, which may lie in the same folder: at no
             moment are they in neither.
@@ -63,7 +63,7 @@ class Journal:
             path.unlink()
 
 
-def retire(folder: Path) -> None:
+def remove_journal(folder: Path) -> None:
     """Remove the journal of a folder whose records were copied to another one."""
     (folder / ABOUT).unlink(missing_ok=True)
 

@@ -160,7 +160,7 @@ class Protocol:
         return BEGINNINGS[self.begins_with].answers
 
     @property
-    def first_answer(self) -> int:
+    def first_result(self) -> int:
         """Number of corrective clicks of the first result: 0, or 1 where a click has to start."""
         return 0 if BEGINNINGS[self.begins_with].has_result else 1
 
@@ -267,7 +267,7 @@ def get_protocol(name: str) -> Protocol:
     """Return a protocol by name.
 
     Raises:
-        UnknownNameError: If there is none of this name.
+        UnknownNameError: If no protocol has this name.
     """
     if name not in PROTOCOLS:
         raise UnknownNameError(kind="protocol", name=name, known=PROTOCOLS)

@@ -155,7 +155,7 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
             nothing tells whether it is whole.
 
     Raises:
-        DataError: If it is no such file or no UTF-8, or its runs differ in their numbers of clicks.
+        DataError: If it is another file or not UTF-8, or its runs have different numbers of clicks.
     """
     path = Path(path)
     content = path.read_bytes()
@@ -201,7 +201,7 @@ def unique(records: Sequence[ObjectRecord]) -> list[ObjectRecord]:
     return [runs[key] for key in sorted(runs)]
 
 
-def most_telling(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[str, str, int]]:
+def best_and_worst(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[str, str, int]]:
     """Return the keys of the worst and the best first trials of each data set, by mean IoU.
 
     Args:

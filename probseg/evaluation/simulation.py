@@ -33,7 +33,7 @@ from probseg.types import Click, Sample
 T = TypeVar("T")
 
 SCRIBBLE_SPACING = 8.0
-"""Most pixels between a stroke and the next of its clicks: the radius of their disks."""
+"""Maximum pixels between a stroke and the next of its clicks: the radius of their disks."""
 
 
 def run_objects(
@@ -50,8 +50,8 @@ def run_objects(
     """Segment objects with simulated clicks, all of them and all trials at once.
 
     A run gets all clicks of the protocol, so that the mean IoU after `k` clicks is over all
-    objects, unless no error is left to click on or the target IoU is reached: its last scores are
-    then held, and it leaves the batch. Every run has random numbers of its own: its result does
+    objects, unless no error is left to click on or the target IoU is reached: it then leaves the
+    batch, and its last scores are repeated. Every run has its own random numbers: its result does
     not depend on the others in its batch, up to the rounding of the model's batched kernels.
 
     Args:
@@ -61,7 +61,7 @@ def run_objects(
         trials: Numbers of the runs of each object; None is all of the protocol.
         seed: Seed of the evaluation.
         device: Device of the model.
-        batch_size: Most images in one call of the model.
+        batch_size: Maximum number of images in one call of the model.
         keep_pictures: Whether to keep some predictions of each object's first run for drawing.
 
     Returns:
@@ -90,15 +90,15 @@ def run_objects(
     # The work between two answers is OpenCV's and NumPy's, which release the interpreter's lock.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
 
-        def note(active: Sequence[_Run], states: Sequence[InteractionState]) -> None:
-            list(pool.map(_Run.note, active, states))  # raises what a thread has raised
+        def score_all(active: Sequence[_Run], states: Sequence[InteractionState]) -> None:
+            list(pool.map(_Run.score, active, states))  # raises what a thread has raised
 
         active = runs
         states = [run.state for run in runs]
-        note(active, loop.answer(states) if protocol.answers_at_once else states)
+        score_all(active, loop.answer(states) if protocol.answers_at_once else states)
         while active := [run for run in active if run.click is not None]:
             clicks = [run.click for run in active if run.click is not None]
-            note(active, loop.step([run.state for run in active], clicks))
+            score_all(active, loop.step([run.state for run in active], clicks))
     return [run.record() for run in runs]
 
 
@@ -148,10 +148,10 @@ class _Run:
         strokes: tuple[Click, ...] = ()
         initial: BoolMap | None = None
         if protocol.scribbles:
-            known = _brought(sample, sample.scribbles, "scribbles", "GrabCut(scribbles='set1')")
+            known = _require(sample, sample.scribbles, "scribbles", "GrabCut(scribbles='set1')")
             strokes = scribble_clicks(known, SCRIBBLE_SPACING)
         if protocol.initial_mask:
-            initial = _brought(sample, sample.initial, "an initial mask", "DAVIS585(initial='stm')")
+            initial = _require(sample, sample.initial, "an initial mask", "DAVIS585(initial='stm')")
         drawn = draw_crop(sample, protocol, trial=trial, seed=seed)
         self._sample, self._protocol, self._trial, self._seed = sample, protocol, trial, seed
         self._pixels = pixels
@@ -168,7 +168,7 @@ class _Run:
             initial=None if initial is None else np.asarray(initial, dtype=np.bool_),
         )
 
-    def note(self, state: InteractionState) -> None:
+    def score(self, state: InteractionState) -> None:
         """Score the state, and decide on the next click."""
         self.state = state
         probability = state.probability
@@ -192,11 +192,11 @@ class _Run:
             self._kept[k] = self._prediction
         self.click = self._next_click(self._prediction, before)
         if self.click is None:
-            # Others can use the memory.
+            # Frees the memory of the encoding for other runs.
             self.state = state._replace(view=None, encoded=None, look=None)
 
     def record(self) -> ObjectRecord:
-        """Return the run with its last scores held up to the protocol's last click."""
+        """Return the run, with its last scores repeated up to the protocol's last click."""
         end = self._steps[-1]
         of_clicks = {name: None for name, score in SCORES.items() if score.of_click}
         last = ClickRecord(end.k, None, None, None, {**end.scores, **of_clicks}, None)
@@ -249,8 +249,8 @@ class _Run:
         return self.state.clicks[len(self.state.clicks) - count :]
 
 
-def _brought(sample: Sample, part: T | None, words: str, some: str) -> T:
-    """Return what a sample brings for a protocol to begin with; `some` data sets have it."""
+def _require(sample: Sample, part: T | None, words: str, some: str) -> T:
+    """Return the part of a sample that a protocol begins with; `some` data sets have it."""
     if part is None:
         message = (
             f"{sample.dataset}/{sample.name}: expected {words}, which the protocol begins with; "

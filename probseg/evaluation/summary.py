@@ -65,7 +65,7 @@ class Scores:
             (0 <= self.first <= last, "first", f"a number of clicks in 0 ... {last}"),
         ]
         for name, values in {**self.values, "seconds": self.seconds}.items():
-            score = SCORES.get(name)  # seconds are no score
+            score = SCORES.get(name)  # seconds are not a score
             lowest, highest = (score.lowest, score.highest) if score else (0, np.inf)
             fits = values.shape == self.ious.shape and bool(
                 ((values >= lowest) & (values <= highest) | np.isnan(values)).all()
@@ -89,12 +89,12 @@ class Scores:
         return np.isfinite(self.seconds)
 
 
-def scores_of(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, Scores]:
+def scores_of(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
     """Arrange the scores of runs in arrays; repeated runs count once.
 
     Args:
         records: All runs, in any order.
-        protocol: How they were made.
+        first: Number of clicks of the first result, see `Protocol.first_result`.
 
     Returns:
         By data set. Objects are sorted by name, trials by number.
@@ -102,11 +102,6 @@ def scores_of(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, 
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.
     """
-    return arrange(records, protocol.first_answer)
-
-
-def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
-    """Do the same as `scores_of` for runs of which only the click of the first result is known."""
     if not records:
         message = "`records` must hold at least one, got none; is the data set empty?"
         raise ValueError(message)
@@ -249,7 +244,8 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
     n_objects, n_trials, entries = ious.shape
     n_photos = len(set(scores.photos))
     auc = area_under_curve(ious, scores.first).mean(axis=1)  # (objects,)
-    clicks = {percent: noc(ious, percent / 100).mean(axis=1) for percent in percents}  # (objects,)
+    # NoC: clicks to reach each IoU, as the mean over trials, (objects,).
+    clicks = {percent: noc(ious, percent / 100).mean(axis=1) for percent in percents}
     # One bootstrap for all, so that all see the same photographs.
     of_objects = np.column_stack([ious.mean(axis=1), auc, *clicks.values()])
     errors: list[float | None] = [None] * of_objects.shape[1]
@@ -306,12 +302,12 @@ def summarise_records(records: Sequence[ObjectRecord], protocol: Protocol) -> di
 
     Args:
         records: All runs, in any order.
-        protocol: How they were made. IoUs above its target, at which runs end, are not asked for.
+        protocol: Their protocol. IoUs above its target, at which runs end, are left out.
 
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.
     """
-    return summaries_of(scores_of(records, protocol), protocol)
+    return summaries_of(scores_of(records, protocol.first_result), protocol)
 
 
 def summaries_of(scores: Mapping[str, Scores], protocol: Protocol) -> dict[str, Summary]:

@@ -43,7 +43,7 @@ class Encode(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Return the features of a normalised image `(1, 3, S, S)`; see `named_features`."""
-        return tuple(named_features(self.model.features(image)).values())
+        return tuple(named_features(self.model.image_features(image)).values())
 
 
 class Click(nn.Module):
@@ -92,7 +92,7 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
         )
         raise UsageError(msg)
     known = {"image": torch.zeros(1, 3, side, side)}
-    features = named_features(model.features(known["image"]))
+    features = named_features(model.image_features(known["image"]))
     graphs, answering = {}, copy.deepcopy(model)
     answering.quality = None
     if features:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg import geometry
-from probseg.geometry import Array, Box, Size, View, Zoom, box_size, positions, reduced, scaled
+from probseg.geometry import Array, Box, Size, View, Zoom, box_size, positions, scale_to, shrink_to
 
 Graph = Callable[[Mapping[str, Array]], Sequence[Array]]
 
@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 
     def part(self, view: View) -> Array:
         """Return the probabilities in a box of the image, resized, float32, shape `(h, w, 1)`."""
-        return sampled(self.values, *geometry.view_samples(self, view))
+        return interpolate(self.values, *geometry.view_samples(self, view))
 
 
 class Runner:
@@ -113,7 +113,7 @@ class Runner:
         if max(self.size) > self.about["large"]["copies"][0]:
             copy = self.image
             for longest in self.about["large"]["copies"]:
-                copy = averaged(copy, reduced(self.size, longest))
+                copy = averaged(copy, shrink_to(self.size, longest))
                 self.copies.append(copy)
         self._known: dict[View, tuple[Size, dict[str, Array]]] = {}
         self.reset()
@@ -138,10 +138,10 @@ class Runner:
         for click in clicks:
             geometry.check_click(click, self.size)
         if box is not None:
-            self.box = geometry.fitted_box(box, self.size)
+            self.box = geometry.round_box(box, self.size)
         self.clicks += clicks
         if not self.clicks and self.box is None:
-            msg = "`clicks` must have at least one click where there is no `box`, got none"
+            msg = "`clicks` must have at least one click without a `box`, got none"
             raise ValueError(msg)
         zoom, last = self.zoom, None if self.answer is None else self.answer.look
         tried = [self._ask(view, window) for view, window in self._views()]
@@ -169,9 +169,9 @@ class Runner:
 
     def _whole(self) -> View:
         """Return what the network sees without a zoom: all, or the surroundings of the box."""
-        crop = geometry.crop_of(self.box, self.clicks, self.size)
+        crop = geometry.crop_around(self.box, self.clicks, self.size)
         longest = self.about["large"]["shown"] if self.copies else None
-        return View(crop, reduced(box_size(crop), longest))
+        return View(crop, shrink_to(box_size(crop), longest))
 
     def _views(self) -> list[tuple[View, Box | None]]:
         """Return the views among whose answers the surest is chosen, with the zoom's windows."""
@@ -186,7 +186,7 @@ class Runner:
         return [
             (self._whole(), None)
             if zoom is None or window is None
-            else (View(window, scaled(box_size(window), zoom.target)), window)
+            else (View(window, scale_to(box_size(window), zoom.target)), window)
             for window in windows
         ]
 
@@ -213,7 +213,7 @@ class Runner:
         if not self.copies:  # one for each pixel
             rows, columns = values.shape[:2]
             height, width = box_size(view.box)
-            values = sampled(values, positions(0, rows, height), positions(0, columns, width))
+            values = interpolate(values, positions(0, rows, height), positions(0, columns, width))
         values = self._kept(values, view.box)
         return Answer(values, view.box, self.size, view, window, feed, padded)
 
@@ -231,17 +231,17 @@ class Runner:
         number = geometry.find_copy(view, self.size, sizes)
         if number is None:
             rows, columns = positions(0, y1 - y0, h), positions(0, x1 - x0, w)
-            return sampled(self.image[y0:y1, x0:x1], rows, columns) / np.float32(255)
+            return interpolate(self.image[y0:y1, x0:x1], rows, columns) / np.float32(255)
         copy, (height, width) = self.copies[number], sizes[number]
         if view == View((0, 0, self.size[1], self.size[0]), sizes[number]):
             return copy / np.float32(255)
         rows, columns = geometry.copy_samples(view, self.size, sizes[number])
-        shown = sampled(copy, rows.clip(0, height - 1), columns.clip(0, width - 1))
+        shown = interpolate(copy, rows.clip(0, height - 1), columns.clip(0, width - 1))
         return shown / np.float32(255)
 
     def _encode(self, view: View) -> tuple[Size, dict[str, Array]]:
         """Return the size at which the network works, and what all prompts on a view need."""
-        size = reduced(view.size, self.about["working_size"])
+        size = shrink_to(view.size, self.about["working_size"])
         mean, std = (np.array(self.about[name], np.float32) for name in ("mean", "std"))
         encoded = {"image": self._padded((resized(self._shown(view), size) - mean) / std)}
         if "encode" in self.graphs:
@@ -256,14 +256,14 @@ class Runner:
         h, w = view.size
         scale = np.array([size[1] / w, size[0] / h], np.float32)
         places = np.array([click[:2] for click in self.clicks], float).reshape(-1, 2)
-        clicked, box = geometry.places(places, view), geometry.places_of_box(self.box, view)
+        clicked, box = geometry.to_samples(places, view), geometry.box_to_samples(self.box, view)
         labels = [int(positive) for _, _, positive in self.clicks]
         points = (clicked.astype(np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
         previous = np.zeros((*size, 1), np.float32)
         if self.answer is not None:
-            before = uncalibrated(self.answer.part(view), self.about["temperature"])
+            before = uncalibrate(self.answer.part(view), self.about["temperature"])
             previous = resized(before, size)
-        # The graphs take two rows at least; those of label -1 are no clicks.
+        # The graphs take two rows at least; those of label -1 are not clicks.
         return {
             "points": np.concatenate([points, np.zeros((2, 2), np.float32)])[None],
             "labels": np.array([[*labels, -1, -1]], np.int64),
@@ -278,7 +278,7 @@ class Runner:
         return np.ascontiguousarray(padded.transpose(2, 0, 1)[None], np.float32)
 
 
-def sampled(maps: Array, rows: Array, columns: Array) -> Array:
+def interpolate(maps: Array, rows: Array, columns: Array) -> Array:
     """Interpolate maps `(H, W, C)` on a grid, in pixels; outside of the maps is 0."""
     for axis, at in ((1, columns), (0, rows)):
         length = maps.shape[axis]
@@ -341,7 +341,7 @@ def sigmoid(logits: Array) -> npt.NDArray[np.float32]:
     return (0.5 * (1 + np.tanh(0.5 * logits))).astype(np.float32)
 
 
-def uncalibrated(probability: Array, temperature: float) -> Array:
+def uncalibrate(probability: Array, temperature: float) -> Array:
     """Return the sigmoid of the logits before they were divided by the temperature."""
     if temperature == 1:
         return probability

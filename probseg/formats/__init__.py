@@ -3,7 +3,7 @@
 | module | format | keeps |
 |:--|:--|:--|
 | `png` | binary and index PNG | every pixel |
-| `run_lengths` | run lengths of COCO, compressed or not | every pixel |
+| `run_lengths` | COCO run lengths, compressed or not | every pixel |
 | `brush` | run lengths of Label Studio's brush | every pixel |
 | `polygons` | outlines; those of COCO lose holes | every pixel without tolerance |
 

@@ -1,4 +1,4 @@
-"""JSON files in the format of COCO, with masks as run lengths or as polygons."""
+"""JSON files in COCO format, with masks as run lengths or as polygons."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def score_of(entry: Mapping[str, Any]) -> float | None:
 
 
 def crowds_left_out(crowds: int, annotations: int) -> str:
-    """Say that crowds are no objects, as part of a sentence."""
+    """Say that crowds are not objects, as part of a sentence."""
     return (
         f"{crowds} of {annotations} annotations are crowds (iscrowd = 1, as CVAT exports masks) "
         "and are left out"

@@ -14,7 +14,7 @@ from probseg.errors import DataError
 from probseg.picture_formats import IMAGE_SUFFIXES, UNREAD_SUFFIXES, list_pictures
 
 LONGEST_NAME = 235
-"""Most bytes of the name of a photograph: those of its masks, and of their drafts, are longer, and
+"""Limit in bytes of a photograph's name: those of its masks, and of their drafts, are longer, and
 file systems take 255."""
 
 _NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
@@ -61,7 +61,7 @@ class MaskNames:
                 yield name
 
     def first(self, photograph: str, objects: int) -> tuple[str, ...]:
-        """Return the names of the masks of so many objects; see `numbered`."""
+        """Return the names of the masks of a photograph's objects; see `numbered`."""
         return tuple(islice(self.numbered(photograph), objects))
 
 

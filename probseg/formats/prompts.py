@@ -15,7 +15,7 @@ from probseg.images import MAX_PIXELS
 from probseg.types import BoxStep, Click, Patch, Step, Stroke
 
 MAX_POINTS = 10_000
-"""Most points of a stroke."""
+"""Maximum points of a stroke."""
 
 MAX_RADIUS = 500.0
 """Largest radius of a stroke in pixels."""
@@ -120,7 +120,7 @@ def parse_points(value: object) -> tuple[tuple[float, float], ...]:
 
 
 def parse_number(value: object, name: str) -> float:
-    """Return a coordinate; a ValueError names what is no finite number, or an absurd one."""
+    """Return a coordinate; a ValueError names one that is not finite, or absurdly large."""
     try:
         return _NUMBER.validate_python(value)
     except ValidationError:

@@ -15,7 +15,7 @@ FARTHEST = 10**6
 """Pixels from the corner of an image beyond which a coordinate is a mistake."""
 
 MAX_CHANGES = 10**7
-"""Most begins and ends of runs of one object; each costs 60 bytes while it is written."""
+"""Begins and ends of runs that an object may have; each costs 60 bytes while it is written."""
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]

@@ -38,7 +38,7 @@ class DecoderMaps(NamedTuple):
     coarser: tuple[Tensor, ...] = ()
     units: Units | None = None
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> DecoderMaps:
+    def map(self, change: Callable[[Tensor], Tensor]) -> DecoderMaps:
         """Return a copy with a function applied to all tensors, of batches of any length."""
         return DecoderMaps(
             change(self.features),

@@ -1,17 +1,18 @@
 """The interaction loop: a prediction for each new prompt.
 
-What it computes for one object (`tests/interact/test_straight_line.py` has it as a program):
+What it computes for one object (`tests/interact/test_straight_line.py` is the same in 60 lines):
 
-1. Without a zoom, or before the object is found, the model sees the crop: the whole image, or the
-   surroundings of the annotator's box. The first click is also answered from smaller windows about
-   it, and the answer that expects the largest IoU counts. Later, it sees a window around the last
-   answer and all clicks on the object.
-2. View, clicks, box and last answer are brought to the size of the view; the logits of view and
-   mirrored view are averaged (`flip`), and their sigmoid is put back into the image.
+1. Without a zoom, or while nothing is predicted, the model sees the crop: the whole image, or the
+   annotator's box and its surroundings. The first click is also answered from smaller windows
+   around it, and the answer that expects the largest IoU counts. From the second click on, the
+   model sees a window around the last answer and all clicks on the object
+   (`probseg.geometry.next_window`).
+2. Image, clicks, box and last answer are cut and resized to this view; the logits of the view and
+   of the mirrored view are averaged (`flip`), and their sigmoid is put back into the image.
 3. Clicked pixels get the label of their click (`keep_clicks`).
 4. A second look at a smaller window around the last click, with this answer as its previous mask,
-   is laid over the answer and fades out on its rim; without a further click the same view is
-   answered once more.
+   is blended into the answer, and fades out on its rim. Before the second click there is no such
+   window: the same view is answered once more.
 
 Validation, testing, the Python predictor and annotation tools share `InteractionLoop`. Its states
 are explicit: every function takes states and returns new ones, and nothing is kept between calls.
@@ -35,9 +36,9 @@ import torch
 from torch import Tensor
 
 from probseg import geometry
-from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click, scaled
+from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click, scale_to
 from probseg.interact.mask import ProbabilityMap, keep_clicks, with_look
-from probseg.interact.photograph import Photograph, fitted
+from probseg.interact.photograph import Photograph, resize_aligned
 from probseg.models import Segmenter
 from probseg.models.network import Model, SegmenterModel
 from probseg.types import Click, Prompts
@@ -103,21 +104,21 @@ def begin(
     Raises:
         ValueError: If the box or a click is outside the image.
     """
-    photograph = Photograph.of(image) if isinstance(image, Tensor) else image
+    photograph = Photograph.from_tensor(image) if isinstance(image, Tensor) else image
     if box is not None:
         check_box(box, photograph.size)
     for click in clicks:
         check_click(click, photograph.size)
     answer = ProbabilityMap.zero(photograph.size)
     if initial is not None:
-        answer = ProbabilityMap.of(initial.astype(np.float32))
+        answer = ProbabilityMap.from_array(initial.astype(np.float32))
     height, width = photograph.size
     return InteractionState(photograph, crop or (0, 0, width, height), box, tuple(clicks), answer)
 
 
 def with_crop(state: InteractionState) -> InteractionState:
-    """Return a state with the crop for its prompts, see `probseg.geometry.crop_of`."""
-    crop = geometry.crop_of(state.box, state.clicks, state.photograph.size)
+    """Return a state with the crop for its prompts, see `probseg.geometry.crop_around`."""
+    crop = geometry.crop_around(state.box, state.clicks, state.photograph.size)
     return state._replace(crop=crop)
 
 
@@ -127,7 +128,7 @@ class InteractionLoop:
 
     Args:
         model: A `Segmenter`, or another `Model`, in evaluation mode.
-        batch_size: Most images in one call of the model, at least 2 with `flip`; bounds its
+        batch_size: Limit of images in one call of the model, at least 2 with `flip`; bounds its
             memory.
         zoom: Settings of the zoom-in; None for none.
         flip: Whether to average the logits with the logits of the mirrored image.
@@ -157,7 +158,7 @@ class InteractionLoop:
             raise ValueError(message)
 
     @cached_property
-    def _batched(self) -> Model:
+    def _model(self) -> Model:
         """The model, for images of several sizes in one call."""
         return SegmenterModel(self.model) if isinstance(self.model, Segmenter) else self.model
 
@@ -179,7 +180,7 @@ class InteractionLoop:
     @torch.inference_mode()
     def encode(self, state: InteractionState) -> InteractionState:
         """Return the state with its crop encoded, before any answer."""
-        return self._encoded([(state, state.photograph.whole(state.crop))])[0]
+        return self._encode([(state, state.photograph.unzoomed_view(state.crop))])[0]
 
     @torch.inference_mode()
     def answer(self, states: Sequence[InteractionState]) -> list[InteractionState]:
@@ -189,62 +190,64 @@ class InteractionLoop:
             ValueError: If the model's logits are not of the view's shape.
         """
         choices = [self._next_views(state) for state in states]
-        tried = [
+        trials = [
             (state._replace(window=window, seconds=0.0), view)
             for state, views in zip(states, choices, strict=True)
             for view, window in views
         ]
-        # All views are encoded together; a look waits for the answer that it looks at.
-        looking = self.zoom if self.previous_mask and self.zoom and self.zoom.look else None
+        zoom = self.zoom if self.previous_mask and self.zoom and self.zoom.look else None
         looks = {
-            i: _look(looking, state, choices[i][0][0])
+            i: _second_look(zoom, state, choices[i][0][0])
             for i, state in enumerate(states)
-            if looking is not None and len(state.clicks) > looking.skip_clicks
+            if zoom is not None and len(state.clicks) > zoom.skip_clicks
         }
-        encoded = self._encoded([*tried, *looks.values()])
-        answered = iter(self._decoded(encoded[: len(tried)]))
-        best = [_best([next(answered) for _ in views]) for views in choices]
-        if looking is None:
+        # The window of a look is known before the answer that it refines: one call encodes both.
+        encoded = self._encode([*trials, *looks.values()])
+        answered = iter(self._decode(encoded[: len(trials)]))
+        best = [_choose_best([next(answered) for _ in views]) for views in choices]
+        if zoom is None:
             return best
-        closer = [state._replace(seconds=0.0) for state in best]  # the same view once more
-        for i, look in zip(looks, encoded[len(tried) :], strict=True):
-            closer[i] = look._replace(answer=best[i].answer)
-        pairs = zip(best, self._decoded(closer), strict=True)
+        refining = [state._replace(seconds=0.0) for state in best]  # without a look: the same view
+        for i, look in zip(looks, encoded[len(trials) :], strict=True):
+            refining[i] = look._replace(answer=best[i].answer)
+        pairs = zip(best, self._decode(refining), strict=True)
         return [self._with_look(state, look) for state, look in pairs]
 
     def _next_views(self, state: InteractionState) -> list[tuple[View, Box | None]]:
         """Return the next views for the model, and the window to remember with each."""
         zoom, clicks = self.zoom, state.clicks
-        whole = state.photograph.whole(state.crop)
+        whole = state.photograph.unzoomed_view(state.crop)
         if zoom is None:
             return [(whole, None)]
         if len(clicks) == 1 and clicks[0].positive and state.box is None and not state.answer.any():
             windows = geometry.first_windows(zoom, clicks[0], box_size(state.crop))
         else:
             windows = [geometry.next_window(zoom, state.window, state.answer, clicks)]
+            # As published: the answer to the whole image will be squeezed into the old window.
             if windows == [None] and zoom.stale and len(clicks) > zoom.skip_clicks:
                 return [(whole, state.window)]
         return [
             (
-                whole if window is None else View(window, scaled(box_size(window), zoom.target)),
+                whole if window is None else View(window, scale_to(box_size(window), zoom.target)),
                 window,
             )
             for window in windows
         ]
 
-    def _encoded(self, chosen: Sequence[tuple[InteractionState, View]]) -> list[InteractionState]:
+    def _encode(self, chosen: Sequence[tuple[InteractionState, View]]) -> list[InteractionState]:
         """Return the states with these views encoded; unchanged views are not encoded again."""
         encoded, views = [state for state, _ in chosen], [view for _, view in chosen]
-        new: dict[tuple[int, View], list[int]] = defaultdict(list)  # trials share their image
+        # Trials of one image share its views: each new view is encoded once, for all of them.
+        new: dict[tuple[int, View], list[int]] = defaultdict(list)
         for i, (state, view) in enumerate(chosen):
             if state.view != view:
                 new[id(state.photograph.levels[0]), view].append(i)
         groups = {alike[0]: alike for alike in new.values()}
-        for part in self._together(views, list(groups)):
+        for part in self._batches(views, list(groups)):
             timed = _Stopwatch(encoded[part[0]].photograph.device)
-            images = [encoded[i].photograph.shown(views[i]) for i in part]
+            images = [encoded[i].photograph.render(views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
-            encodings = self._batched.encode_each([*images, *mirrored])
+            encodings = self._model.encode_each([*images, *mirrored])
             share = timed.seconds() / sum(len(groups[i]) for i in part)
             for n, first in enumerate(part):
                 sides = tuple(encodings[n :: len(part)])
@@ -253,12 +256,12 @@ class InteractionLoop:
                     encoded[i] = encoded[i]._replace(view=views[i], encoded=sides, seconds=seconds)
         return encoded
 
-    def _decoded(self, states: Sequence[InteractionState]) -> list[InteractionState]:
-        """Return encoded states with the answers of their views, one more time."""
+    def _decode(self, states: Sequence[InteractionState]) -> list[InteractionState]:
+        """Return encoded states with the model's answers to their views."""
         decoded = list(states)
-        for part in self._together([_shown(state) for state in states]):
+        for part in self._batches([_view(state) for state in states]):
             timed = _Stopwatch(states[part[0]].photograph.device)
-            answers = self._answers([states[i] for i in part])
+            answers = self._ask_model([states[i] for i in part])
             share = timed.seconds() / len(part)
             for i, answer in zip(part, answers, strict=True):
                 if self.keep_clicks:
@@ -267,17 +270,17 @@ class InteractionLoop:
                 decoded[i] = states[i]._replace(answer=answer, seconds=seconds)
         return decoded
 
-    def _answers(self, states: Sequence[InteractionState]) -> list[ProbabilityMap]:
+    def _ask_model(self, states: Sequence[InteractionState]) -> list[ProbabilityMap]:
         """Return the model's answers for the encoded views of states."""
         sides = [(state, side) for side in range(1 + self.flip) for state in states]
-        logits, quality = self._batched.decode_each(
+        logits, quality = self._model.decode_each(
             [state.encoded[side] for state, side in sides],
             [self._prompts(state, mirrored=side == 1) for state, side in sides],
         )
         for (state, _), answer in zip(sides, logits, strict=True):
-            if tuple(answer.shape) != _shown(state).size:
+            if tuple(answer.shape) != _view(state).size:
                 message = (
-                    f"`model` must return logits of shape {_shown(state).size} for each image, got "
+                    f"`model` must return logits of shape {_view(state).size} for each image, got "
                     f"{tuple(answer.shape)}"
                 )
                 raise ValueError(message)
@@ -288,7 +291,7 @@ class InteractionLoop:
                 mean = (mean + logits[n + len(states)].float().flip(-1)) / 2
             values, place = mean.sigmoid(), state.window or state.crop
             if not state.photograph.is_large:
-                values = fitted(values[None], box_size(place))[0]
+                values = resize_aligned(values[None], box_size(place))[0]
             predicted = None if quality is None else fmean(map(float, quality[n :: len(states)]))
             answers.append(ProbabilityMap(values, place, state.photograph.size, predicted))
         return answers
@@ -299,17 +302,17 @@ class InteractionLoop:
         if look.view is None or look.view == state.view:
             return state._replace(answer=look.answer, seconds=seconds)
         answer = with_look(state.answer, look.answer)
-        if self.keep_clicks:  # where the answers of large photographs are resampled
+        if self.keep_clicks:  # again: blending resamples the answers of large photographs
             answer = keep_clicks(answer, state.clicks)
         return state._replace(answer=answer, look=(look.view, look.encoded), seconds=seconds)
 
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
         """Return box and clicks in pixels of the view."""
-        view = _shown(state)
+        view = _view(state)
         shifted = self.zoom is not None and self.zoom.shifted
         clicked = np.array([click[:2] for click in state.clicks], float).reshape(-1, 2)
-        points = geometry.places(clicked, view, shifted=shifted)
-        box = geometry.places_of_box(state.box, view, shifted=shifted)
+        points = geometry.to_samples(clicked, view, shifted=shifted)
+        box = geometry.box_to_samples(state.box, view, shifted=shifted)
         if mirrored:
             points[:, 0] = view.size[1] - 1 - points[:, 0]
             box[:, 0] = view.size[1] - box[::-1, 0]
@@ -327,19 +330,19 @@ class InteractionLoop:
             previous=previous,
         )
 
-    def _together(
+    def _batches(
         self, views: Sequence[View], chosen: Sequence[int] | None = None
     ) -> Iterator[list[int]]:
         """Yield the numbers of views that the model can take in one call."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i in range(len(views)) if chosen is None else chosen:
-            groups[self._batched.grid(views[i].size)].append(i)
-        most = max(1, self.batch_size // 2) if self.flip else self.batch_size
+            groups[self._model.batch_key(views[i].size)].append(i)
+        most = max(1, self.batch_size // 2) if self.flip else self.batch_size  # both sides count
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))
 
 
-def _look(zoom: Zoom, state: InteractionState, view: View) -> tuple[InteractionState, View]:
+def _second_look(zoom: Zoom, state: InteractionState, view: View) -> tuple[InteractionState, View]:
     """Return the state of a second look, with its window, and its view."""
     last, encoded = state.look or (None, None)
     old = None if last is None else last.box
@@ -348,7 +351,7 @@ def _look(zoom: Zoom, state: InteractionState, view: View) -> tuple[InteractionS
     return inner, View(window, geometry.look_size(zoom, window))
 
 
-def _best(answers: Sequence[InteractionState]) -> InteractionState:
+def _choose_best(answers: Sequence[InteractionState]) -> InteractionState:
     """Return the answer that expects the largest IoU, less if cut, with the time of all."""
     if len(answers) == 1:
         return answers[0]
@@ -359,7 +362,7 @@ def _best(answers: Sequence[InteractionState]) -> InteractionState:
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
 
 
-def _shown(state: InteractionState) -> View:
+def _view(state: InteractionState) -> View:
     assert state.view is not None, "decoded before it was encoded"
     return state.view
 

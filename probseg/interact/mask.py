@@ -17,7 +17,7 @@ from probseg import geometry
 from probseg.formats import png, run_lengths
 from probseg.formats.polygons import Polygon, trace
 from probseg.geometry import Box, Size, View, box_size, expected_iou, mask_box
-from probseg.interact.photograph import fitted, sampled
+from probseg.interact.photograph import interpolate, resize_aligned
 from probseg.types import Click, read_only
 
 
@@ -42,7 +42,7 @@ class ProbabilityMap:
     quality: float | None = None
 
     @classmethod
-    def of(cls, probability: npt.NDArray[np.float32]) -> ProbabilityMap:
+    def from_array(cls, probability: npt.NDArray[np.float32]) -> ProbabilityMap:
         """Return the map of the probabilities of all pixels, shape `(H, W)`, which are copied."""
         height, width = probability.shape
         values = torch.tensor(probability, dtype=torch.float32)
@@ -79,7 +79,7 @@ class ProbabilityMap:
         x0, y0, x1, y1 = self.box
         if not self.values.numel():
             return read_only(np.zeros(self.size, np.float32))
-        part = fitted(self.values[None], box_size(self.box))[0].cpu().numpy()
+        part = resize_aligned(self.values[None], box_size(self.box))[0].cpu().numpy()
         if part.shape == self.size:
             return read_only(part)
         whole = np.zeros(self.size, np.float32)
@@ -92,10 +92,10 @@ class ProbabilityMap:
         if not self.values.numel():
             return self.values.new_zeros(1, *size)
         if box == self.box:
-            return fitted(values, size)
+            return resize_aligned(values, size)
         if self.shape != box_size(self.box):
             rows, columns = geometry.view_samples(self, view)
-            return sampled(values, columns, rows, "zeros")
+            return interpolate(values, columns, rows, "zeros")
         # There is one value for each pixel: nothing need be interpolated twice.
         x0, y0, x1, y1 = (*map(max, box[:2], self.box[:2]), *map(min, box[2:], self.box[2:]))
         part = self.values.new_zeros(1, *box_size(box))
@@ -103,7 +103,7 @@ class ProbabilityMap:
             (left, top, _, _), (x, y, _, _) = self.box, box
             inside = self.values[y0 - top : y1 - top, x0 - left : x1 - left]
             part[0, y0 - y : y1 - y, x0 - x : x1 - x] = inside
-        return fitted(part, size)
+        return resize_aligned(part, size)
 
 
 def keep_clicks(answer: ProbabilityMap, clicks: Sequence[Click]) -> ProbabilityMap:
@@ -137,7 +137,7 @@ class Mask:
 
     def __init__(self, probability: npt.NDArray[np.float32] | ProbabilityMap) -> None:
         if isinstance(probability, np.ndarray):
-            probability = ProbabilityMap.of(probability)
+            probability = ProbabilityMap.from_array(probability)
         self._answer = probability
 
     @cached_property
@@ -195,7 +195,7 @@ class Mask:
 
     @property
     def rle(self) -> dict[str, Any]:
-        """The binary mask as run lengths of COCO, `{"size": [H, W], "counts": text}`.
+        """The binary mask as COCO run lengths, `{"size": [H, W], "counts": text}`.
 
         pycocotools reads it, and it is the `segmentation` of an annotation in JSON.
         """

@@ -29,7 +29,7 @@ from probseg.geometry import (
     box_size,
     copy_samples,
     find_copy,
-    reduced,
+    shrink_to,
 )
 from probseg.images import read_image
 
@@ -50,7 +50,7 @@ class Photograph:
     read: Callable[[], Tensor] | None = None
 
     @classmethod
-    def of(cls, image: Tensor) -> Photograph:
+    def from_tensor(cls, image: Tensor) -> Photograph:
         """Return an image, RGB, uint8, `(3, H, W)`, that is always shown as it is."""
         return cls((image.shape[1], image.shape[2]), (image,))
 
@@ -75,11 +75,11 @@ class Photograph:
         read = [self.full] if self.read is not None and "full" in vars(self) else []
         return sum(level.nbytes for level in (*self.levels, *read))
 
-    def whole(self, box: Box) -> View:
+    def unzoomed_view(self, box: Box) -> View:
         """Return how the model sees a box of the image without a zoom."""
-        return View(box, reduced(box_size(box), SHOWN if self.is_large else None))
+        return View(box, shrink_to(box_size(box), SHOWN if self.is_large else None))
 
-    def shown(self, view: View) -> Tensor:
+    def render(self, view: View) -> Tensor:
         """Cut a box out and resize it to `(h, w)`: RGB in [0, 1], float32, shape `(3, h, w)`.
 
         Of a large photograph, the pixels come from the smallest copy that has enough of them.
@@ -90,14 +90,14 @@ class Photograph:
         number = find_copy(view, self.size, sizes)
         if number is None:
             part = self.full[:, y0:y1, x0:x1]
-            return fitted(part.float() / 255 if part.dtype == torch.uint8 else part, size)
+            return resize_aligned(part.float() / 255 if part.dtype == torch.uint8 else part, size)
         level = copies[number]
         if view == View((0, 0, self.size[1], self.size[0]), sizes[number]):
             return level.float() / 255
         rows, columns = copy_samples(view, self.size, sizes[number])
         left, top = (max(0, int(at[0]) - 1) for at in (columns, rows))
         part = level[:, top : int(rows[-1]) + 3, left : int(columns[-1]) + 3].float() / 255
-        return sampled(part, columns - left, rows - top, "border")
+        return interpolate(part, columns - left, rows - top, "border")
 
 
 def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
@@ -120,7 +120,7 @@ def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograp
     image = read_image(path)
     size, copies = (image.shape[0], image.shape[1]), _copies(image, device)
     if not copies:
-        return Photograph.of(image_tensor(image, device))
+        return Photograph.from_tensor(image_tensor(image, device))
 
     def read() -> Tensor:
         pixels = read_image(path)
@@ -137,13 +137,13 @@ def _copies(image: npt.NDArray[np.uint8], device: torch.device | str) -> tuple[T
     """Return the reduced copies of an image `(H, W, 3)`; none of one that is not large."""
     size, copies = (image.shape[0], image.shape[1]), []
     for longest in LEVELS if max(size) > LARGE else ():
-        height, width = reduced(size, longest)
+        height, width = shrink_to(size, longest)
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
         copies.append(image_tensor(image, device))
     return tuple(copies)
 
 
-def fitted(maps: Tensor, size: Size) -> Tensor:
+def resize_aligned(maps: Tensor, size: Size) -> Tensor:
     """Resize maps `(C, H, W)`; maps of this size are returned as they are."""
     if tuple(maps.shape[-2:]) == size:
         return maps
@@ -151,7 +151,7 @@ def fitted(maps: Tensor, size: Size) -> Tensor:
     return F.interpolate(maps[None], size, mode="bilinear", align_corners=True)[0]
 
 
-def sampled(maps: Tensor, columns: Array, rows: Array, padding: str) -> Tensor:
+def interpolate(maps: Tensor, columns: Array, rows: Array, padding: str) -> Tensor:
     """Interpolate maps `(C, H, W)` bilinearly at columns `(w,)` and rows `(h,)`, to `(C, h, w)`.
 
     Pixels have their centres at whole numbers. Outside of the maps, padding "border" repeats the

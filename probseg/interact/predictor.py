@@ -21,7 +21,14 @@ from probseg.images import rgb_pixels
 from probseg.interact.loop import InteractionState, with_crop
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import Photograph, as_photograph, open_photograph
-from probseg.interact.session import Answer, Session, build_loop, encode_image, prepared, with_steps
+from probseg.interact.session import (
+    Answer,
+    Session,
+    build_loop,
+    encode_image,
+    prepare_model,
+    with_steps,
+)
 from probseg.models import Segmenter
 from probseg.types import BoxStep, Click, MaskStep, Step
 from probseg.zoo import create_interactive
@@ -36,23 +43,23 @@ class Predictor:
     """Segments one image at a time by clicks.
 
     With a box, the model sees the part of the image around box and clicks, cut as in the protocol
-    `gabbur2021`; without one it sees the whole image. Models whose prompts enter at the head pay
-    for what they see once, and then answer each click in a fraction of the time.
+    `gabbur2021`; without one it sees the whole image. If prompts enter at the head, this part is
+    encoded once, and each click then takes a fraction of the time.
 
-    Models that take a previous mask get their last answer as an input: their next answer depends
-    on which clicks came together. All answers to an object are kept, so that `undo` and `redo` are
-    exact and cost nothing.
+    Models that take a previous mask get their last answer as an input, so their next answer depends
+    on which clicks came together. All answers to an object are kept: `undo` and `redo` are exact
+    and cost nothing.
 
     A predictor has one image. Threads may share it as long as they ask about the same image: their
-    calls then wait for each other. Where one thread sets an image while another one asks, a
-    RuntimeError says so. Threads with images of their own need a predictor each, which may share
-    the network.
+    calls wait for each other. If one thread sets an image while another one asks, a RuntimeError
+    says so. For several images at once, each thread needs its own predictor; these may share the
+    network.
 
     Args:
         model: The network; it is moved to the device, laid out with channels last and put into
-            evaluation mode. A copy answers where it has batch normalisations, which are folded into
-            convolutions there. Change its settings through `adapt`: what was encoded with others is
-            not recognised as out of date.
+            evaluation mode. If it has batch normalisations, a copy answers, in which they are
+            folded into convolutions. Change its settings through `adapt` alone: otherwise earlier
+            encodings would be used with the new settings.
         device: Where to compute.
         zoom: A name in `probseg.interact.ZOOMS`. With "scales", the first click is answered from
             the whole image and from windows of a half and a quarter of its side around the click,
@@ -76,7 +83,7 @@ class Predictor:
         if zoom is not None and zoom not in ZOOMS:
             raise UnknownNameError(kind="zoom", name=zoom, known=ZOOMS)
         self.device = torch.device(device)
-        self.model = prepared(model, self.device)
+        self.model = prepare_model(model, self.device)
         self._loop = build_loop(self.model, zoom)
         self._image: InteractionState | None = None  # without prompts
         self._session: Session | None = None
@@ -125,8 +132,8 @@ class Predictor:
         Models whose prompts enter at the head encode it now, all others at each prediction.
 
         Args:
-            image: RGB, uint8, shape `(H, W, 3)`, any size; or an image of Pillow or the path of
-                an image file, of any mode, see `probseg.images.read_image`.
+            image: RGB, uint8, shape `(H, W, 3)`, any size; or a Pillow image or the path of an
+                image file, of any mode, see `probseg.images.read_image`.
 
         Raises:
             ValueError: If it is something else.
@@ -136,21 +143,21 @@ class Predictor:
         if not self._lock.held.acquire(blocking=False):
             raise RuntimeError(SHARED)
         try:
-            photograph = self._opened(image)
+            photograph = self._to_photograph(image)
             self._image = encode_image(self.model, photograph)
             self._session = Session(self._loop, self._image)
         finally:
             self._lock.held.release()
 
-    def _opened(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> Photograph:
-        """Return an image of any form on the device."""
+    def _to_photograph(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> Photograph:
+        """Check an image of any form, and move it to the device."""
         if isinstance(image, Path | str):
             return open_photograph(Path(image), self.device)
         if isinstance(image, Image.Image):
             image = rgb_pixels(image)
         if not isinstance(image, np.ndarray):
             raise ValueError(
-                "`image` must be an array (H, W, 3), an image of Pillow or a path, got "
+                "`image` must be an array (H, W, 3), a Pillow image or a path, got "
                 f"{type(image).__name__}"
             )
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
@@ -161,8 +168,8 @@ class Predictor:
         return as_photograph(image, self.device)
 
     @contextmanager
-    def _turn(self) -> Iterator[Session]:
-        """Give the session while no other thread uses it; refuse an image that has come between."""
+    def _locked_session(self) -> Iterator[Session]:
+        """Give the session to one thread at a time; refuse if another thread has set an image."""
         photograph = None if self._image is None else self._image.photograph
         with self._lock.held:
             if self._image is not None and self._image.photograph is not photograph:
@@ -226,7 +233,7 @@ class Predictor:
             raise ValueError(
                 "`mask` must have a pixel of the object without clicks and `box`, got none"
             )
-        with self._turn() as session:
+        with self._locked_session() as session:
             answer = session.add(*steps) if steps else session.answer
         if answer.mask is None:
             raise ValueError(
@@ -247,9 +254,9 @@ class Predictor:
 
         Raises:
             RuntimeError: As for `predict`.
-            ValueError: If a box is outside the image, or has not four numbers.
+            ValueError: If a box is outside the image, or does not have four numbers.
         """
-        with self._turn():
+        with self._locked_session():
             blank = Answer(cast("InteractionState", self._image))
             asked = [with_steps(blank, [_as_box(box)]).state for box in boxes]
             states = self._loop.answer([with_crop(state) for state in asked])
@@ -262,9 +269,9 @@ class Predictor:
             The mask for the prompts that are left; None where none are.
 
         Raises:
-            RuntimeError: If there is no step to take back.
+            RuntimeError: If there is nothing to take back.
         """
-        with self._turn() as session:
+        with self._locked_session() as session:
             if not session.steps:
                 raise RuntimeError(
                     "nothing to undo; call predict(...) with a click, a box or a mask first"
@@ -282,7 +289,7 @@ class Predictor:
         Raises:
             RuntimeError: If no step was taken back since the last `predict` with a prompt.
         """
-        with self._turn() as session:
+        with self._locked_session() as session:
             if not session.undone:
                 raise RuntimeError("nothing to redo; redo() brings back what undo() took back last")
             session.move_to(len(session.steps) + 1)
@@ -306,7 +313,7 @@ class _Lock:
 
 
 def _to_rgb(image: npt.NDArray[Any]) -> str:
-    """Return how an array that is no RGB image becomes one, as the end of a sentence."""
+    """Say how to make an array an RGB image, as the end of a sentence."""
     if np.issubdtype(image.dtype, np.integer) and image.dtype != np.uint8:
         return "; integers from 0 to 255 become uint8 by image.astype(np.uint8)"
     if image.dtype != np.uint8:
@@ -340,7 +347,7 @@ def _as_click(value: object, name: str) -> Click:
 
 
 def _as_box(value: Sequence[float]) -> BoxStep:
-    """Return a box as a step; raise a ValueError for what is no four numbers."""
+    """Return a box as a step; a ValueError refuses anything but four numbers."""
     try:
         x0, y0, x1, y1 = (float(number) for number in value)
     except (TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """The steps of one object on one image, and the answers to them: undo and redo of any step.
 
-`Predictor`, the annotation server, the notebook and other tools share these functions, and the one
-place that builds the loop of a model that serves people.
+`Predictor`, the annotation server, the notebook and other tools share these functions, of which
+`build_loop` alone decides how a model that serves people answers.
 """
 
 from __future__ import annotations
@@ -15,42 +15,37 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, check_click, fitted_box
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, check_click, round_box
 from probseg.interact.loop import InteractionLoop, InteractionState, begin, with_crop
 from probseg.interact.mask import Mask, ProbabilityMap
 from probseg.interact.photograph import Photograph
-from probseg.interact.steps import painted
+from probseg.interact.steps import paint
 from probseg.models import Segmenter
-from probseg.ops.folding import folded
+from probseg.ops.folding import fold_batch_norms
 from probseg.types import BoxStep, Click, MaskStep, Patch, Prompts, Step, Stroke
 
 
-def prepared(model: Segmenter, device: torch.device | str) -> Segmenter:
-    """Return a network as it answers fastest: on its device, with channels last, and `folded`.
+def prepare_model(model: Segmenter, device: torch.device | str) -> Segmenter:
+    """Prepare a network to answer fast: on its device, channels last, batch norms folded.
 
-    The network is moved, laid out and put into evaluation mode; its weights stay as they are.
+    The network itself is moved, laid out and put into evaluation mode; its weights do not change.
     """
     # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
     model = model.to(device).to(memory_format=torch.channels_last).eval()
-    return folded(model, _clicked)
-
-
-def _clicked(model: Segmenter) -> object:
-    """Answer a click on a small image."""
     image = model.mean.new_zeros(1, 3, 64, 64)
     points, labels = image.new_full((1, 1, 2), 32), torch.ones(1, 1, dtype=torch.long)
     no_box = image.new_full((1, 4), torch.nan)
-    answer: Tensor = model(image, Prompts(points, labels.to(image.device), no_box))
-    return answer
+    click = Prompts(points, labels.to(image.device), no_box)
+    return fold_batch_norms(model, lambda network: network(image, click))
 
 
 def build_loop(
     model: Segmenter, zoom: str | None = RECOMMENDED_ZOOM, batch_size: int = 8
 ) -> InteractionLoop:
-    """Build the loop of a network in evaluation mode, with its last answer if it takes one.
+    """Build the loop of a network in evaluation mode, which gets its last answer if it takes one.
 
-    With a zoom, a name in `ZOOMS`, clicked pixels get the label of their click. Without one, late
-    answers would get worse (entry 30 of benchmarks/notebook).
+    With a zoom, a name in `ZOOMS`, clicked pixels get the label of their click. Without a zoom,
+    this would make late answers worse (entry 30 of benchmarks/notebook).
     """
     return InteractionLoop(
         model,
@@ -62,7 +57,7 @@ def build_loop(
 
 
 def encode_image(model: Segmenter, photograph: Photograph) -> InteractionState:
-    """Return the state of an image without prompts, encoded if that does not depend on prompts."""
+    """Return the state of an image before any prompt, encoded where prompts enter at the head."""
     state = begin(photograph)
     return build_loop(model).encode(state) if model.prompts_enter == "head" else state
 
@@ -84,7 +79,7 @@ class Answer:
 
     @cached_property
     def mask(self) -> Mask | None:
-        """The mask; None where no step asks for one."""
+        """The mask; None before a step that gives one."""
         return Mask(self.state.answer) if self.begun else None
 
     @cached_property
@@ -119,25 +114,26 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
                 check_click(step, state.photograph.size)
                 state = state._replace(clicks=(*state.clicks, step))
             case BoxStep():
-                state = state._replace(box=fitted_box(step.box, state.photograph.size))
+                state = state._replace(box=round_box(step.box, state.photograph.size))
             case Stroke() | Patch():
-                strokes = painted(step, strokes, state.photograph.size)
+                strokes = paint(step, strokes, state.photograph.size)
             case MaskStep():
                 if step.probability.shape != state.photograph.size:
                     raise ValueError(
                         "`probability` must have the shape of the image, "
                         f"{state.photograph.size}, got {step.probability.shape}"
                     )
-                blank = state._replace(clicks=(), box=None, window=None, look=None)
-                state, strokes = blank._replace(answer=ProbabilityMap.of(step.probability)), None
+                begun = ProbabilityMap.from_array(step.probability)
+                state = state._replace(clicks=(), box=None, window=None, look=None, answer=begun)
+                strokes = None
     return Answer(state, strokes, before.begun)
 
 
 def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
-    """Carry out steps together: the model answers their prompts once, strokes and patches hold.
+    """Answer steps together: the model is asked once, then strokes and patches are painted over.
 
-    A ValueError refuses steps outside of the image, and masks of other shapes or where the model
-    takes none.
+    A ValueError refuses steps outside of the image, masks of another shape, and any mask if the
+    model takes none.
     """
     if not loop.previous_mask and any(isinstance(step, MaskStep) for step in steps):
         raise ValueError(
@@ -151,23 +147,23 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
         (state,) = loop.answer([with_crop(state)])
     if strokes is not None:
         covered = np.where(strokes == 0, state.probability, strokes > 0).astype(np.float32)
-        state = state._replace(answer=ProbabilityMap.of(covered))
+        state = state._replace(answer=ProbabilityMap.from_array(covered))
     return Answer(state, strokes, begun=prompted or strokes is not None)
 
 
 class Session:
     """One object on one image: its steps in order, and a cursor that undo and redo move.
 
-    The answer depends on the steps before the cursor alone: it is that of a new session with these
-    steps. Steps that were added together are answered together, also what undo leaves of them.
-    An answer that is not in memory is computed from the last one before it.
+    The answer depends only on the steps before the cursor: a new session with these steps gives
+    the same. Steps that were added together are answered together, and so are those of them that
+    an undo leaves. An answer that is not in memory is computed from the last one before it.
 
     Args:
-        loop: Of the model.
+        loop: The loop that asks the model.
         image: The image without prompts, from `encode_image`.
         steps: Earlier steps, each answered on its own.
-        masks: Masks, bool, shape `(H, W)`, in place of the answers to so many of the first steps.
-        memory: Most bytes of computed answers that are kept, the last one apart; None keeps all.
+        masks: Masks, bool, shape `(H, W)`, by number of steps: they replace the model's answers.
+        memory: Limit in bytes of the computed answers, besides the last one; None keeps all.
     """
 
     def __init__(
@@ -185,9 +181,9 @@ class Session:
         self._answers = {0: Answer(image)}  # by number of steps
         for count, mask in (masks or {}).items():
             asked = with_steps(Answer(image), self._steps[:count])
-            state = asked.state._replace(answer=ProbabilityMap.of(mask.astype(np.float32)))
+            state = asked.state._replace(answer=ProbabilityMap.from_array(mask.astype(np.float32)))
             self._answers[count] = replace(asked, state=state, begun=True)
-        self._given = {*self._answers}  # those that cannot be computed again
+        self._fixed = {*self._answers}  # numbers of steps whose answers cannot be computed again
 
     @property
     def photograph(self) -> Photograph:
@@ -225,10 +221,10 @@ class Session:
         encoded: dict[int, int] = {}
         for answer in self._answers.values():
             encoded |= answer.encoded
-        return sum(encoded.values()) + sum(one.own_nbytes for one in self._answers.values())
+        return sum(encoded.values()) + sum(answer.own_nbytes for answer in self._answers.values())
 
     def add(self, *steps: Step) -> Answer:
-        """Add steps in place of those that were undone, and answer them together.
+        """Replace the steps that were undone by new ones, and answer these together.
 
         An error changes nothing.
 
@@ -240,12 +236,12 @@ class Session:
         count = self._cursor
         if self.undone:
             self._steps, self._firsts = self._steps[:count], self._firsts[:count]
-            self._answers = {n: kept for n, kept in self._answers.items() if n <= count}
-            self._given &= {*self._answers}
+            self._answers = {n: answer for n, answer in self._answers.items() if n <= count}
+            self._fixed &= {*self._answers}
         self._steps += steps
         self._firsts += (count,) * len(steps)
         self._cursor = len(self._steps)
-        self._keep(self._cursor, answer)
+        self._remember(self._cursor, answer)
         return answer
 
     def preview(self, *steps: Step) -> Answer:
@@ -259,10 +255,10 @@ class Session:
         return answer_steps(replace(self._loop, zoom=zoom), self.answer, steps)
 
     def move_to(self, cursor: int) -> None:
-        """Undo or redo up to so many steps.
+        """Undo or redo until `cursor` steps count.
 
         Raises:
-            ValueError: If there are not so many.
+            ValueError: If there are fewer steps.
         """
         if not 0 <= cursor <= len(self._steps):
             raise ValueError(
@@ -276,11 +272,11 @@ class Session:
         Args:
             image: The image without prompts, encoded with the new settings.
         """
-        given = {count: self._answers[count] for count in self._given}
         view = {"view": image.view, "encoded": image.encoded, "look": None}
         self._answers = {
             count: replace(answer, state=answer.state._replace(**view))
-            for count, answer in given.items()
+            for count, answer in self._answers.items()
+            if count in self._fixed
         }
 
     def _compute(self, count: int) -> Answer:
@@ -292,14 +288,14 @@ class Session:
         answer = self._answers[count]
         for end in reversed(missing):
             answer = answer_steps(self._loop, answer, self._steps[count:end])
-            self._keep(end, answer)
+            self._remember(end, answer)
             count = end
         return answer
 
-    def _keep(self, count: int, answer: Answer) -> None:
-        """Keep an answer; the oldest are dropped where memory is short."""
+    def _remember(self, count: int, answer: Answer) -> None:
+        """Remember an answer, and drop the oldest ones beyond the memory limit."""
         self._answers[count] = answer
         if self._memory is not None:
-            oldest = sorted(self._answers.keys() - self._given - {count}, reverse=True)
+            oldest = sorted(self._answers.keys() - self._fixed - {count}, reverse=True)
             while oldest and self.nbytes > self._memory:
                 del self._answers[oldest.pop()]

@@ -21,11 +21,11 @@ SUREST = 1e-4
 """Probabilities nearer to 0 or 1 do not differ."""
 
 
-def painted(
+def paint(
     step: Stroke | Patch, earlier: npt.NDArray[np.int8] | None, size: tuple[int, int]
 ) -> npt.NDArray[np.int8]:
     """Return labels int8 `(H, W)` with a stroke or a patch over earlier ones; None without."""
-    pixels = step.pixels if isinstance(step, Patch) else covered(step, size)
+    pixels = step.pixels if isinstance(step, Patch) else brush_pixels(step, size)
     if pixels.shape != size:
         raise ValueError(f"`pixels` must have the shape of the image, {size}, got {pixels.shape}")
     labels = np.zeros(size, np.int8) if earlier is None else earlier.copy()
@@ -33,7 +33,7 @@ def painted(
     return labels
 
 
-def covered(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def brush_pixels(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """Return the pixels of an image `(H, W)` under a stroke, bool of this shape."""
     shift = 4  # OpenCV draws lines between sixteenths of a pixel, centres being whole numbers
     drawn = np.zeros(size, np.uint8)
@@ -48,7 +48,7 @@ def covered(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     return drawn.astype(np.bool_)
 
 
-def snapped(
+def snap(
     stroke: Stroke, image: npt.NDArray[np.uint8], probability: npt.NDArray[np.float32]
 ) -> Patch:
     """Return the pixels of a stroke that belong to what lies under its middle line.
@@ -65,8 +65,8 @@ def snapped(
     The image is RGB, uint8, `(H, W, 3)`; the probability that of the object before the stroke.
     """
     size = probability.shape
-    under = covered(stroke, size)
-    line = covered(stroke._replace(radius=0.5), size) & under
+    under = brush_pixels(stroke, size)
+    line = brush_pixels(stroke._replace(radius=0.5), size) & under
     if not line.any():
         return Patch(line, stroke.positive)
     x0, y0, x1, y1 = mask_box(under)

@@ -59,7 +59,7 @@ class ClassicalModel(ABC):
             the pixels that were clicked does not count.
         """
 
-    def grid(self, size: tuple[int, int]) -> tuple[()]:
+    def batch_key(self, size: tuple[int, int]) -> tuple[()]:
         """Return the same for all sizes `(H, W)`: they may come in one call."""
         return ()
 

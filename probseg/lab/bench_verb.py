@@ -15,7 +15,7 @@ import torch
 from probseg.cli.arguments import Parser, new_file
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.versions import environment
-from probseg.geometry import reduced
+from probseg.geometry import shrink_to
 from probseg.lab.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.models import list_presets, task_of
 from probseg.paths import is_path, write_text
@@ -140,7 +140,7 @@ def _print_table(records: Sequence[Record], settings: Settings) -> None:
 
 
 def _row(record: Record, settings: Settings) -> list[str]:
-    height, width = reduced(settings.size, record.working_size)
+    height, width = shrink_to(settings.size, record.working_size)
     return [
         record.model,
         record.prompts or "failed",

@@ -120,7 +120,7 @@ def photos_of_dataset(
         expected = f"photographs {source.photos.format(split=split or '*')}"
         if source.listed is not None:
             expected += f" and their list {source.listed.format(split=split or '<split>')}"
-        raise DatasetNotFoundError(dataset.name, root, expected, source.way_out(dataset.name))
+        raise DatasetNotFoundError(dataset.name, root, expected, source.hint(dataset.name))
     return Photos(dataset.name, sorted(set(photos)), dataset)
 
 
@@ -134,7 +134,7 @@ def photos_of_folder(root: Path) -> Photos:
             dataset="A photograph",
             root=root,
             expected="pictures, or a folder images/ with pictures",
-            way_out="Name the folder that has them.",
+            hint="Name the folder that has them.",
         )
     return Photos(str(root), paths)
 

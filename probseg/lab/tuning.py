@@ -177,7 +177,7 @@ def tune(
                     device=device,
                     batch_size=batch_size,
                 )
-        (scores,) = scores_of(records, protocol).values()
+        (scores,) = scores_of(records, protocol.first_result).values()
         return noc(scores.ious, TARGET).mean(axis=1), scores.photos
 
     trained, photos = count_clicks(Adaptation())

@@ -87,8 +87,8 @@ def read_preset(name: str, task: TaskName = "interactive") -> Description:
     other = preset_task(name)
     if other != task:
         raise UsageError(
-            f"{name!r} is a preset for {other} segmentation, and one for {task} segmentation "
-            f"is wanted; use {TASKS[other].variant}({name!r}), or read_preset({name!r}, {other!r})"
+            f"{name!r} is a preset for {other} segmentation, expected one for {task} segmentation; "
+            f"use {TASKS[other].variant}({name!r}), or read_preset({name!r}, {other!r})"
         )
     text = (configs_dir() / TASKS[task].presets / f"{name}.yaml").read_text(encoding="utf-8")
     return resolved(yaml.safe_load(text))

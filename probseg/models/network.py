@@ -1,4 +1,4 @@
-"""What surrounds a network: its base, its images and prompts, and models of many images at once."""
+"""What all networks share: base class, images and prompts, and models of many images at once."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def check_image(image: Tensor) -> None:
     require(fits, "image", "float in [0, 1] of shape (B, 3, H, W)", seen)
 
 
-def normalised(image: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return images with the mean and the deviation that the backbone expects, in its dtype."""
+def normalise(image: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Normalise images by the mean and deviation that the backbone expects, in its dtype."""
     # Under true half precision the weights, and with them the network's buffers, are not float32.
     return ((image - mean) / std).to(mean.dtype)
 
 
-def resized(maps: Tensor, size: Size) -> Tensor:
+def resize_maps(maps: Tensor, size: Size) -> Tensor:
     """Resize maps `(B, C, H, W)`, without aliasing; those of this size are returned unchanged."""
     if tuple(maps.shape[-2:]) == size:
         return maps
@@ -65,8 +65,8 @@ def resized(maps: Tensor, size: Size) -> Tensor:
 
 
 if hasattr(os, "register_at_fork"):  # on Windows, no process is forked
-    # A process forked from one that has computed, as by loading a model, would wait for ever for
-    # the threads of that one, which it does not have. It needs none if it computes with one.
+    # A fork has none of the threads of its parent, for which it would wait for ever once the parent
+    # has computed anything, such as loading a model. With one thread it waits for none.
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
@@ -74,7 +74,7 @@ class Encoded(NamedTuple):
     """Output of the image encoder: everything that depends on the images alone.
 
     Args:
-        size: `(H, W)` of the images, whose pixels prompts are given in.
+        size: `(H, W)` of the images; prompts are in their pixels.
         working_size: `(h, w)` that the network works at.
         image: Normalised images, padded at the right and at the bottom to whole cells of the
             decoder's and the head's grids, shape `(B, 3, h + ..., w + ...)`.
@@ -86,29 +86,29 @@ class Encoded(NamedTuple):
     image: Tensor
     decoder_maps: DecoderMaps | None
 
-    def repeated(self, times: int) -> Encoded:
-        """Return each image repeated `times` times in a row."""
-        return self if times == 1 else self.each(lambda maps: maps.repeat_interleave(times, dim=0))
+    def repeat(self, times: int) -> Encoded:
+        """Repeat each image `times` times in a row."""
+        return self if times == 1 else self.map(lambda maps: maps.repeat_interleave(times, dim=0))
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Encoded:
-        """Return the result with every tensor changed."""
-        decoder_maps = None if self.decoder_maps is None else self.decoder_maps.each(change)
+    def map(self, change: Callable[[Tensor], Tensor]) -> Encoded:
+        """Apply a function to every tensor."""
+        decoder_maps = None if self.decoder_maps is None else self.decoder_maps.map(change)
         return self._replace(image=change(self.image), decoder_maps=decoder_maps)
 
-    def unpadded(self, maps: Tensor) -> Tensor:
-        """Return maps `(B, C, h + ..., w + ...)` without the padding, `(B, C, h, w)`."""
+    def unpad(self, maps: Tensor) -> Tensor:
+        """Remove the padding of maps `(B, C, h + ..., w + ...)`: `(B, C, h, w)`."""
         return maps[..., : self.working_size[0], : self.working_size[1]]
 
-    def enlarged(self, logits: Tensor) -> Tensor:
-        """Return logits of the padded or of the unpadded images at the size of the images."""
-        logits = self.unpadded(logits.float())
+    def unpad_and_resize(self, logits: Tensor) -> Tensor:
+        """Remove the padding of logits, if it is still there, and resize them to the images."""
+        logits = self.unpad(logits.float())
         if self.working_size == self.size:
             return logits
         return F.interpolate(logits, self.size, mode="bilinear", align_corners=False)
 
 
-def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
-    """Return prompts on images of `size`, `(H, W)`, in the pixels of these images resized."""
+def resize_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
+    """Convert prompts on images of `size`, `(H, W)`, to pixels of these images at `new_size`."""
     if size == new_size:
         return prompts
     scale = prompts.boxes.new_tensor([new_size[1] / size[1], new_size[0] / size[0]])
@@ -117,7 +117,7 @@ def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
         points=(prompts.points + 0.5) * scale - 0.5,
         labels=prompts.labels,
         boxes=prompts.boxes * scale.repeat(2),
-        previous=None if prompts.previous is None else resized(prompts.previous, new_size),
+        previous=None if prompts.previous is None else resize_maps(prompts.previous, new_size),
     )
 
 
@@ -154,13 +154,13 @@ None of models that do not predict it."""
 
 
 class Model(Protocol):
-    """A model for clicks on many images at once; `SegmenterModel` makes one of a `Segmenter`."""
+    """A model for clicks on many images at once; `SegmenterModel` adapts a `Segmenter` to it."""
 
-    def grid(self, size: Size) -> Hashable:
+    def batch_key(self, size: Size) -> Hashable:
         """Return what images of size `(H, W)` must have in common to be computed together."""
 
     def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
-        """Encode images `(3, H, W)` in [0, 1] of one `grid`; called once for each image."""
+        """Encode images `(3, H, W)` in [0, 1] of one `batch_key`; called once for each image."""
 
     def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Decoded:
         """Answer all prompts so far (a batch of 1) on each image.
@@ -180,7 +180,7 @@ class OneStep(NamedTuple):
 
     predict: Callable[[Tensor, Prompts], Tensor]
 
-    def grid(self, size: Size) -> Size:
+    def batch_key(self, size: Size) -> Size:
         """Compute images of one size together."""
         return size
 
@@ -206,19 +206,21 @@ class SegmenterModel(NamedTuple):
 
     network: Segmenter
 
-    def grid(self, size: Size) -> Size:
+    def batch_key(self, size: Size) -> Size:
         """Return the size of the padded image that the network sees, for one of size `(H, W)`."""
         return self.network.sizes(size)[1]
 
     def encode_each(self, images: Sequence[Tensor]) -> list[Encoded]:
-        """Compute what does not depend on prompts, for images of one `grid`."""
-        prepared = [self.network.prepared(image[None]) for image in images]
-        decoder_maps = self.network.features(torch.cat([encoded.image for encoded in prepared]))
+        """Compute what does not depend on prompts, for images of one `batch_key`."""
+        prepared = [self.network.preprocess(image[None]) for image in images]
+        decoder_maps = self.network.image_features(
+            torch.cat([encoded.image for encoded in prepared])
+        )
         if decoder_maps is None:
             return prepared
         decoder_maps = decoder_maps._replace(auxiliary=None)  # for the loss alone
         return [
-            encoded._replace(decoder_maps=decoder_maps.each(lambda maps, n=n: maps[n : n + 1]))  # type: ignore[misc]
+            encoded._replace(decoder_maps=decoder_maps.map(lambda maps, n=n: maps[n : n + 1]))  # type: ignore[misc]
             for n, encoded in enumerate(prepared)
         ]
 
@@ -230,17 +232,17 @@ class SegmenterModel(NamedTuple):
         """
         network = self.network
         moved = [
-            network.moved(network.uncalibrated(asked), image)
+            network.to_network_pixels(network.uncalibrate(asked), image)
             for image, asked in zip(encoded, prompts, strict=True)
         ]
         images = torch.cat([image.image for image in encoded])
-        raw, _, quality = network.grid_logits(
+        raw, _, quality = network.padded_logits(
             images, _joined_features(encoded), _joined_prompts(moved)
         )
         logits = []
         for n, image in enumerate(encoded):
-            refined = network.refined(raw[n : n + 1], image, moved[n])
-            logits.append(network.calibrated(image.enlarged(refined))[0, 0])
+            refined = network.refine(raw[n : n + 1], image, moved[n])
+            logits.append(network.calibrate(image.unpad_and_resize(refined))[0, 0])
         return logits, None if quality is None else quality.sigmoid()
 
 
@@ -258,9 +260,9 @@ def _joined_features(encoded: Sequence[Encoded]) -> DecoderMaps | None:
 
 
 def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
-    """Return the prompts of several images as one batch, padded with rows that are no clicks.
+    """Return the prompts of several images as one batch, padded with rows of label -1.
 
-    All of them have previous masks of one size, or none has.
+    Either all have previous masks of one size, or none has one.
     """
     if len(prompts) == 1:
         return prompts[0]

@@ -15,7 +15,7 @@ from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prom
 from probseg.clicks.maps import ClickMaps, click_pixels
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.errors import require
-from probseg.geometry import Size, reduced, scaled
+from probseg.geometry import Size, scale_to, shrink_to
 from probseg.heads import Decoder, DecoderMaps, Fusion, GraphCut, Head, MaskQuality, PromptFusion
 from probseg.kinds import TaskName
 from probseg.models.network import (
@@ -24,9 +24,9 @@ from probseg.models.network import (
     check_head,
     check_image,
     check_prompts,
-    moved_prompts,
-    normalised,
-    resized,
+    normalise,
+    resize_maps,
+    resize_prompts,
 )
 from probseg.types import FeatureInfo, Prompts
 
@@ -94,7 +94,7 @@ class Segmenter(Network):
             no answer; None for none.
 
     Raises:
-        ValueError: If a number is out of range, a choice is unknown, or parts do not go together.
+        ValueError: If a number is out of range, a choice is unknown, or parts do not fit together.
     """
 
     task: ClassVar[TaskName] = "interactive"
@@ -198,27 +198,27 @@ class Segmenter(Network):
     def encode(self, image: Tensor) -> Encoded:
         """Compute what does not depend on prompts for RGB images in [0, 1], `(B, 3, H, W)`."""
         check_image(image)
-        prepared = self.prepared(image)
-        return prepared._replace(decoder_maps=self.features(prepared.image))
+        encoded = self.preprocess(image)
+        return encoded._replace(decoder_maps=self.image_features(encoded.image))
 
     def sizes(self, size: Size) -> tuple[Size, Size]:
-        """Return the working size `(h, w)` for images `(H, W)`, and the padded one."""
+        """Return the working size `(h, w)` of images `(H, W)`, and its padded size."""
         height, width = size
         if (side := self.working_size) is not None:
-            resize = {"reduce": reduced, "fit": scaled, "stretch": lambda *_: (side, side)}
+            resize = {"reduce": shrink_to, "fit": scale_to, "stretch": lambda *_: (side, side)}
             height, width = resize[self.sizing](size, side)
         # On part of a cell, resized maps would lie elsewhere than the image.
         return (height, width), (height + -height % self.cell, width + -width % self.cell)
 
-    def prepared(self, image: Tensor) -> Encoded:
-        """Bring images to the working size, normalise and pad them; no features yet."""
+    def preprocess(self, image: Tensor) -> Encoded:
+        """Resize images to the working size, normalise and pad them; no features yet."""
         size = (image.shape[-2], image.shape[-1])
         working_size, padded_size = self.sizes(size)
-        pixels = normalised(resized(image, working_size), self.mean, self.std)
+        pixels = normalise(resize_maps(image, working_size), self.mean, self.std)
         return Encoded(size, working_size, _padded(pixels, padded_size), None)
 
-    def features(self, pixels: Tensor) -> DecoderMaps | None:
-        """Return the features of `Encoded.image`; None where prompts enter at the stem."""
+    def image_features(self, pixels: Tensor) -> DecoderMaps | None:
+        """Run backbone and decoder on `Encoded.image`; None where prompts enter at the stem."""
         if self.fusion is None:
             return None
         return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
@@ -237,7 +237,7 @@ class Segmenter(Network):
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        return self.calibrated(self.raw_logits(encoded, self.uncalibrated(prompts)).main)
+        return self.calibrate(self.raw_logits(encoded, self.uncalibrate(prompts)).main)
 
     def raw_logits(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Logits:
         """Compute all logits that have a loss, before calibration.
@@ -250,28 +250,28 @@ class Segmenter(Network):
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        moved = self.moved(prompts, encoded)
-        main, auxiliary, quality = self.grid_logits(encoded.image, encoded.decoder_maps, moved)
+        moved = self.to_network_pixels(prompts, encoded)
+        main, auxiliary, quality = self.padded_logits(encoded.image, encoded.decoder_maps, moved)
         if refine:
-            main = self.refined(main, encoded, moved)
-        auxiliary = None if auxiliary is None else encoded.enlarged(auxiliary)
-        return Logits(encoded.enlarged(main), auxiliary, quality)
+            main = self.refine(main, encoded, moved)
+        auxiliary = None if auxiliary is None else encoded.unpad_and_resize(auxiliary)
+        return Logits(encoded.unpad_and_resize(main), auxiliary, quality)
 
-    def calibrated(self, logits: Tensor) -> Tensor:
-        """Return raw logits divided by the temperature."""
+    def calibrate(self, logits: Tensor) -> Tensor:
+        """Divide raw logits by the temperature."""
         return logits if self.temperature == 1 else logits / self.temperature
 
-    def uncalibrated(self, prompts: Prompts) -> Prompts:
-        """Return prompts with a last answer of raw instead of calibrated logits."""
+    def uncalibrate(self, prompts: Prompts) -> Prompts:
+        """Bring the last answer in the prompts back to temperature 1."""
         if prompts.previous is None or self.temperature == 1 or not prompts.previous.any():
             return prompts  # zeros stay zeros, and their logits would take longer than the network
         logits = self.temperature * prompts.previous.logit()
         return prompts._replace(previous=logits.sigmoid())
 
-    def moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:
-        """Check prompts, and express them in the pixels of the padded images."""
+    def to_network_pixels(self, prompts: Prompts, encoded: Encoded) -> Prompts:
+        """Check prompts, and convert them to pixels of the padded images."""
         check_prompts(prompts, len(encoded.image), encoded.size, self.previous_mask)
-        moved = moved_prompts(prompts, encoded.size, encoded.working_size)
+        moved = resize_prompts(prompts, encoded.size, encoded.working_size)
         if not self.previous_mask:
             return moved
         previous = moved.previous
@@ -281,12 +281,12 @@ class Segmenter(Network):
         # A training lets no gradient flow from an answer to the one before.
         return moved._replace(previous=_padded(previous.detach().float(), size))
 
-    def grid_logits(
+    def padded_logits(
         self, image: Tensor, decoder_maps: DecoderMaps | None, prompts: Prompts
     ) -> Logits:
-        """Compute the logits of padded images, which `Encoded.enlarged` cuts and enlarges.
+        """Compute the logits of padded images, for `Encoded.unpad_and_resize`.
 
-        Image and decoder maps are those of `Encoded`, prompts those of `moved`.
+        Image and decoder maps are those of `Encoded`, prompts those of `to_network_pixels`.
         """
         size = (image.shape[-2], image.shape[-1])
         maps = self.click_maps(prompts, size)  # (B, 3, h, w)
@@ -317,15 +317,15 @@ class Segmenter(Network):
         quality = None
         if self.quality is not None:
             last = features if value_features is None else value_features
-            quality = self.quality(last, self.calibrated(main), prompts)
+            quality = self.quality(last, self.calibrate(main), prompts)
         return Logits(main, auxiliary, quality)
 
-    def refined(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:
+    def refine(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:
         """Refine main logits of the padded images in evaluation mode, prompts in their pixels."""
         if self.refinement is None or self.training:
             return logits
-        colours = self._colours(encoded.unpadded(encoded.image))
-        refined: Tensor = self.refinement(encoded.unpadded(logits), colours, prompts)
+        colours = self._colours(encoded.unpad(encoded.image))
+        refined: Tensor = self.refinement(encoded.unpad(logits), colours, prompts)
         return refined
 
     def _colours(self, image: Tensor) -> Tensor:
@@ -333,7 +333,7 @@ class Segmenter(Network):
         return image.float() * self.std.float() + self.mean.float()
 
     def adaptation(self) -> Adaptation:
-        """Return the settings that `adapt` changes; None for those that the network has not."""
+        """Return the settings that `adapt` changes; None for those that the network lacks."""
         return adaptation_of(self._before_head(), self.head)
 
     def adapt(self, adaptation: Adaptation) -> None:

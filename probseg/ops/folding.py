@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 Net = TypeVar("Net", bound=nn.Module)
 
 
-def folded(network: Net, run: Callable[[Net], object]) -> Net:
+def fold_batch_norms(network: Net, run: Callable[[Net], object]) -> Net:
     """Return a copy of a network for inference, with batch normalisations in its convolutions.
 
     In evaluation mode a normalisation is a factor and a summand for each channel: of the weights of

@@ -196,7 +196,7 @@ def is_state(content: object) -> bool:
 
 
 def _is_small(value: object, levels: int = 2) -> bool:
-    """Return whether a value is no list, or a short one of such values, in at most two levels."""
+    """Say whether a value is not a list, or a short one of such values, in at most two levels."""
     if not isinstance(value, dict | list | tuple):
         return True
     inner = value.values() if isinstance(value, dict) else value

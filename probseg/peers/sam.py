@@ -173,7 +173,7 @@ class MaskDecoder(Fusion):
         answers = []
         for row in range(len(maps)):
             image = slice(row, row + 1)
-            of_image = decoder_maps.each(lambda part, image=image: part[image])  # type: ignore[misc]
+            of_image = decoder_maps.map(lambda part, image=image: part[image])  # type: ignore[misc]
             answers.append(self._answer(of_image, prompts.at(image)))
         return torch.cat(answers)
 

@@ -102,7 +102,7 @@ _NAMES: dict[str, str | None] = {
         for part in ("shared_image_embedding.", "prompt_encoder.", "mask_decoder.")
     },
     "no_memory_embedding": "fusion.network.no_memory_embedding",
-    # The memory of SAM 2, which a single image has not, in both layouts.
+    # The memory of SAM 2, which single images do not use, in both layouts.
     **dict.fromkeys(("memory_", "maskmem_", "mask_downsample", "no_mem_pos_enc", "obj_ptr_")),
     **dict.fromkeys(("no_obj_", "no_memory_positional", "temporal_positional", "object_pointer_")),
     **dict.fromkeys(("no_object_pointer", "occlusion_")),

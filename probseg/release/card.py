@@ -1,4 +1,4 @@
-"""Cards of models, in the format of the Hugging Face hub, and their table for a page."""
+"""Model cards in the format of the Hugging Face hub, and the table of models for a page."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def as_variant(description: Description, preset: str) -> dict[str, Any]:
     task = task_of(description)
     if preset not in list_presets(task):
         raise UsageError(
-            f"`preset` {preset!r}: there is none of this name for {task} segmentation; name the "
+            f"`preset` {preset!r}: no preset has this name for {task} segmentation; name the "
             "model after the preset that it is a variant of, or give the name of one"
         )
     base = read_preset(preset, task)

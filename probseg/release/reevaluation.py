@@ -1,4 +1,4 @@
-"""Tests of models, read from their results in the format of the zoo, and repeated."""
+"""Tests of published models: read from their recorded results, and run again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation.protocols import PROTOCOLS, Protocol
 from probseg.evaluation.simulation import run_objects
 from probseg.evaluation.summary import summarise_records
-from probseg.interact.session import prepared
+from probseg.interact.session import prepare_model
 from probseg.kinds import Offers
 from probseg.metrics import REPORTED_CLICKS
 from probseg.models import Network, Segmenter
@@ -140,7 +140,7 @@ def _interactive(
         options={"seed": metadata["seed"], "adaptation": adaptation},
         data=_data(metadata.get("data") or {}, name),
         count={"objects": summary["n_objects"], "trials": summary["n_trials"]},
-        figures=figures_of(summary, protocol.first_answer),
+        figures=figures_of(summary, protocol.first_result),
         made_with=_made_with(metadata),
     )
 
@@ -250,7 +250,7 @@ def _by_clicks(
     with restored(model):
         if settings["adaptation"]:
             model.adapt(Adaptation(**settings["adaptation"]))
-        tested = prepared(model, device)  # as tests have it
+        tested = prepare_model(model, device)  # as tests have it
         records = [
             record
             for loader in loaders
@@ -260,7 +260,7 @@ def _by_clicks(
             )
         ]
     (summary,) = summarise_records(records, protocol).values()
-    figures = figures_of(summary.as_json(), protocol.first_answer)
+    figures = figures_of(summary.as_json(), protocol.first_result)
     values = {name: figure.value for name, figure in figures.items()}
     return values, {"objects": summary.n_objects, "trials": summary.n_trials}
 

@@ -18,7 +18,7 @@ from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import BEGINNINGS, all_options, beginning
 from probseg.evaluation.records import read_objects, unique
-from probseg.evaluation.summary import Scores, arrange, percents_up_to
+from probseg.evaluation.summary import Scores, percents_up_to, scores_of
 from probseg.paths import no_folder, run_of
 from probseg.texts import read_json
 
@@ -316,7 +316,7 @@ def _read_scores(
                 f"{len(record.steps)} of {record.dataset}/{record.name}, trial {record.trial}"
             )
     try:
-        scores = arrange(records, _first_result(protocol))
+        scores = scores_of(records, _first_result(protocol))
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
     names: dict[str, set[str]] = {}
@@ -326,7 +326,7 @@ def _read_scores(
 
 
 def _first_result(protocol: Mapping[str, Any]) -> int:
-    """Return the number of clicks of the first result, as `Protocol.first_answer` does."""
+    """Return the number of clicks of the first result, as `Protocol.first_result` does."""
     return 0 if BEGINNINGS[beginning(protocol)].has_result else 1
 
 

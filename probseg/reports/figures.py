@@ -51,7 +51,7 @@ def draw_curve(
     over trials.
     """
     figure, (axes,) = _panels([protocol.name], dark)
-    first = protocol.first_answer
+    first = protocol.first_result
     lines = LINES[::-1] if dark else LINES  # the brighter colours first on dark paper
     for number, (name, summary) in enumerate(summaries.items()):
         colour = lines[number % len(lines)]
@@ -105,7 +105,7 @@ def draw_survival(
 
 
 def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Protocol) -> None:
-    """Draw a sheet of runs: image with box, truth, and the prediction as the clicks go on.
+    """Draw a sheet of runs: image with box, truth, and the predictions after more and more clicks.
 
     Of the runs that have a picture, the first of each data set are drawn, `MAX_ROWS` in all. Where
     not all objects are drawn, a title says how many are.
@@ -113,7 +113,7 @@ def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Pro
     pictures = _first_of_each(records)
     objects = len({(record.dataset, record.name) for record in records})
     most = max(picture.frames[-1].k for _, picture in pictures)
-    stages = [k for k in PICTURE_CLICKS if protocol.first_answer <= k < most]
+    stages = [k for k in PICTURE_CLICKS if protocol.first_result <= k < most]
     shapes = [picture.mask.shape for _, picture in pictures]
     heights = [min(1.6, max(0.4, height / width)) for height, width in shapes]  # by width of a tile
     columns = 2 + len(stages) + 1

@@ -78,7 +78,7 @@ def write_report(
         ValueError: If there is no record, or an object lacks a trial that others have.
     """
     records = unique(records)
-    scores = scores_of(records, protocol)
+    scores = scores_of(records, protocol.first_result)
     summaries = summaries_of(scores, protocol)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def render_objects(
     shape `(objects, trials)` by data set.
     """
     last = protocol.max_clicks
-    clicks = sorted({protocol.first_answer, last, *(k for k in LISTED_CLICKS if k < last)})
+    clicks = sorted({protocol.first_result, last, *(k for k in LISTED_CLICKS if k < last)})
     header = ["data", "object", "AUC", *(f"IoU@{k}" for k in clicks)]
     percent = listed_percent(protocol)
     header += [] if percent is None else [f"NoC@{percent}"]
@@ -250,7 +250,7 @@ def model_name(metadata: Mapping[str, Any]) -> str | None:
 def _card(name: str, summary: Summary, protocol: Protocol) -> dict[str, Any]:
     """Return the most important numbers of a data set."""
     last = protocol.max_clicks
-    shown = sorted({protocol.first_answer, min(5, last), last})
+    shown = sorted({protocol.first_result, min(5, last), last})
     stats = {f"mIoU@{k}": f"{100 * summary.miou[k]:.1f}\u00a0%" for k in shown}
     percent = listed_percent(protocol)
     if percent is not None:

@@ -137,7 +137,7 @@ _ENVIRONMENT.filters |= {
 
 def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
     last = protocol.max_clicks
-    clicks = [k for k in REPORTED_CLICKS if protocol.first_answer <= k <= last]
+    clicks = [k for k in REPORTED_CLICKS if protocol.first_result <= k <= last]
     clicks += [last] if last not in clicks else []
     over_trials = any(summary.n_trials > 1 for summary in summaries.values())
     legend = (

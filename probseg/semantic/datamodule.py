@@ -102,8 +102,8 @@ class SemanticDataModule(TrainingData):
         scale: Factor by which a training photograph is scaled before it is cropped, smallest and
             largest.
         num_workers: Processes that read and augment training images; 0 reads in the main process.
-        max_skipped: Most training photographs that may turn out to be unreadable; others take their
-            places. One more stops the training with a list of the files.
+        max_skipped: Limit of training photographs that may turn out to be unreadable; others take
+            their places. One more stops the training with a list of the files.
 
     Raises:
         DataError: If two sets of `val`, or two of `test`, have the same name.

@@ -66,15 +66,15 @@ class SemanticFiles(SemanticDataset):
     def __init__(self, root: Path | str | None) -> None:
         self.root = chosen_root(root, *self.places)
 
-    def listed(self, photos: str, labels: str, listing: str, way_out: str) -> list[Pair]:
+    def listed(self, photos: str, labels: str, listing: str, hint: str) -> list[Pair]:
         """Pair the photographs of a list, `folder/<id>.jpg`, with their label files.
 
-        The `way_out` is what to tell where the list or a folder is missing.
+        `hint` says what to do if the list or a folder is missing.
         """
         patterns, path = [self.root / photos, self.root / labels], self.root / listing
         if not (path.is_file() and all(pattern.parent.is_dir() for pattern in patterns)):
             expected = f"{photos}, {labels} and {listing}"
-            raise DatasetNotFoundError(self.name, self.root, expected, way_out)
+            raise DatasetNotFoundError(self.name, self.root, expected, hint)
         stems = first_words(path)
         if not stems:
             raise DataError(
@@ -94,12 +94,12 @@ class SemanticFiles(SemanticDataset):
             for stem in stems
         ]
 
-    def paired(self, photos: str, labels: str, way_out: str) -> list[Pair]:
+    def paired(self, photos: str, labels: str, hint: str) -> list[Pair]:
         """Pair the photographs of a folder with the label files of another one by their stems."""
         of_photos, of_labels = picture_files(self.root / photos), picture_files(self.root / labels)
         if not of_photos or not of_labels:
             expected = f"{photos}/<id>.jpg or .png, and {labels}/<id>.png"
-            raise DatasetNotFoundError(self.name, self.root, expected, way_out)
+            raise DatasetNotFoundError(self.name, self.root, expected, hint)
         lacking, alone = set(of_photos) - set(of_labels), set(of_labels) - set(of_photos)
         refuse_missing(self.root / labels, "label file", sorted(lacking), Path(photos).name)
         refuse_missing(self.root / photos, "photograph", sorted(alone), Path(labels).name)

@@ -16,7 +16,7 @@ from probseg.backbones import Backbone, ResNet
 from probseg.descriptions import Changes
 from probseg.kinds import TaskName
 from probseg.models import build, override, read_preset
-from probseg.models.network import Network, check_head, check_image, normalised, resized
+from probseg.models.network import Network, check_head, check_image, normalise, resize_maps
 from probseg.ops.checks import check_least
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo
@@ -66,7 +66,7 @@ class SemanticSegmenter(Network):
     def features(self, image: Tensor) -> list[Tensor]:
         """Return the backbone's maps, finest first, of RGB images `(B, 3, H, W)` in [0, 1]."""
         check_image(image)
-        image = normalised(image, self.mean, self.std)
+        image = normalise(image, self.mean, self.std)
         stride = self.backbone.features.strides[-1]
         height, width = image.shape[-2:]
         image = F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))
@@ -185,10 +185,12 @@ def class_probabilities(
     size = image.shape[-2], image.shape[-1]
     total = image.new_zeros(())
     for scale in scales:
-        scaled = resized(image, (max(1, round(scale * size[0])), max(1, round(scale * size[1]))))
+        scaled = resize_maps(
+            image, (max(1, round(scale * size[0])), max(1, round(scale * size[1])))
+        )
         for mirrored in (False, True) if flip else (False,):
             logits = model(scaled.flip(-1) if mirrored else scaled)
-            probabilities = resized(logits.softmax(dim=1), size)
+            probabilities = resize_maps(logits.softmax(dim=1), size)
             probabilities = probabilities.flip(-1) if mirrored else probabilities
             total = total + probabilities
     return total / (len(scales) * (1 + flip))

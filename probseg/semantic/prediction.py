@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from probseg.interact import image_tensor
-from probseg.ops.folding import folded
+from probseg.ops.folding import fold_batch_norms
 from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.network import SemanticSegmenter, predict_classes
 from probseg.semantic.scores import Confusion, semantic_scores
@@ -22,7 +22,7 @@ class ClassPrediction(Prediction):
 
     def __init__(self, model: SemanticSegmenter, batch_size: int) -> None:
         small = model.mean.new_zeros(1, 3, 64, 64)
-        super().__init__(folded(model.eval(), lambda network: network(small)), batch_size)
+        super().__init__(fold_batch_norms(model.eval(), lambda network: network(small)), batch_size)
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Predict the classes of one photograph after the other."""

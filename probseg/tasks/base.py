@@ -23,7 +23,7 @@ from probseg.data.loading import TrainingData
 from probseg.descriptions import is_description
 from probseg.errors import UsageError
 from probseg.lightning_internals import made_by_command_line
-from probseg.seeds import BATCH, mixed
+from probseg.seeds import BATCH, mix_seeds
 from probseg.zoo.store import check_fit
 from probseg.zoo.trained import without_files
 
@@ -67,10 +67,10 @@ class NetworkTask(L.LightningModule):
         frame: FrameType | None = None,
         logger: bool = True,
     ) -> None:
-        """Keep the arguments of the constructor, of modules and functions only the descriptions.
+        """Keep the arguments of the constructor; of modules and functions only their descriptions.
 
-        The command line has descriptions. Of a task that is made in Python, the modules would be
-        copied, and functions cannot be stored.
+        The command line gives descriptions. If a task is built in Python, modules and functions are
+        left out: modules would be copied, and functions cannot be stored.
         """
         frame = frame or cast("FrameType", inspect.currentframe()).f_back
         assert frame is not None, "a constructor calls it"
@@ -103,7 +103,7 @@ class NetworkTask(L.LightningModule):
     def setup(self, stage: str) -> None:
         """Train all of the network: models from the zoo come in evaluation mode.
 
-        Callbacks that train for trial, as `BatchSizeFinder` does, need the seed before the fit.
+        Callbacks that try a few steps, as `BatchSizeFinder` does, need the seed before the fit.
         """
         if stage == "fit":
             self.model.train()
@@ -112,7 +112,7 @@ class NetworkTask(L.LightningModule):
     def on_fit_start(self) -> None:
         """Take the seed of the run, which the data module may have from a checkpoint.
 
-        The checkpoints will say what network it is, whatever file it began with.
+        Checkpoints describe the network itself, not the file from which it was loaded.
         """
         data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed
         self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
@@ -148,9 +148,10 @@ class NetworkTask(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": stepped}
 
     def on_train_start(self) -> None:
-        """Refuse a schedule that ends before the training; say if it never comes to its end.
+        """Refuse a schedule that ends before the training; warn of one that ends after it.
 
-        Gradients are accumulated as a schedule says, which Lightning forgets in mid-epoch.
+        A run that resumes in mid-epoch also needs the accumulation of its epoch, which Lightning
+        sets at the beginning of an epoch alone.
         """
         for callback in getattr(self.trainer, "callbacks", ()):
             if isinstance(callback, GradientAccumulationScheduler):
@@ -175,11 +176,11 @@ class NetworkTask(L.LightningModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
         """Make all random numbers depend on the batch alone.
 
-        Also what draws from torch's own generator, such as dropout: a training that goes on after
-        an interruption needs no state of a generator.
+        This includes dropout and all else that uses torch's own generator: to resume, a training
+        needs no generator state.
         """
-        self.batch_seed = mixed(BATCH, self.seed, self.current_epoch, batch_idx)
-        torch.manual_seed(mixed(self.batch_seed, self.global_rank))
+        self.batch_seed = mix_seeds(BATCH, self.seed, self.current_epoch, batch_idx)
+        torch.manual_seed(mix_seeds(self.batch_seed, self.global_rank))
 
     def on_validation_epoch_start(self) -> None:
         """Make all processes evaluate the saved network, that of the first process.
@@ -205,12 +206,12 @@ class NetworkTask(L.LightningModule):
             checkpoint[part] = {key: value for key, value in arguments.items() if _is_plain(value)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the checkpoint of another network in words, before torch does it in keys."""
+        """Refuse the checkpoint of another network in a sentence, before torch lists its keys."""
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
 
 
 def trial_optimizer(optimizer: Callable[..., torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """Return an optimiser of one number: wrong settings fail before a run writes anything."""
+    """Build the optimiser for one number: wrong settings fail before a run writes anything."""
     return optimizer([nn.Parameter(torch.zeros(()))])
 
 

@@ -20,21 +20,21 @@ from probseg.backbones import layer_numbers, recompute_activations, rgb_paramete
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks, corrective_clicks
 from probseg.clicks.looks import halve, look_again
-from probseg.clicks.rounds import AskNetwork, drawn_rounds, with_clicks
+from probseg.clicks.rounds import AskNetwork, draw_count, with_clicks
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError, require
 from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross_entropy
-from probseg.models.network import Encoded, moved_prompts, resized
+from probseg.models.network import Encoded, resize_maps, resize_prompts
 from probseg.models.segmenter import Logits, Segmenter
-from probseg.seeds import Draws, mixed
+from probseg.seeds import Draws, mix_seeds
 from probseg.tasks.base import NetworkTask, trial_optimizer
 from probseg.tasks.schedule import PolynomialThenConstant
 from probseg.types import IGNORE, Prompts
 
 
-class Learnt(NamedTuple):
-    """What a network has learnt from a batch: its losses, and its last answers to the crops."""
+class StepResult(NamedTuple):
+    """Result of a training step: the losses of a batch, and the last answers to its crops."""
 
     losses: dict[str, Tensor]  # by their names in the log, "loss" the mean over the answers
     total: Tensor
@@ -42,9 +42,9 @@ class Learnt(NamedTuple):
 
 
 class TrainedAnswer(NamedTuple):
-    """An answer that is trained, the masks that it is for, and its prompts.
+    """An answer with a loss, its true masks, and its prompts.
 
-    Masks are uint8, shape `(R, H, W)`; rows that had no prompt yet are ignored.
+    Masks are uint8, shape `(R, H, W)`; rows without a prompt are all ignored pixels.
     """
 
     logits: Logits
@@ -55,15 +55,15 @@ class TrainedAnswer(NamedTuple):
 class InteractiveSegmentation(NetworkTask):
     """Trains a `Segmenter` with simulated clicks.
 
-    Evaluation by clicks is the business of the callback `InteractiveEvaluation`, which runs on the
-    validation and test batches of this module.
+    The callback `InteractiveEvaluation` evaluates by clicks, on the validation and test batches of
+    this module.
 
     Args:
         model: The network.
         loss: Loss between logits and mask; cross-entropy by default.
-        optimizer: Makes the optimiser; RAdam with rate 1e-4 by default, as published.
-        lr_scheduler: Makes the schedule.
-        curriculum: How prompts are drawn: by a `Curriculum` of three tasks, the default, or by
+        optimizer: Builds the optimiser; RAdam with rate 1e-4 by default, as published.
+        lr_scheduler: Builds the schedule.
+        curriculum: How prompts are drawn: by a `Curriculum` of three stages, the default, or by
             `IteratedClicks`.
         corner_noise: Greatest shift of the sides of the training boxes, as a fraction of the box.
         auxiliary_weight: Weight of the loss of auxiliary logits, for decoders that have some; 0.4
@@ -82,13 +82,13 @@ class InteractiveSegmentation(NetworkTask):
             gradients: late corrections are learnt at little more than their forward cost. None
             trains all answers.
         clicked_weight: Weight of `clicked_loss`, the cross-entropy of the clicked pixels.
-        annotators: Simulated annotators that click on each object of a batch, each in a way of
-            their own; they share what does not depend on prompts, too.
-        frozen: Shell patterns of weights of the network that stay what they are, such as
-            `"backbone.network.conv_stem.*"`. Normalisation layers all of whose weights are frozen
-            keep their averages, too.
-        fixed_statistics: Whether the normalisation layers of the backbone keep the averages that
-            they came with, as is wise for a pretrained one and small batches.
+        annotators: Simulated annotators that click on each object of a batch, with their own random
+            numbers; they share what does not depend on prompts, too.
+        frozen: Shell patterns of weights of the network that are not trained, such as
+            `"backbone.network.conv_stem.*"`. A normalisation layer keeps its averages, too, if all
+            its weights are frozen.
+        fixed_statistics: Whether the normalisation layers of the backbone keep their averages, as
+            is wise for a pretrained backbone and small batches.
         gradient_checkpointing: Whether the backbone computes activations again for the backward
             pass instead of keeping them, see `recompute_activations`.
         second_looks: With `every_round`, whether crops are clicked at half their size, and a window
@@ -96,8 +96,8 @@ class InteractiveSegmentation(NetworkTask):
             between, as by the zoom `look`. Every second batch answers each round once more with
             the answer itself as the previous mask.
         drawn_iterations: Fewest and most EM iterations of each kind of update of `Adaptation`,
-            such as `{"key": [0, 2], "value": [0, 5]}`, of which each batch draws: the trained
-            network answers with any of these numbers. None trains with those that it has.
+            such as `{"key": [0, 2], "value": [0, 5]}`; each batch draws its own, so that the
+            trained network answers with any of these numbers. None keeps the network's own.
         lr_interval: When the schedule takes a step: after each `"epoch"`, or after each `"step"` of
             the optimiser, as warm-ups and `OneCycleLR` count.
 
@@ -197,7 +197,7 @@ class InteractiveSegmentation(NetworkTask):
 
     @property
     def stage(self) -> Stage:
-        """Task of the curriculum in the current epoch."""
+        """Stage of the curriculum in the current epoch."""
         return self.curriculum.stage(self.current_epoch)
 
     def setup(self, stage: str) -> None:
@@ -225,88 +225,54 @@ class InteractiveSegmentation(NetworkTask):
 
     def learn(
         self, batch: TrainBatch, encoded: Encoded | None, *, epoch: int, batch_seed: int
-    ) -> Learnt:
+    ) -> StepResult:
         """Answer the clicks on a batch, with EM iterations that are drawn for it.
 
         Args:
             batch: The crops.
             encoded: Of their images, where these are what the network is shown; None encodes them.
             epoch: Counted from 0.
-            batch_seed: See `answers`.
+            batch_seed: See `answer_rounds`.
         """
         with restored(self.model):
             for number, (kind, limits) in enumerate(self.drawn_iterations.items()):
-                drawn = drawn_rounds(limits, mixed(batch_seed, number))
+                drawn = draw_count(limits, mix_seeds(batch_seed, number))
                 self.model.adapt(Adaptation(**{f"{kind}_iterations": drawn}))
             return self._learn(batch, encoded, {"epoch": epoch, "batch_seed": batch_seed})
 
-    def _learn(self, batch: TrainBatch, encoded: Encoded | None, when: dict[str, int]) -> Learnt:
+    def _learn(
+        self, batch: TrainBatch, encoded: Encoded | None, when: dict[str, int]
+    ) -> StepResult:
+        """Answer the clicks of all annotators, whose rows follow one another for each image."""
         crops = batch.images.float() / 255
-        images, masks = crops, batch.masks
-        if self.second_looks:
-            images, masks = halve(crops, masks)
+        images, masks = halve(crops, batch.masks) if self.second_looks else (crops, batch.masks)
         masks = masks.repeat_interleave(self.annotators, dim=0)
         seeds = batch.seeds
         if self.annotators > 1:  # a seed for each of them
             limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
             seeds = Draws(seeds).below(limits).flatten()
-        rows = slice(None, None, self.annotators)
         if self.every_round:
-            encoded = (encoded or self.model.encode(images)).repeated(self.annotators)
-            answers = self.answers(encoded, masks, seeds, **when)
+            encoded = (encoded or self.model.encode(images)).repeat(self.annotators)
+            answers = self.answer_rounds(encoded, masks, seeds, **when)
         else:
             prompts = self.draw_prompts(images, masks, seeds, **when)
-            encoded = self.model.encode(images).repeated(self.annotators)
+            encoded = self.model.encode(images).repeat(self.annotators)
             answers = [TrainedAnswer(self.model.raw_logits(encoded, prompts), masks, prompts)]
-        last = answers[-1]
+        of_first_annotators = slice(None, None, self.annotators)
+        logits = answers[-1].logits.main.detach()[of_first_annotators]
+        prompts = answers[-1].prompts.at(of_first_annotators)
         if self.second_looks:
-            answers = [*answers, *self._look_again(crops, batch, last, rows)]
-        total = torch.stack([self.loss(logits.main, truth) for logits, truth, _ in answers]).mean()
-        losses = {"loss": total}
-        auxiliary = [
-            self.auxiliary_loss(logits.auxiliary, truth)
-            for logits, truth, _ in answers
-            if logits.auxiliary is not None
-        ]
-        if auxiliary:
-            losses["auxiliary_loss"] = torch.stack(auxiliary).mean()
-            total = total + self.auxiliary_weight * losses["auxiliary_loss"]
-        if self.clicked_weight > 0:
-            clicked = [clicked_loss(logits.main, given) for logits, _, given in answers]
-            losses["clicked_loss"] = torch.stack(clicked).mean()
-            total = total + self.clicked_weight * losses["clicked_loss"]
-        qualities = [
-            iou_cross_entropy(logits.quality, logits.main, truth)
-            for logits, truth, _ in answers
-            if logits.quality is not None
-        ]
-        if qualities:
-            quality_loss, error = map(torch.mean, map(torch.stack, zip(*qualities, strict=True)))
-            losses |= {"quality_loss": quality_loss, "quality_error": error}
-            total = total + quality_loss
-        size = (batch.masks.shape[-2], batch.masks.shape[-1])
+            answers = [*answers, *self._look_again(crops, batch, prompts, logits)]
+        losses, total = self._losses(answers)
+        size = (crops.shape[-2], crops.shape[-1])
         seen = (images.shape[-2], images.shape[-1])
         shown: dict[str, Tensor | Prompts] = {
-            "logits": resized(last.logits.main.detach()[rows], size),
-            "prompts": moved_prompts(last.prompts.at(rows), seen, size),
+            "logits": resize_maps(logits, size),
+            "prompts": resize_prompts(prompts, seen, size),
         }
-        return Learnt(losses, total, shown)
+        return StepResult(losses, total, shown)
 
-    def _look_again(
-        self, crops: Tensor, batch: TrainBatch, last: TrainedAnswer, rows: slice
-    ) -> Iterator[TrainedAnswer]:
-        """Answer a window around the last click of each crop, before and after one more click."""
-        logits = last.logits.main.detach()[rows]
-        look = look_again(crops, batch.masks, last.prompts.at(rows), logits)
-        encoded = self.model.encode(look.images)
-        first = self.model.raw_logits(encoded, look.prompts)
-        yield TrainedAnswer(first, look.masks, look.prompts)
-        answer = first.main.detach()
-        click = corrective_clicks(answer.squeeze(1) > 0, look.masks, Draws(batch.seeds + 1))
-        prompts = with_clicks(look.prompts, *click, answer)
-        yield TrainedAnswer(self.model.raw_logits(encoded, prompts), look.masks, prompts)
-
-    def answers(
+    def answer_rounds(
         self, encoded: Encoded, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
     ) -> list[TrainedAnswer]:
         """Answer all rounds of clicks, in training mode where the answer is trained.
@@ -322,12 +288,12 @@ class InteractiveSegmentation(NetworkTask):
             The trained answers; the last one is that of the last round.
         """
         answers: list[TrainedAnswer] = []
-        rounds = drawn_rounds(self.curriculum.rounds, batch_seed)
+        rounds = draw_count(self.curriculum.rounds, batch_seed)
         first, last = self.trained_answers or (rounds + 1, 0)
         asked = count()
 
-        def answer(prompts: Prompts) -> Tensor:
-            readable = self._readable(prompts)
+        def ask(prompts: Prompts) -> Tensor:
+            readable = self._for_network(prompts)
             if self.second_looks and batch_seed % 2:
                 with self._as_at_test_time():
                     before = self.model.raw_logits(encoded, readable).main
@@ -336,12 +302,11 @@ class InteractiveSegmentation(NetworkTask):
                 with self._as_at_test_time():
                     return self.model.raw_logits(encoded, readable).main
             logits = self.model.raw_logits(encoded, readable)
-            seen = masks.masked_fill(~prompts.given[:, None, None], IGNORE)
+            seen = masks.masked_fill(~prompts.has_prompt[:, None, None], IGNORE)
             answers.append(TrainedAnswer(logits, seen, readable))
             return logits.main.detach()
 
-        prompts = self._drawn(masks, seeds, answer, epoch, batch_seed)
-        answer(prompts)
+        ask(self._draw(masks, seeds, ask, epoch, batch_seed))
         return answers
 
     def draw_prompts(
@@ -362,17 +327,17 @@ class InteractiveSegmentation(NetworkTask):
             networks that take a previous mask, as the curriculum has them.
         """
         times = len(masks) // len(images)
-        encoded = cache(lambda: self.model.encode(images).repeated(times))  # some ask nothing
+        encoded = cache(lambda: self.model.encode(images).repeat(times))  # some ask nothing
 
-        def answer(prompts: Prompts) -> Tensor:
+        def ask(prompts: Prompts) -> Tensor:
             # A refinement learns nothing, and would take longer than all the rest of the step.
-            return self.model.raw_logits(encoded(), self._readable(prompts), refine=False).main
+            return self.model.raw_logits(encoded(), self._for_network(prompts), refine=False).main
 
         with self._as_at_test_time():
-            prompts = self._drawn(masks, seeds, answer, epoch, batch_seed)
-        return self._readable(prompts)
+            prompts = self._draw(masks, seeds, ask, epoch, batch_seed)
+        return self._for_network(prompts)
 
-    def _drawn(
+    def _draw(
         self, masks: Tensor, seeds: Tensor, ask: AskNetwork, epoch: int, batch_seed: int
     ) -> Prompts:
         """Draw prompts as `draw_prompts` does, from the answers of a network."""
@@ -381,7 +346,7 @@ class InteractiveSegmentation(NetworkTask):
         boxes = jitter_boxes(object_boxes(masks), self.corner_noise, size, draws)
         return self.curriculum.draw(masks, boxes, draws, ask, epoch=epoch, batch_seed=batch_seed)
 
-    def _readable(self, prompts: Prompts) -> Prompts:
+    def _for_network(self, prompts: Prompts) -> Prompts:
         """Leave the previous mask out where the network takes none."""
         return prompts if self.model.previous_mask else prompts._replace(previous=None)
 
@@ -398,6 +363,46 @@ class InteractiveSegmentation(NetworkTask):
                 module.training = True
             # Weights cast to half precision here carry no gradient and must not be used again.
             torch.clear_autocast_cache()
+
+    def _look_again(
+        self, crops: Tensor, batch: TrainBatch, prompts: Prompts, logits: Tensor
+    ) -> Iterator[TrainedAnswer]:
+        """Answer a window around the last click of each crop, before and after one more click."""
+        look = look_again(crops, batch.masks, prompts, logits)
+        encoded = self.model.encode(look.images)
+        first = self.model.raw_logits(encoded, look.prompts)
+        yield TrainedAnswer(first, look.masks, look.prompts)
+        answer = first.main.detach()
+        click = corrective_clicks(answer.squeeze(1) > 0, look.masks, Draws(batch.seeds + 1))
+        prompts = with_clicks(look.prompts, *click, answer)
+        yield TrainedAnswer(self.model.raw_logits(encoded, prompts), look.masks, prompts)
+
+    def _losses(self, answers: Sequence[TrainedAnswer]) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the losses by their names in the log, and their weighted sum."""
+        total = torch.stack([self.loss(logits.main, truth) for logits, truth, _ in answers]).mean()
+        losses = {"loss": total}
+        auxiliary = [
+            self.auxiliary_loss(logits.auxiliary, truth)
+            for logits, truth, _ in answers
+            if logits.auxiliary is not None
+        ]
+        if auxiliary:
+            losses["auxiliary_loss"] = torch.stack(auxiliary).mean()
+            total = total + self.auxiliary_weight * losses["auxiliary_loss"]
+        if self.clicked_weight > 0:
+            clicked = [clicked_loss(logits.main, prompts) for logits, _, prompts in answers]
+            losses["clicked_loss"] = torch.stack(clicked).mean()
+            total = total + self.clicked_weight * losses["clicked_loss"]
+        qualities = [
+            iou_cross_entropy(logits.quality, logits.main, truth)
+            for logits, truth, _ in answers
+            if logits.quality is not None
+        ]
+        if qualities:
+            quality_loss, error = map(torch.mean, map(torch.stack, zip(*qualities, strict=True)))
+            losses |= {"quality_loss": quality_loss, "quality_error": error}
+            total = total + quality_loss
+        return losses, total
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimiser, with a group of weights for each learning rate, and the schedule."""
@@ -427,11 +432,11 @@ class InteractiveSegmentation(NetworkTask):
         }
 
     def on_train_epoch_start(self) -> None:
-        """Log the current task of the curriculum."""
+        """Log the current stage of the curriculum."""
         # A reduction over processes would hang: a progress bar asks for it in the first one alone.
         self.log("train/stage", float(STAGES.index(self.stage)), rank_zero_only=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store the curriculum's task."""
+        """Store the curriculum's stage."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["curriculum_stage"] = self.stage

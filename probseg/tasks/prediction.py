@@ -22,7 +22,7 @@ from probseg.images import read_image
 from probseg.interact import InteractionState, Mask, begin
 from probseg.interact.loop import with_crop
 from probseg.interact.photograph import Photograph, as_photograph
-from probseg.interact.session import Answer, build_loop, prepared, with_steps
+from probseg.interact.session import Answer, build_loop, prepare_model, with_steps
 from probseg.models import Network, Segmenter
 
 
@@ -89,13 +89,13 @@ def read_photo(job: Job) -> Photo:
 
 
 class PhotoBatches:
-    """Batches of photographs, of which the next one is read while the last one is answered.
+    """Batches of photographs; the next one is read while the last one is answered.
 
     Threads read, as decoders release the interpreter's lock: nothing is copied between processes.
 
     Args:
         jobs: What to read; without any there is one empty batch.
-        batch_size: Photographs of a batch; so many more are in memory, or being read.
+        batch_size: Photographs of a batch; as many again are read ahead.
         threads: Photographs that are read at once.
     """
 
@@ -152,7 +152,7 @@ class Prediction(L.LightningModule, ABC):
 
     Args:
         model: The network, in evaluation mode.
-        batch_size: Most images that the network has in memory together.
+        batch_size: Maximum number of images that the network has in memory together.
     """
 
     def __init__(self, model: Network, batch_size: int) -> None:
@@ -178,12 +178,12 @@ class ObjectPrediction(Prediction):
     """
 
     def __init__(self, model: Segmenter, batch_size: int) -> None:
-        answering = prepared(model, model.mean.device)
+        answering = prepare_model(model, model.mean.device)
         super().__init__(answering, batch_size)
         self._loop = build_loop(answering, batch_size=batch_size)
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
-        """Answer the prompts of some photographs, so many objects at a time."""
+        """Answer the prompts of some photographs, `batch_size` objects at a time."""
         results = [PhotoResult(photo, {}, None, {}, {}) for photo in batch]
         waiting: list[tuple[PhotoResult, int, InteractionState]] = []
         for result in results:

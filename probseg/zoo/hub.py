@@ -36,7 +36,7 @@ def hub_folder(name: str, weights: bool = True) -> Path:
             )
         except (EntryNotFoundError, OSError, ValueError, HTTPError) as error:
             reason = str(error).strip().split("\n")[0]
-            way_out = (
+            hint = (
                 "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the cache of huggingface_hub does "
                 "not have it: create the model once without them"
                 if offline()
@@ -44,7 +44,7 @@ def hub_folder(name: str, weights: bool = True) -> Path:
                 "and the network; a private model needs HF_TOKEN. `probseg zoo push` uploads all "
                 "files of a model"
             )
-            msg = f"{name}: {file} could not be fetched ({reason}); {way_out}"
+            msg = f"{name}: {file} could not be fetched ({reason}); {hint}"
             raise DownloadError(msg) from error
         commit = path.parent.name  # later files are of this commit: a branch may move meanwhile
     return path.parent

@@ -48,17 +48,17 @@ def file_of(path: Path) -> File:
 
 def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
     """Raise unless a folder has files with these checksums."""
-    way_out = "restore the file: reinstall probseg, or copy or download the model again"
+    hint = "restore the file: reinstall probseg, or copy or download the model again"
     for name, expected in checksums.items():
         path = folder / name
         if not path.is_file():
-            msg = f"{path}: no such file, although the model has one; {way_out}"
+            msg = f"{path}: no such file, although the model has one; {hint}"
             raise ModelNotFoundError(msg)
         checksum = digest(path)
         if checksum != expected:
             msg = (
                 f"{path}: sha256 must be {expected}, got {checksum}; the file is damaged or was "
-                f"replaced: {way_out}"
+                f"replaced: {hint}"
             )
             raise ChecksumError(msg)
 

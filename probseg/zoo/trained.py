@@ -150,7 +150,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not all(isinstance(part, dict) for part in sections) or not _is_state(
         content.get(AVERAGED, {})
     ):
-        msg = f"{path}: has sections that are none of a training; expected a checkpoint of one"
+        msg = f"{path}: has sections that no training writes; expected the checkpoint of a training"
         raise WeightsError(msg)
     return content
 

@@ -10,7 +10,7 @@ import pytest
 from test_server_process import Server, _draw_folder
 
 from probseg.annotate import files
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from support.annotate_client import MODEL, Client, draw_photographs
 from support.rows import each
 
@@ -20,15 +20,15 @@ CLICK = {"type": "click", "x": 64, "y": 48, "positive": True}
 
 
 @pytest.fixture(scope="module")
-def answerer(tmp_path_factory):
-    return Answerer(MODEL, tmp_path_factory.mktemp("runs"), "cpu")
+def model_host(tmp_path_factory):
+    return ModelHost(MODEL, tmp_path_factory.mktemp("runs"), "cpu")
 
 
 @pytest.fixture
-def client(tmp_path, answerer):
+def client(tmp_path, model_host):
     from probseg.annotate.sessions import Sessions
 
-    client = Client(Sessions(draw_photographs(tmp_path / "set"), None, answerer))
+    client = Client(Sessions(draw_photographs(tmp_path / "set"), None, model_host))
     return client
 
 
@@ -77,7 +77,7 @@ def test_a_database_that_was_taken_away_is_written_anew(replaced, client, caplog
     assert "is written anew" in caplog.text
     assert any(database.parent.glob("*.replaced-*")) == replaced
     client.sessions.close()
-    again = Client(type(client.sessions)(client.sessions.folder, None, client.sessions.answerer))
+    again = Client(type(client.sessions)(client.sessions.folder, None, client.sessions.model_host))
     objects = again.get(again.path())["objects"]
     assert [one["label"] for one in objects] == ["disk"]
     assert again.get(again.path())["undo"]

@@ -16,7 +16,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from probseg.annotate import files
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from probseg.annotate.frames import unpack
 from probseg.annotate.photographs import refusals
 from probseg.annotate.verbs import lasting_token
@@ -26,10 +26,10 @@ from support.pages import Disks
 
 
 @pytest.fixture(scope="module")
-def answerer():
-    answerer = Answerer(MODEL)
-    answerer.model, answerer.zoom = Disks(), None
-    return answerer
+def model_host():
+    model_host = ModelHost(MODEL)
+    model_host.model, model_host.zoom = Disks(), None
+    return model_host
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def bring_masks(folder, size=(96, 128)):
         Image.fromarray(labels).save(folder / "masks" / f"{photo.stem}.png")
 
 
-def annotate(folder, answerer, photographs=2):
+def annotate(folder, model_host, photographs=2):
     """Finish two objects of different classes on some photographs."""
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     for n in range(photographs):
         for x, label in ((30, "cat"), (100, None)):
             client.click(x, 40 + n, n=n)
@@ -88,9 +88,9 @@ def exported(client):
     return contents
 
 
-def test_exports_have_all_masks_whether_photographs_were_opened_or_not(folder, answerer):
+def test_exports_have_all_masks_whether_photographs_were_opened_or_not(folder, model_host):
     bring_masks(folder)
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     rows = client.get("/api/session")["photographs"]
     assert [(row["objects"], row["labels"]) for row in rows] == [(2, {"": 2})] * 4
     before = exported(client)
@@ -104,10 +104,10 @@ def test_exports_have_all_masks_whether_photographs_were_opened_or_not(folder, a
     client.sessions.close()
 
 
-def test_masks_that_cannot_be_read_are_named_and_the_others_exported(folder, answerer):
+def test_masks_that_cannot_be_read_are_named_and_the_others_exported(folder, model_host):
     bring_masks(folder)
     Image.fromarray(np.zeros((10, 10), np.uint8)).save(folder / "masks" / "photo2.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     answer = client.http.post("/api/export", json={"format": "coco"}).json()
     assert any("photo2.png" in line for line in answer["lost"])
     assert len(written(folder)) == 6
@@ -115,13 +115,13 @@ def test_masks_that_cannot_be_read_are_named_and_the_others_exported(folder, ans
 
 
 @pytest.mark.parametrize("masks", [True, False])
-def test_a_copy_without_the_hidden_folder_has_all_objects(folder, answerer, masks):
-    annotate(folder, answerer)
+def test_a_copy_without_the_hidden_folder_has_all_objects(folder, model_host, masks):
+    annotate(folder, model_host)
     before = written(folder)
     shutil.rmtree(folder / ".probseg")
     if not masks:
         shutil.rmtree(folder / "masks")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert client.get("/api/session")["labels"] == ["cat"]
     client.click(64, 80, n=2)
     client.act({"type": "finish", "label": None}, 2)
@@ -133,12 +133,12 @@ def test_a_copy_without_the_hidden_folder_has_all_objects(folder, answerer, mask
     assert len(list((folder / "masks").iterdir())) == 1 + 4 * masks or not masks
 
 
-def test_annotations_of_other_programs_are_imported_or_refused_but_not_replaced(folder, answerer):
+def test_annotations_of_other_programs_are_imported_or_refused_but_not_replaced(folder, model_host):
     path = folder / "annotations.json"
     for other in ("of another program", '{"images": [{"id": 1, "file_name": "x.png"}]}'):
         path.write_text(other)
         with pytest.raises(UsageError, match="rename it"):
-            begin(folder, answerer)
+            begin(folder, model_host)
         assert path.read_text() == other
     square = {"id": 1, "image_id": 7, "category_id": 3, "iscrowd": 0, "area": 100}
     image = {"id": 7, "file_name": "images\\photo1.png", "height": 96, "width": 128}
@@ -151,7 +151,7 @@ def test_annotations_of_other_programs_are_imported_or_refused_but_not_replaced(
         ],
     }
     path.write_text(json.dumps(content))
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     lost = client.http.post("/api/export", json={"format": "coco"}).json()["lost"]
     assert [one[:2] for one in written(folder)] == [("photo1.png", "horse")]
     assert any("elsewhere.png" in line for line in lost)
@@ -169,13 +169,13 @@ def smaller(path):
 
 @pytest.mark.parametrize("change", [turned, smaller, os.unlink])
 @pytest.mark.parametrize("running", [False, True])
-def test_photographs_that_changed_are_set_aside_and_come_back(folder, answerer, change, running):
-    annotate(folder, answerer)
+def test_photographs_that_changed_are_set_aside_and_come_back(folder, model_host, change, running):
+    annotate(folder, model_host)
     before, path = written(folder), folder / "photo0.png"
     content = path.read_bytes()
-    client = begin(folder, answerer) if running else None
+    client = begin(folder, model_host) if running else None
     change(path)
-    client = client or begin(folder, answerer)
+    client = client or begin(folder, model_host)
     client.photographs = client.get("/api/session")["photographs"]
     said = "\n".join(refusals(client.sessions.files.refused()))
     assert "photo0.png (1)" in said
@@ -193,9 +193,9 @@ def test_photographs_that_changed_are_set_aside_and_come_back(folder, answerer, 
     client.sessions.close()
 
 
-def test_renamed_and_new_photographs_are_recognised_by_their_content(folder, answerer):
-    annotate(folder, answerer)
-    client = begin(folder, answerer)
+def test_renamed_and_new_photographs_are_recognised_by_their_content(folder, model_host):
+    annotate(folder, model_host)
+    client = begin(folder, model_host)
     client.act({"type": "delete", "object": client.get(client.path())["objects"][1]["id"]})
     client.sessions.close()
     before = written(folder)
@@ -205,7 +205,7 @@ def test_renamed_and_new_photographs_are_recognised_by_their_content(folder, ans
     for name, new in names.items():
         (folder / f"{name}.old").rename(folder / new)
     os.utime(folder / "zebra.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert client.get("/api/session")["left_out"] == []
     rows = {row["name"]: n for n, row in enumerate(client.photographs)}
     header, _ = client.act({"type": "undo"}, rows["photo1.png"])
@@ -225,19 +225,19 @@ def test_renamed_and_new_photographs_are_recognised_by_their_content(folder, ans
         }
 
 
-def test_keywords_in_the_file_change_nothing(folder, answerer):
-    annotate(folder, answerer)
+def test_keywords_in_the_file_change_nothing(folder, model_host):
+    annotate(folder, model_host)
     before, picture = written(folder), Image.open(folder / "photo0.png")
     picture.load()
     picture.save(folder / "photo0.png", compress_level=1)
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert client.get("/api/session")["left_out"] == []
     client.sessions.close()
     assert written(folder) == before
 
 
-def test_a_question_changes_no_setting(folder, answerer):
-    client = begin(folder, answerer)
+def test_a_question_changes_no_setting(folder, model_host):
+    client = begin(folder, model_host)
     assert client.http.get(f"{client.path()}/without").status_code == 200, "nothing is open"
     _, mask = client.click(64, 48)
     before = client.get("/api/shared")
@@ -249,8 +249,8 @@ def test_a_question_changes_no_setting(folder, answerer):
     assert np.array_equal(again(client).mask(), mask)
 
 
-def test_windows_learn_what_the_others_changed(folder, answerer):
-    client = begin(folder, answerer)
+def test_windows_learn_what_the_others_changed(folder, model_host):
+    client = begin(folder, model_host)
     first = client.click(64, 48)[0]["shared"]
     settings = client.http.post("/api/settings", json={"avoid_finished": False}).json()
     assert client.click(60, 48)[0]["shared"] == settings["shared"] == first + 1
@@ -263,8 +263,8 @@ def change_labels(client, **change):
     return answer.json()["labels"]
 
 
-def test_lists_of_labels_of_two_windows_are_merged(folder, answerer):
-    client = begin(folder, answerer, labels=["cat", "dog"])
+def test_lists_of_labels_of_two_windows_are_merged(folder, model_host):
+    client = begin(folder, model_host, labels=["cat", "dog"])
     assert change_labels(client, add="zebra") == ["cat", "dog", "zebra"]
     assert change_labels(client, add="horse") == ["cat", "dog", "zebra", "horse"]
     order = ["horse", "dog", "cat", "gone"]
@@ -273,8 +273,8 @@ def test_lists_of_labels_of_two_windows_are_merged(folder, answerer):
     client.sessions.close()
 
 
-def test_labels_are_renamed_merged_and_removed_with_their_objects(folder, answerer):
-    client = begin(folder, answerer, labels=["cat", "dog", "cow"])
+def test_labels_are_renamed_merged_and_removed_with_their_objects(folder, model_host):
+    client = begin(folder, model_host, labels=["cat", "dog", "cow"])
     for n, label in enumerate(["cat", "dog", "cow"]):
         client.click(30, 40, n=n)
         header, _ = client.act({"type": "finish", "label": label}, n)
@@ -295,9 +295,9 @@ def test_labels_are_renamed_merged_and_removed_with_their_objects(folder, answer
     ]
 
 
-def test_an_object_has_the_label_that_it_was_begun_with_or_given(folder, answerer):
+def test_an_object_has_the_label_that_it_was_begun_with_or_given(folder, model_host):
     """Whatever finishes it, and whatever label the next one is to have."""
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     click = {"type": "click", "x": 30, "y": 40, "positive": True, "label": "cat"}
     header, _ = client.act(click)
     assert (header["current"]["label"], header["current"]["fresh"]) == ("cat", True)
@@ -316,8 +316,8 @@ def test_an_object_has_the_label_that_it_was_begun_with_or_given(folder, answere
     client.sessions.close()
 
 
-def test_strokes_edit_the_finished_object_that_they_are_for(folder, answerer):
-    client = begin(folder, answerer)
+def test_strokes_edit_the_finished_object_that_they_are_for(folder, model_host):
+    client = begin(folder, model_host)
     client.click(30, 40)
     (before,) = client.act({"type": "finish", "label": "cat"})[0]["objects"]
     client.click(100, 40)
@@ -334,9 +334,9 @@ def test_strokes_edit_the_finished_object_that_they_are_for(folder, answerer):
 
 
 @pytest.mark.parametrize("state", ["accepted", "rejected"])
-def test_work_on_a_reviewed_photograph_is_in_the_files_again(folder, answerer, state):
-    annotate(folder, answerer, 1)
-    client = begin(folder, answerer)
+def test_work_on_a_reviewed_photograph_is_in_the_files_again(folder, model_host, state):
+    annotate(folder, model_host, 1)
+    client = begin(folder, model_host)
     before = written(folder)
     number = client.get(client.path())["objects"][0]["id"]
     later = {"delete": "done", "label": "done", "reopen": "open", "click": "open"}
@@ -359,9 +359,9 @@ def test_work_on_a_reviewed_photograph_is_in_the_files_again(folder, answerer, s
 
 @pytest.mark.parametrize("of", ["masks", "annotations.json"])
 def test_a_finished_folder_is_opened_with_another_one_for_what_is_written(
-    folder, answerer, tmp_path, of
+    folder, model_host, tmp_path, of
 ):
-    annotate(folder, answerer)
+    annotate(folder, model_host)
     before, out = written(folder), tmp_path / "out"
     (folder / "annotations.json").rename(folder / "kept")
     content = (folder / "kept").read_bytes()
@@ -369,7 +369,7 @@ def test_a_finished_folder_is_opened_with_another_one_for_what_is_written(
         shutil.move(folder / "masks", out / "masks")  # of `out`, whose hidden folder is gone
     else:
         (folder / "kept").rename(folder / "annotations.json")
-    client = begin(folder, answerer, out=out)
+    client = begin(folder, model_host, out=out)
     client.http.post("/api/export", json={"format": "coco"})
     places = {name: n for n, name in enumerate(("photo0.png", "photo1.png"))}
     assert [(one[0], one[2]) for one in written(out)] == [(one[0], one[2]) for one in before]
@@ -383,10 +383,10 @@ def test_a_finished_folder_is_opened_with_another_one_for_what_is_written(
 
 
 def test_annotations_of_other_photographs_do_not_keep_a_folder_from_another_out(
-    folder, answerer, tmp_path
+    folder, model_host, tmp_path
 ):
     (folder / "annotations.json").write_text('{"images": [{"id": 1, "file_name": "x.png"}]}')
-    client = begin(folder, answerer, out=tmp_path / "out")
+    client = begin(folder, model_host, out=tmp_path / "out")
     said = "\n".join(refusals(client.sessions.files.refused()))
     assert "none of the photographs of this folder" in said
     client.sessions.close()
@@ -394,25 +394,25 @@ def test_annotations_of_other_photographs_do_not_keep_a_folder_from_another_out(
 
 @pytest.mark.parametrize(("change", "status"), [(turned, 200), (smaller, 422)])
 def test_objects_are_kept_on_other_pixels_of_the_same_size_if_the_person_says_so(
-    folder, answerer, change, status
+    folder, model_host, change, status
 ):
-    annotate(folder, answerer)
+    annotate(folder, model_host)
     before = written(folder)
     change(folder / "photo0.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert client.photographs[0]["changed"]
     answer = client.http.post(f"{client.path()}/keep", json={})
     assert answer.status_code == status, answer.text
     client.sessions.close()
     kept = before if status == 200 else [one for one in before if one[0] != "photo0.png"]
     assert written(folder) == kept
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert (client.photographs[0]["error"] is None) == (status == 200)
     client.sessions.close()
 
 
-def test_a_folder_of_schema_4_gets_the_files_of_its_photographs(folder, answerer):
-    annotate(folder, answerer)
+def test_a_folder_of_schema_4_gets_the_files_of_its_photographs(folder, model_host):
+    annotate(folder, model_host)
     before = written(folder)
     database = sqlite3.connect(folder / ".probseg" / "annotations.sqlite")
     for name in ("height", "width", "bytes", "modified", "digest", "pixels"):
@@ -421,7 +421,7 @@ def test_a_folder_of_schema_4_gets_the_files_of_its_photographs(folder, answerer
     database.commit()
     database.close()
     smaller(folder / "photo1.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert [photo["changed"] for photo in client.photographs] == [False, True, False, False]
     assert len(client.act({"type": "undo"})[0]["objects"]) == 1, "its history goes on"
     client.act({"type": "redo"})
@@ -430,9 +430,9 @@ def test_a_folder_of_schema_4_gets_the_files_of_its_photographs(folder, answerer
     assert written(folder) == [one for one in before if one[0] != "photo1.png"]
 
 
-def test_an_object_costs_the_same_in_large_folders(folder, answerer, monkeypatch):
+def test_an_object_costs_the_same_in_large_folders(folder, model_host, monkeypatch):
     """Finishing it lists no folder, and no click waits while `annotations.json` is written."""
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     listings, list_masks, write = [], files.mask_files, files.coco.write
 
     def counted(*arguments):
@@ -462,13 +462,13 @@ def test_an_object_costs_the_same_in_large_folders(folder, answerer, monkeypatch
     assert [one[1] for one in written(folder)].count("late") == 1
 
 
-def test_ids_of_photographs_stay_in_annotations(folder, answerer):
+def test_ids_of_photographs_stay_in_annotations(folder, model_host):
     def ids():
         client.http.post("/api/export", json={"format": "coco"})
         images = json.loads((folder / "annotations.json").read_text())["images"]
         return {one["file_name"]: one["id"] for one in images}
 
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     before = ids()
     client.act({"type": "state", "state": "rejected"})
     assert ids() == {name: before[name] for name in list(before)[1:]}
@@ -477,7 +477,7 @@ def test_ids_of_photographs_stay_in_annotations(folder, answerer):
     assert ids().items() >= {name: before[name] for name in list(before)[1:]}.items()
     client.sessions.close()
     shutil.rmtree(folder / ".probseg")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert ids()["photo3.png"] == before["photo3.png"]
     client.sessions.close()
 
@@ -497,8 +497,10 @@ YOLO = "1 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n"
 
 
 @pytest.mark.parametrize("form", ["coco", "yolo"])
-def test_annotations_of_other_programs_are_opened_for_correction(folder, answerer, tmp_path, form):
-    annotate(folder, answerer, 1)
+def test_annotations_of_other_programs_are_opened_for_correction(
+    folder, model_host, tmp_path, form
+):
+    annotate(folder, model_host, 1)
     before = written(folder)
     path = tmp_path / "brought"
     if form == "coco":
@@ -509,7 +511,7 @@ def test_annotations_of_other_programs_are_opened_for_correction(folder, answere
         (path / "data.yaml").write_text("names: [cow, horse]")
         (path / "labels" / "photo1.txt").write_text(YOLO)
     for _ in range(2):  # what is there is not added again
-        client = begin(folder, answerer, imported=path)
+        client = begin(folder, model_host, imported=path)
         client.http.post("/api/export", json={"format": "coco"})
         assert client.get("/api/session")["labels"] == ["cat", "horse"]
         assert [one for one in written(folder) if one[0] == "photo0.png"] == before
@@ -551,8 +553,8 @@ UPLOADS = {
 
 
 @pytest.mark.parametrize("kind", UPLOADS)
-def test_a_page_imports_what_is_sent_in_pieces(folder, answerer, kind):
-    client = begin(folder, answerer)
+def test_a_page_imports_what_is_sent_in_pieces(folder, model_host, kind):
+    client = begin(folder, model_host)
 
     def bring():
         for piece in [{**next(pieces(UPLOADS[kind])), "upload": 0}, *pieces(UPLOADS[kind])]:
@@ -566,7 +568,7 @@ def test_a_page_imports_what_is_sent_in_pieces(folder, answerer, kind):
     client.act({"type": "delete", "object": one["id"]}, 1)
     assert bring() == 0, "what was corrected since does not come back"
     client.sessions.close()
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert bring() == 0
     client.sessions.close()
 
@@ -580,8 +582,8 @@ def test_a_page_imports_what_is_sent_in_pieces(folder, answerer, kind):
         ({"content": base64.b64encode(b'{"dm_format_version": "1.0"}').decode()}, "Datumaro"),
     ],
 )
-def test_pages_are_told_why_nothing_is_imported(folder, answerer, piece, said):
-    client = begin(folder, answerer)
+def test_pages_are_told_why_nothing_is_imported(folder, model_host, piece, said):
+    client = begin(folder, model_host)
     whole = {"upload": 1, "name": "a.json", "content": "", "last": True}
     answer = client.http.post("/api/import", json={**whole, **piece})
     assert answer.status_code in (400, 422)
@@ -589,12 +591,12 @@ def test_pages_are_told_why_nothing_is_imported(folder, answerer, piece, said):
     client.sessions.close()
 
 
-def test_an_import_of_other_photographs_is_refused(folder, answerer, tmp_path):
+def test_an_import_of_other_photographs_is_refused(folder, model_host, tmp_path):
     content = {**COCO, "annotations": COCO["annotations"][1:]}
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match="names of files must be the same"):
-        begin(folder, answerer, imported=tmp_path / "a.json")
-    begin(folder, answerer).sessions.close()
+        begin(folder, model_host, imported=tmp_path / "a.json")
+    begin(folder, model_host).sessions.close()
 
 
 def test_a_folder_has_one_address_that_lasts_and_is_secret(tmp_path, monkeypatch):

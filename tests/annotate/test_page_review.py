@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from probseg.images import read_image
-from probseg.interact.steps import covered, snapped
+from probseg.interact.steps import brush_pixels, snap
 from probseg.types import Stroke
 from support.fakes import draw_scene
 from support.pages import READER, TOKEN, Disks, Page, browser, serving
@@ -255,8 +255,8 @@ def test_strokes_that_snap(page, folder):
     points = tuple((x, y) for x, y in action["points"])
     stroke = Stroke(points, action["radius"])
     none = np.zeros(image.shape[:2], np.float32)
-    expected = snapped(stroke, image, none).pixels
-    assert 0 < expected.sum() < covered(stroke, none.shape).sum()
+    expected = snap(stroke, image, none).pixels
+    assert 0 < expected.sum() < brush_pixels(stroke, none.shape).sum()
     np.testing.assert_array_equal(page.mask(), expected)
     page.press("z")
     assert not page.mask().any()
@@ -269,4 +269,4 @@ def test_strokes_that_snap(page, folder):
     last = page.run("window.sent.at(-1)")
     assert last["snap"] is False
     erased = Stroke(tuple((x, y) for x, y in last["points"]), last["radius"])
-    np.testing.assert_array_equal(page.mask(), expected & ~covered(erased, none.shape))
+    np.testing.assert_array_equal(page.mask(), expected & ~brush_pixels(erased, none.shape))

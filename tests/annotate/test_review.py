@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from probseg.annotate.app import create_app
 from probseg.annotate.frames import unpack
 from probseg.annotate.sessions import Sessions
@@ -19,15 +19,15 @@ from support.annotate_client import HOST, MODEL, TOKEN, begin, draw_photographs
 
 
 @pytest.fixture(scope="module")
-def answerer():
-    answerer = Answerer(MODEL)
-    answerer.zoom = None
-    return answerer
+def model_host():
+    model_host = ModelHost(MODEL)
+    model_host.zoom = None
+    return model_host
 
 
 @pytest.fixture
-def client(tmp_path, answerer):
-    client = begin(draw_photographs(tmp_path / "photos"), answerer)
+def client(tmp_path, model_host):
+    client = begin(draw_photographs(tmp_path / "photos"), model_host)
     yield client
     client.sessions.close()
 
@@ -260,7 +260,7 @@ def test_a_reader_sees_all_and_changes_nothing(client):
     assert reader.get("/api/session", headers=headers).status_code == 401
 
 
-def test_keys_are_read_from_a_file(client, tmp_path, answerer):
+def test_keys_are_read_from_a_file(client, tmp_path, model_host):
     path = client.sessions.out / "keys.json"
     assert client.get("/api/session")["keys"] == {}
     path.write_text('{"done": "w", "next": ["n", "PageDown"]}')
@@ -273,4 +273,4 @@ def test_keys_are_read_from_a_file(client, tmp_path, answerer):
     folder = draw_photographs(tmp_path / "other", 1)
     (folder / "keys.json").write_text("{")
     with pytest.raises(UsageError, match=r"keys\.json"):
-        Sessions(folder, None, answerer)
+        Sessions(folder, None, model_host)

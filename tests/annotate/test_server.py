@@ -15,14 +15,14 @@ from pycocotools import mask as coco_mask
 
 from probseg import Predictor
 from probseg.annotate import files
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from probseg.annotate.frames import unpack
 from probseg.annotate.photographs import list_photographs, refusals
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
 from probseg.errors import UsageError
 from probseg.images import read_image
-from probseg.interact.steps import covered, snapped
+from probseg.interact.steps import brush_pixels, snap
 from probseg.types import Click, Stroke
 from probseg.zoo import store
 from support.annotate_client import HOST, MODEL, again, begin, draw_photographs
@@ -32,13 +32,13 @@ from support.rows import each
 
 
 @pytest.fixture(scope="module")
-def answerer():
-    return Answerer(MODEL)
+def model_host():
+    return ModelHost(MODEL)
 
 
 @pytest.fixture
-def client(tmp_path, answerer):
-    client = begin(draw_photographs(tmp_path / "photos"), answerer)
+def client(tmp_path, model_host):
+    client = begin(draw_photographs(tmp_path / "photos"), model_host)
     yield client
     client.sessions.close()
 
@@ -47,7 +47,7 @@ CLICKS = [(64.2, 48.9, True), (5.5, 5.5, False), (64.0, 30.0, True)]
 
 
 def test_masks_are_those_of_the_predictor_for_the_same_prompts(client):
-    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.answerer.zoom)
+    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.model_host.zoom)
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     for x, y, positive in CLICKS:
         _, mask = client.click(x, y, positive)
@@ -112,8 +112,8 @@ def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
     photograph = client.sessions.photographs[0]
     probability = client.sessions.answers.session(photograph, one).answer.state.probability
     stroke = Stroke(((64.0, 48.0), (96.0, 48.0)), 20.0, positive=False)
-    pixels = snapped(stroke, read_image(photograph.path), probability).pixels
-    assert 0 < pixels.sum() < covered(stroke, pixels.shape).sum()
+    pixels = snap(stroke, read_image(photograph.path), probability).pixels
+    assert 0 < pixels.sum() < brush_pixels(stroke, pixels.shape).sum()
     _, mask = client.act({**SNAPPED, "positive": False})
     assert np.array_equal(mask, before & ~pixels)
     _, later = client.click(*CLICKS[1])
@@ -139,7 +139,7 @@ def test_a_snapped_stroke_is_stored_as_the_pixels_that_it_has(client):
 def test_a_snapped_stroke_begins_an_object(client):
     stroke = Stroke(((64.0, 48.0), (96.0, 48.0)), 20.0)
     image = read_image(client.sessions.photographs[0].path)
-    pixels = snapped(stroke, image, np.zeros(image.shape[:2], np.float32)).pixels
+    pixels = snap(stroke, image, np.zeros(image.shape[:2], np.float32)).pixels
     _, mask = client.act(SNAPPED)
     assert np.array_equal(mask, pixels)
     client.sessions.close()
@@ -167,7 +167,7 @@ def test_wrong_fields_of_a_snapped_stroke_are_refused(client, wrong, said):
 
 def test_finished_objects_are_files_that_training_reads(client):
     _, first = client.click(*CLICKS[0])
-    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.answerer.zoom)
+    predictor = Predictor.from_pretrained(MODEL, zoom=client.sessions.model_host.zoom)
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     x, y, positive = CLICKS[0]
     quality = pytest.approx(predictor.predict([Click(int(x), int(y), positive)]).quality, abs=1e-3)
@@ -242,7 +242,7 @@ def test_a_folder_of_the_first_schema_gets_what_the_later_ones_have(client):
         "DROP TABLE history; DROP TABLE recording; PRAGMA user_version = 1;"
     )
     database.close()
-    client = begin(client.sessions.folder, client.sessions.answerer)
+    client = begin(client.sessions.folder, client.sessions.model_host)
     page = client.get(client.path())
     assert [(one["area"], one["quality"]) for one in page["objects"]] == [(mask.sum(), None)]
     assert len(page["current"]["clicks"]) == 2
@@ -256,14 +256,14 @@ def test_a_folder_of_the_first_schema_gets_what_the_later_ones_have(client):
     client.sessions.close()
 
 
-def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_path, answerer):
+def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_path, model_host):
     folder = tmp_path / "set"
     draw_photographs(folder / "images")
     labels = np.zeros((96, 128), np.uint8)
     labels[10:20, 10:30], labels[40:60, 40:80], labels[60:62] = 1, 7, 255
     (folder / "masks").mkdir()
     Image.fromarray(labels).save(folder / "masks" / "photo1.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     rows = client.get("/api/session")["photographs"]
     assert [(row["objects"], row["labels"]) for row in rows] == [(0, {}), (2, {"": 2}), (0, {})]
     objects = client.get(client.path(1))["objects"]
@@ -452,7 +452,7 @@ def test_all_prompts_are_in_the_annotations_and_give_the_mask_again(client, tmp_
     path = client.sessions.folder / "annotations.json"
     (entry,) = json.loads(path.read_text())["annotations"]
     assert entry["prompts"] == given
-    client = begin(draw_photographs(tmp_path / "again"), client.sessions.answerer)
+    client = begin(draw_photographs(tmp_path / "again"), client.sessions.model_host)
     for step in entry["prompts"]:
         _, mask = client.act(step)
     client.sessions.close()
@@ -461,11 +461,11 @@ def test_all_prompts_are_in_the_annotations_and_give_the_mask_again(client, tmp_
 
 def test_what_the_command_line_chose_is_kept_for_the_next_start(tmp_path):
     folder = draw_photographs(tmp_path / "photos", 1)
-    begin(folder, Answerer(MODEL), labels=["cat", "dog"]).sessions.close()
-    later = Answerer()
+    begin(folder, ModelHost(MODEL), labels=["cat", "dog"]).sessions.close()
+    later = ModelHost()
     client = begin(folder, later)
     assert client.get("/api/session")["labels"] == ["cat", "dog"]
-    assert later.name == MODEL != Answerer().name
+    assert later.name == MODEL != ModelHost().name
     client.sessions.close()
     client = begin(folder, later, labels=["cow", "cat"])
     assert client.get("/api/session")["labels"] == ["cow", "cat", "dog"]
@@ -494,7 +494,7 @@ def test_two_clients_do_not_overwrite_each_other(client):
 
 def test_one_server_for_each_folder(client):
     with pytest.raises(ValueError, match="another"):
-        begin(client.sessions.folder, client.sessions.answerer)
+        begin(client.sessions.folder, client.sessions.model_host)
 
 
 def test_settings_are_live_and_checked(client):
@@ -521,11 +521,11 @@ def test_settings_are_live_and_checked(client):
 def test_priors_of_iterations_that_are_off_outlive_the_server(tmp_path):
     model = f"{tmp_path / 'model'}/"
     store.save(micro_model("micro_csa"), described("micro_csa"), Path(model))
-    client = begin(draw_photographs(tmp_path / "photographs", 1), Answerer(model))
+    client = begin(draw_photographs(tmp_path / "photographs", 1), ModelHost(model))
     for change in ({"key_iterations": 2, "key_prior": 0.25}, {"key_iterations": 0}):
         before = client.http.post("/api/settings", json=change).json()["settings"]
     client.sessions.close()
-    client = begin(tmp_path / "photographs", Answerer(model))
+    client = begin(tmp_path / "photographs", ModelHost(model))
     assert client.get("/api/session")["settings"] == before
     client.sessions.close()
 
@@ -626,7 +626,7 @@ def test_the_answer_to_a_step_that_could_not_be_stored_is_forgotten(client, monk
     assert np.array_equal(mask, wanted)
 
 
-def test_masks_of_photographs_with_similar_names_stay_apart(tmp_path, answerer):
+def test_masks_of_photographs_with_similar_names_stay_apart(tmp_path, model_host):
     folder = tmp_path / "set"
     draw_photographs(folder / "images", 1)
     (folder / "images" / "photo0.png").rename(folder / "images" / "cat.png")
@@ -636,7 +636,7 @@ def test_masks_of_photographs_with_similar_names_stay_apart(tmp_path, answerer):
     labels = np.zeros((40, 60), np.uint8)
     labels[10:20, 10:30] = 255
     Image.fromarray(labels).save(folder / "masks" / "cat_1.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     assert [row["objects"] for row in client.photographs] == [0, 1]
     _, mask = client.click(*CLICKS[0])
     client.act({"type": "finish", "label": None})
@@ -671,7 +671,7 @@ def test_a_preview_changes_nothing(client):
     client.http.post("/api/settings", json={"zoom": "look"})
 
 
-def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
+def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, model_host):
     outside = tmp_path / "outside.png"
     Image.fromarray(np.zeros((40, 60), np.uint8)).save(outside)
     tmp_path = tmp_path / "photographs"
@@ -689,7 +689,7 @@ def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
     (tmp_path / "phone.jxl").write_bytes(b"no picture")
     (tmp_path / "outside.png").symlink_to(outside)
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    client = begin(tmp_path, answerer)
+    client = begin(tmp_path, model_host)
     errors = {row["name"]: row["error"] for row in client.photographs if row["error"]}
     assert set(errors) == {"broken.jpg", "phone.jxl", "outside.png", "caf?.png", "loop.png"}
     assert errors["phone.jxl"] == "JXL is not supported; convert it to JPEG or PNG"
@@ -715,7 +715,7 @@ def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
     client.sessions.close()
 
 
-def test_nothing_is_written_through_links(tmp_path, answerer):
+def test_nothing_is_written_through_links(tmp_path, model_host):
     folder = draw_photographs(tmp_path / "photos", 1)
     other = tmp_path / "other"
     other.mkdir()
@@ -723,13 +723,13 @@ def test_nothing_is_written_through_links(tmp_path, answerer):
         (folder / place).parent.mkdir(exist_ok=True)
         (folder / place).symlink_to(other)
         with pytest.raises(ValueError, match="link"):
-            begin(folder, answerer)
+            begin(folder, model_host)
         (folder / place).unlink()
     (folder / "masks").mkdir()
     (other / "secret.png").write_bytes(b"secret")
     for name in ("photo0_1.png", ".photo0_1.png.part"):  # as an archive may bring them
         (folder / "masks" / name).symlink_to(other / "secret.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     client.click(*CLICKS[0])
     client.act({"type": "finish", "label": None})
     client.sessions.close()
@@ -738,10 +738,10 @@ def test_nothing_is_written_through_links(tmp_path, answerer):
 
 
 @pytest.mark.slow
-def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, answerer, monkeypatch):
+def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, model_host, monkeypatch):
     from probseg.annotate import answers
 
-    client = begin(draw_photographs(tmp_path, 1000, (48, 64)), answerer)
+    client = begin(draw_photographs(tmp_path, 1000, (48, 64)), model_host)
     monkeypatch.setattr(answers, "MEMORY", 16 << 20)
     for n in range(1000):
         client.http.post(f"{client.path(n)}/open", json={})
@@ -754,8 +754,8 @@ def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, answerer, monkey
     client.sessions.close()
 
 
-def test_an_encoding_counts_once_in_memory(tmp_path, answerer):
-    client = begin(draw_photographs(tmp_path, 1), answerer)
+def test_an_encoding_counts_once_in_memory(tmp_path, model_host):
+    client = begin(draw_photographs(tmp_path, 1), model_host)
     client.http.post("/api/settings", json={"zoom": None})
     client.click(64, 48)
     before = client.sessions.answers.nbytes
@@ -770,10 +770,10 @@ def test_an_encoding_counts_once_in_memory(tmp_path, answerer):
     client.sessions.close()
 
 
-def test_memory_is_bounded(tmp_path, answerer, monkeypatch):
+def test_memory_is_bounded(tmp_path, model_host, monkeypatch):
     from probseg.annotate import answers
 
-    client = begin(draw_photographs(tmp_path, 3), answerer)
+    client = begin(draw_photographs(tmp_path, 3), model_host)
     monkeypatch.setattr(answers, "MEMORY", 6 << 20)  # one photograph with zoomed answers is 5 MB
     masks = [client.click(64, 48, True, n)[1] for n in range(3)]
     assert client.sessions.answers.nbytes <= answers.MEMORY
@@ -849,13 +849,13 @@ def test_the_folder_is_clean_and_its_training_answers(client, tmp_path, monkeypa
     smaller = ["--data.crop_size", "64", "--data.num_workers", "0"]
     quiet = ["--trainer.enable_progress_bar", "false"]
     assert main([*command[1:], *quick, *smaller, *quiet]) == 0, capsys.readouterr()
-    client.sessions.answerer = Answerer(runs=tmp_path / "runs")
+    client.sessions.model_host = ModelHost(runs=tmp_path / "runs")
     (run,) = [name for name in client.get("/api/session")["models"] if "version_0" in name]
     answer = client.http.post("/api/model", json={"name": run})
     assert answer.json()["model"]["name"] == run
     client.click(*CLICKS[0])
     client.sessions.close()
-    later = Answerer(runs=tmp_path / "runs")
+    later = ModelHost(runs=tmp_path / "runs")
     begin(folder, later).sessions.close()
     assert later.name == run, "the next server goes on with it"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from probseg.annotate.steps import as_step, check_step
 from probseg.images import read_image
 from probseg.interact import Session
@@ -43,12 +43,12 @@ MOVES = st.lists(
 
 
 @pytest.fixture(scope="module")
-def answerer(tmp_path_factory):
+def model_host(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     store.save(micro_model("micro_previous"), described("micro_previous"), folder / "model")
-    answerer = Answerer(str(folder / "model"))
-    answerer.change({"zoom": None})
-    return answerer
+    model_host = ModelHost(str(folder / "model"))
+    model_host.change({"zoom": None})
+    return model_host
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def folders(tmp_path_factory):
 
 @settings(max_examples=12, deadline=None)
 @given(moves=MOVES)
-def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, answerer, folders):
-    client = begin(draw_photographs(next(folders), 1, (HEIGHT, WIDTH)), answerer)
+def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, model_host, folders):
+    client = begin(draw_photographs(next(folders), 1, (HEIGHT, WIDTH)), model_host)
     history, place = [()], 0  # the steps after each change
     for move in moves:
         rows = history[place]
@@ -74,7 +74,9 @@ def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, a
             after = (*rows, move) if isinstance(move, dict) else ()
             history, place = [*history[: place + 1], after], place + 1
             client.act(move if isinstance(move, dict) else {"type": move})
-    fresh = Session(answerer.loop, answerer.begin(read_image(client.sessions.photographs[0].path)))
+    fresh = Session(
+        model_host.loop, model_host.begin(read_image(client.sessions.photographs[0].path))
+    )
     for row in history[place]:
         fresh.add(as_step(check_step(row, (HEIGHT, WIDTH))))
     assert_shows(client, history, place, fresh)

@@ -70,7 +70,7 @@ def test_a_full_disk(path, tmp_path):
 
     assert os.waitpid(forked(work), 0)[1] == 0
     message = (tmp_path / "message").read_text()
-    for part in (path, "0.4 MB", "go on with --ckpt_path last", f"--ckpt_path {path}"):
+    for part in (path, "0.4 MB", "continue with --ckpt_path last", f"--ckpt_path {path}"):
         assert str(part) in message
     assert_only_the_old(path)
 

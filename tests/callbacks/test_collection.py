@@ -12,8 +12,8 @@ from probseg.evaluation import (
     PROTOCOLS,
     ObjectRecord,
     Picture,
+    best_and_worst,
     checksum,
-    most_telling,
 )
 from support.result_folders import step
 from support.toy_models import toy_sample
@@ -62,7 +62,7 @@ def feed(collection, samples, ious, size=3):
     done = []
     for first in range(0, len(samples), size):
         batch = slice(first, first + size)
-        if not collection.adopts(samples[batch]):
+        if not collection.take_over(samples[batch]):
             pictured = collection.wants_pictures(samples[batch])
             collection.add(ran(samples[batch], ious[batch], pictured))
             done += [sample.name for sample in samples[batch]]
@@ -97,12 +97,12 @@ def test_what_was_taken_over_is_run_again_for_a_picture_only():
     before = ran(samples[:21], IOUS[:21], pictured=False)
     collection = Collection(PROTOCOL, 2, notes, before)
     done = feed(collection, samples, IOUS)
-    telling = {name for _, name, _ in most_telling(before)}
+    telling = {name for _, name, _ in best_and_worst(before)}
     in_batch = {f"{n // 3 * 3 + i:02}" for n in map(int, telling) for i in range(3)}
     new = {sample.name for sample in samples[21:]}
     assert set(done) == in_batch | {"00", "01", "02"} | new
     assert len(done) < 30, "some were not run again"
-    assert pictured(collection) == most_telling(collection.records) | firsts(samples, 2)
+    assert pictured(collection) == best_and_worst(collection.records) | firsts(samples, 2)
     assert [record.key for record in notes.records] == [
         record.key for record in ran(samples[21:], IOUS[21:], pictured=False)
     ]
@@ -115,9 +115,9 @@ def test_a_trial_that_is_missing_is_run():
     known = ran(samples, IOUS, pictured=False)
     missing = known.pop(2 * middle + 1)
     collection = Collection(PROTOCOL, 0, notes, known)
-    assert collection.adopts([samples[other]])
+    assert collection.take_over([samples[other]])
     assert {record.name for record in collection.records} == {samples[other].name}
-    assert not collection.adopts([samples[middle], samples[other]])
+    assert not collection.take_over([samples[middle], samples[other]])
     collection.add(ran([samples[middle]], IOUS[[middle]], pictured=True))
     assert notes.records == [missing]
     assert len(collection.records) == 4
@@ -136,7 +136,7 @@ def test_a_sample_that_changed_is_run_again(what):
         "initial": before.mask > 0,
     }
     changed = before._replace(**{what: pixels[what]})
-    assert not collection.adopts([changed])
+    assert not collection.take_over([changed])
     collection.add(ran([changed], IOUS[[middle]], pictured=False))
     assert len(notes.records) == 2, "written down, although there were runs of this name"
 
@@ -161,7 +161,7 @@ def test_killed_or_not_the_outcome_is_the_same(count, size, first, known, seed):
     assert (
         pictured(again)
         == pictured(straight)
-        == most_telling(straight.records) | firsts(samples, first)
+        == best_and_worst(straight.records) | firsts(samples, first)
     )
     assert {record.key for record in again.records} == {record.key for record in straight.records}
     written = [record.key for record in (*taken_over, *notes.records)]

@@ -231,7 +231,7 @@ def test_a_second_signal_stops_at_once_unless_it_is_the_first_one_forwarded(
 ):
     before = signal.getsignal(signal.SIGTERM)
     if later:
-        monkeypatch.setattr(last_checkpoint, "SAME", -1.0)
+        monkeypatch.setattr(last_checkpoint, "FORWARDED_WITHIN", -1.0)
     with pytest.raises(SIGTERMException):
         fit(tmp_path, LastCheckpoint(), Twice())
     assert (tmp_path / "checkpoints").exists() != later
@@ -340,8 +340,8 @@ def test_other_data_are_trained_on_from_the_same_place(objects, rest, tmp_path):
 
 def test_a_signal_ends_the_waiting_for_a_batch(tmp_path, monkeypatch):
     """A batch that never comes does not keep the training; the one that is computed may end."""
-    monkeypatch.setattr(last_checkpoint, "WAIT", 0.3)
-    monkeypatch.setattr(last_checkpoint, "SAME", 0.1)
+    monkeypatch.setattr(last_checkpoint, "BATCH_PATIENCE", 0.3)
+    monkeypatch.setattr(last_checkpoint, "FORWARDED_WITHIN", 0.1)
     objects, began = FakeObjects(4), []
 
     def never(self, index):

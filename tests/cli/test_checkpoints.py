@@ -18,10 +18,10 @@ from jsonargparse import Namespace
 import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.cli.checkpoints import (
-    beginning,
     check_readable,
     find_last,
     how_finished,
+    initial_weights,
     next_commands,
     take_paths_of_run,
 )
@@ -338,4 +338,4 @@ def test_paths_of_a_run_mean_the_same_in_any_folder(
 def test_a_new_training_names_its_first_weights(kind, arguments, weights):
     model = {"class_path": f"probseg.{kind}", "init_args": arguments}
     task = {"class_path": "probseg.tasks.InteractiveSegmentation", "init_args": {"model": model}}
-    assert beginning(task) == weights
+    assert initial_weights(task) == weights

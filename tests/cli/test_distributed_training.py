@@ -300,7 +300,7 @@ def test_a_fault_of_one_process_ends_all(fault, part, place, request):
 
 
 def test_processes_that_hang_are_ended(monkeypatch):
-    monkeypatch.setattr(last_checkpoint, "GRACE", 0.2)
+    monkeypatch.setattr(last_checkpoint, "CHILD_GRACE", 0.2)
     code = ("import time; time.sleep(60)", "raise SystemExit(143)")
     started = [subprocess.Popen([sys.executable, "-c", c]) for c in code]
     started[1].wait()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from probseg.export import export_model
 from probseg.models import Segmenter
 from probseg.zoo import create_model
@@ -57,7 +57,7 @@ def test_a_transformer_trains_resumes_is_exported_and_clicked_with(tmp_path):
     parity = export_model(model, tmp_path / "graphs", name="vits")
     assert parity.differing_pixels == 0
 
-    client = begin(draw_photographs(tmp_path / "photographs", 1), Answerer(str(run)))
+    client = begin(draw_photographs(tmp_path / "photographs", 1), ModelHost(str(run)))
     client.act({"type": "click", "x": 64, "y": 48, "positive": True})
     mask = client.mask()
     assert mask.shape == (96, 128)

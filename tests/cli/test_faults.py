@@ -288,7 +288,7 @@ def test_a_worker_that_is_killed(place):
     status, text, before = ended(place, kill_a_worker, "--data.num_workers=2")
     assert status == 2, text
     assert "a process that reads data has died (" in text
-    assert f"--ckpt_path last` goes on from {LAST}" in text
+    assert f"--ckpt_path last` continues from {LAST}" in text
     epochs = before["epoch"] + 2
     assert command(*fit(f"--trainer.max_epochs={epochs}", "--ckpt_path", "last")) == 0
     assert torch.load(LAST, weights_only=True)["global_step"] > before["global_step"]

@@ -130,7 +130,7 @@ def test_it_ends_with_the_same_bits(resumed, whole):
 
 
 def test_it_keeps_folder_curve_and_best_score(resumed):
-    assert "probseg: going on from" in resumed.output
+    assert "probseg: continuing from" in resumed.output
     run = run_of(resumed.place)
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
     files = {path.name for path in (run / "checkpoints").iterdir()}

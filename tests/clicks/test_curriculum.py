@@ -1,4 +1,4 @@
-"""The order of the three tasks."""
+"""The order of the three stages."""
 
 import pytest
 import torch

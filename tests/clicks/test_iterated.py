@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from probseg.clicks import Curriculum, IteratedClicks
 from probseg.clicks.iterated import EROSION, corrective_clicks
-from probseg.clicks.rounds import answered, drawn_rounds, with_clicks
+from probseg.clicks.rounds import draw_count, visible_logits, with_clicks
 from probseg.clicks.sampling import distance_to
 from probseg.seeds import Draws
 from probseg.types import Prompts
@@ -242,11 +242,11 @@ def test_a_share_of_the_images_without_box_begins_with_a_single_click():
 
 def test_rounds_are_evenly_drawn():
     assert IteratedClicks().rounds == (0, 3)
-    rounds = [drawn_rounds((0, 3), seed) for seed in range(4000)]
+    rounds = [draw_count((0, 3), seed) for seed in range(4000)]
     assert set(rounds) == {0, 1, 2, 3}
     assert min(rounds.count(n) for n in range(4)) > 880
     curriculum = IteratedClicks(fewest_rounds=2, most_rounds=4)
-    assert {drawn_rounds(curriculum.rounds, seed) for seed in range(60)} == {2, 3, 4}
+    assert {draw_count(curriculum.rounds, seed) for seed in range(60)} == {2, 3, 4}
 
 
 @each(
@@ -262,7 +262,7 @@ def test_nothing_is_answered_before_the_first_prompt():
     boxes = torch.full((3, 4), torch.nan)
     boxes[1] = torch.tensor([1.0, 2, 5, 6])
     labels = torch.tensor([[-1], [-1], [0]])
-    logits = answered(Prompts(torch.zeros(3, 1, 2), labels, boxes), everything)
+    logits = visible_logits(Prompts(torch.zeros(3, 1, 2), labels, boxes), everything)
     assert (logits[0] == -torch.inf).all()
     assert torch.equal(logits[1:], everything(Prompts(*[boxes] * 3))[1:])
     prompts = with_clicks(

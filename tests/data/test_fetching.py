@@ -174,7 +174,7 @@ def test_bombs_and_damaged_archives(suffix, tmp_path):
 def test_strange_archives(tmp_path):
     path = zipped({"x": b"1"}, tmp_path / "a.tar")
     path.write_bytes(path.read_bytes() + bytes(2 * MEGABYTE))
-    refused(DataError, lambda: unpack(path, tmp_path / "1", MEGABYTE), "goes on after its end")
+    refused(DataError, lambda: unpack(path, tmp_path / "1", MEGABYTE), "continues after its end")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr("x", "1")
         file.writestr("./x", "2")
@@ -460,7 +460,7 @@ def test_a_busy_server_is_asked_again(site, tmp_path, monkeypatch):
     download(f"{site.url}/a.bin", tmp_path / "a.bin", accept)
     assert slept == [1, 2, 4]
     site.failures = [503] * 9
-    with pytest.raises(DownloadError, match=r"HTTP 503 .*given up after 5 more attempts"):
+    with pytest.raises(DownloadError, match=r"HTTP 503 .*gave up after 5 more attempts"):
         download(f"{site.url}/a.bin", tmp_path / "b.bin", accept)
 
 

@@ -125,7 +125,7 @@ def test_all_texts_of_a_data_set_may_have_marks(tmp_path, name):
         assert names == [name for _, name, *_ in SETS[name].objects]
     for path in texts:
         path.write_bytes(b"\xff\xfe\xff")
-    refused(DataError, lambda: SETS[name].open(root), root, "is no text in UTF-8")
+    refused(DataError, lambda: SETS[name].open(root), root, "is not UTF-8 text")
 
 
 def test_classes_have_the_numbers_of_their_lines(tmp_path):

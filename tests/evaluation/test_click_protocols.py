@@ -81,7 +81,7 @@ def test_when_the_first_answer_comes_and_what_trials_are_for():
         ("box", 0, True, True),
     ):
         protocol = PROTOCOLS[name]
-        seen = (protocol.first_answer, protocol.answers_at_once, protocol.is_random)
+        seen = (protocol.first_result, protocol.answers_at_once, protocol.is_random)
         assert seen == (first, at_once, random), name
     assert all(p.trials > 1 for p in PROTOCOLS.values() if p.is_random)
     assert all(protocol.name == name for name, protocol in PROTOCOLS.items())

@@ -11,7 +11,7 @@ from probseg.evaluation import (
     SCORES,
     ClickRecord,
     ObjectRecord,
-    most_telling,
+    best_and_worst,
     read_objects,
     run_objects,
     unique,
@@ -174,5 +174,5 @@ def test_the_best_and_the_worst_of_each_set_are_telling():
         of_iou("01", 9, trial=1),
     ]
     chosen = {("D", f"{n:02}", 0) for n in np.argsort(means)[[0, 1, 2, -3, -2, -1]]}
-    assert most_telling(runs, few=3) == chosen | {("other", "only", 0)}
-    assert len(most_telling(runs)) == 9
+    assert best_and_worst(runs, few=3) == chosen | {("other", "only", 0)}
+    assert len(best_and_worst(runs)) == 9

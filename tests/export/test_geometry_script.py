@@ -12,7 +12,7 @@ import torch
 from probseg import geometry
 from probseg.export.folder import geometry_settings
 from probseg.export.targets import PAGE
-from probseg.geometry import LEVELS, RECOMMENDED_ZOOM, ZOOMS, View, Zoom, reduced
+from probseg.geometry import LEVELS, RECOMMENDED_ZOOM, ZOOMS, View, Zoom, shrink_to
 from probseg.interact.mask import ProbabilityMap
 from probseg.types import Click
 
@@ -74,9 +74,9 @@ def calls(seed):
     zoom = replace(ZOOMS[RECOMMENDED_ZOOM], min_side=int(random.choice([1, 20, 200])))
     first, second, window, view = answer(box(), True), answer(box(), seed % 3), box(), box()
     view = View(view, tuple(int(side) for side in random.integers(1, 400, 2)))
-    copies = [reduced(size, longest) for longest in LEVELS]
+    copies = [shrink_to(size, longest) for longest in LEVELS]
     last = box() if seed % 2 else None
-    yield "crop_of", (last, clicks, size), SETTINGS["crop_margin"]
+    yield "crop_around", (last, clicks, size), SETTINGS["crop_margin"]
     yield "object_box", (first, 0.5)
     yield "first_windows", (zoom, clicks[0], size)
     yield "next_window", (zoom, last, first, clicks)
@@ -85,8 +85,8 @@ def calls(seed):
     yield "look_share", (first, second), zoom
     yield "expected_iou", (first,)
     yield "cut_factor", (first,), zoom
-    yield "places", (np.array([click[:2] for click in clicks], float), view)
-    yield "places_of_box", (window, view)
+    yield "to_samples", (np.array([click[:2] for click in clicks], float), view)
+    yield "box_to_samples", (window, view)
     yield "view_samples", (first, view)
     yield "find_copy", (view, size, copies)
     yield "find_copy", (View((0, 0, size[1], size[0]), copies[1]), size, copies)

@@ -40,8 +40,8 @@ def test_the_expected_iou_is_that_of_independent_pixels():
         inside = probability.ravel() > 0.5
         hits += chance * (inside & np.array(truth, bool)).sum()
         unions += chance * (inside | np.array(truth, bool)).sum()
-    assert expected_iou(ProbabilityMap.of(probability)) == pytest.approx(hits / unions)
-    assert expected_iou(ProbabilityMap.of(np.full((3, 3), 0.5, np.float32))) == 0
+    assert expected_iou(ProbabilityMap.from_array(probability)) == pytest.approx(hits / unions)
+    assert expected_iou(ProbabilityMap.from_array(np.full((3, 3), 0.5, np.float32))) == 0
 
 
 @each(

@@ -117,7 +117,7 @@ def test_images_of_one_call_are_of_one_grid():
     loop = InteractionLoop(model, batch_size=3)
     loop.answer([begin(noise(*size), clicks=[Click(1, 2)]) for size in sizes])
     assert model.encoded == [[(12, 20), (11, 17), (12, 20)], [(33, 20)]]
-    assert len({model.grid(size) for size in model.encoded[0]}) == 1
+    assert len({model.batch_key(size) for size in model.encoded[0]}) == 1
 
 
 def test_an_image_is_taken_in_once():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS
-from probseg.geometry import View, box_size, look_size, look_window, places
+from probseg.geometry import View, box_size, look_size, look_window, to_samples
 from probseg.interact import (
     RECOMMENDED_ZOOM,
     ZOOMS,
@@ -47,7 +47,9 @@ def test_the_window_of_a_look_has_its_side_and_the_click_not_on_its_rim(data):
         if look != last:
             side = round(0.5 * max(*box_size(window), 40))
             assert box_size(look) == (min(side, height), min(side, width))
-        zero, one = (ProbabilityMap.of(np.full(size, value, np.float32)) for value in (0, 1))
+        zero, one = (
+            ProbabilityMap.from_array(np.full(size, value, np.float32)) for value in (0, 1)
+        )
         seen = ProbabilityMap(one.part(View(look, box_size(look)))[0], look, size)
         assert with_look(zero, seen).full()[click.y, click.x] == 1
         last = look
@@ -96,7 +98,9 @@ def test_maps_with_fewer_values_than_pixels_become_as_dense_as_the_denser():
     assert both.box == (500, 500, 5000, 2500)
     assert tuple(both.values.shape) == (800, 1800)
     x, y = (
-        places(np.array([[1000.0, 1500], [4000, 700]]), View(both.box, (800, 1800))).astype(int).T
+        to_samples(np.array([[1000.0, 1500], [4000, 700]]), View(both.box, (800, 1800)))
+        .astype(int)
+        .T
     )
     np.testing.assert_allclose(both.values[y, x], [0.75, 0.25])
 

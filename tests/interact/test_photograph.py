@@ -59,10 +59,10 @@ def test_a_file_answers_as_its_pixels_and_is_read_again_when_a_view_needs_all(
     given, read = as_photograph(read_image(path)), open_photograph(path)
     assert read.nbytes < given.nbytes / 1.5
     for box, size in (((0, 0, 2600, 1500), (577, 1000)), ((500, 100, 1700, 1300), (120, 120))):
-        assert torch.equal(read.shown(View(box, size)), given.shown(View(box, size)))
+        assert torch.equal(read.render(View(box, size)), given.render(View(box, size)))
     assert "full" not in vars(read)
     small = View((500, 100, 600, 200), (120, 120))
-    assert torch.equal(read.shown(small), given.shown(small))
+    assert torch.equal(read.render(small), given.render(small))
     assert torch.equal(read.full, given.full)
     loop = InteractionLoop(shades, zoom=ZOOM)
     (one,), (other,) = (loop.step([begin(photo)], [scene[1]]) for photo in (given, read))
@@ -74,8 +74,8 @@ def test_copies_show_what_the_photograph_shows(scene):
     photograph = as_photograph(cv2.GaussianBlur(image, (0, 0), 12))
     for box in ((0, 0, 2600, 1500), (1, 2, 2599, 1499), (300, 200, 1900, 1300)):
         size = 150, round(150 * (box[2] - box[0]) / (box[3] - box[1]))
-        exact = type(photograph).of(photograph.full).shown(View(box, size))
-        torch.testing.assert_close(photograph.shown(View(box, size)), exact, atol=0.02, rtol=0)
+        exact = type(photograph).from_array(photograph.full).render(View(box, size))
+        torch.testing.assert_close(photograph.render(View(box, size)), exact, atol=0.02, rtol=0)
 
 
 def test_a_changed_file_is_refused(scene, tmp_path):
@@ -100,7 +100,9 @@ def test_a_part_is_that_of_all_pixels(place, box, size):
     full = torch.tensor(answer.full())
     assert full.sum() == pytest.approx(float(values.sum()), rel=1e-5)
     x0, y0, x1, y1 = box
-    part = ProbabilityMap.of(full.numpy()[y0:y1, x0:x1]).part(View((0, 0, x1 - x0, y1 - y0), size))
+    part = ProbabilityMap.from_array(full.numpy()[y0:y1, x0:x1]).part(
+        View((0, 0, x1 - x0, y1 - y0), size)
+    )
     torch.testing.assert_close(answer.part(View(box, size)), part)
 
 

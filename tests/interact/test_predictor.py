@@ -326,7 +326,7 @@ def counted():
 
 def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):
     predictor, asked = Predictor(micro_model("micro_fast"), zoom=None), []
-    encoding, decoding = "features", "grid_logits"
+    encoding, decoding = "image_features", "padded_logits"
     for name in (encoding, decoding):
         function = getattr(predictor.model, name)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from probseg.interact.steps import covered, snapped
+from probseg.interact.steps import brush_pixels, snap
 from probseg.types import Stroke
 
 SIZE = HEIGHT, WIDTH = 30, 40
@@ -24,8 +24,8 @@ def _distance(one, other):
 
 def searched(stroke, own):
     """Return the pixels of a stroke by a search from its middle line, pixel by pixel."""
-    under = covered(stroke, SIZE)
-    line = [tuple(place) for place in np.argwhere(covered(stroke._replace(radius=0.5), SIZE))]
+    under = brush_pixels(stroke, SIZE)
+    line = [tuple(place) for place in np.argwhere(brush_pixels(stroke._replace(radius=0.5), SIZE))]
     found, waiting = set(line), list(line)
     while waiting:
         y, x = waiting.pop()
@@ -58,11 +58,11 @@ def test_pixels_are_those_that_a_search_finds(points, seed, positive):
     stroke = Stroke(tuple((x + seed, y) for x, y in points), 7.0, positive)
     coarse = generator.normal(-1.5, 2, (6, 8)).repeat(5, axis=0).repeat(5, axis=1)
     own = (1 / (1 + np.exp(-coarse))).astype(np.float32)
-    patch = snapped(stroke, GREY, own if positive else 1 - own)
+    patch = snap(stroke, GREY, own if positive else 1 - own)
     expected = searched(stroke, own)
-    under = covered(stroke, SIZE)
+    under = brush_pixels(stroke, SIZE)
     assert patch.positive is positive
-    assert under.sum() > expected.sum() > covered(stroke._replace(radius=0.5), SIZE).sum()
+    assert under.sum() > expected.sum() > brush_pixels(stroke._replace(radius=0.5), SIZE).sum()
     np.testing.assert_array_equal(patch.pixels, expected)
 
 
@@ -72,8 +72,8 @@ def test_colours_decide_where_the_probability_is_flat(positive):
     image[:, 18:] = (200, 40, 40)
     stroke = Stroke(((14.5, 5.5), (14.5, 24.5)), 8.0, positive)
     flat = np.full(SIZE, 0.0 if positive else 1.0, np.float32)
-    pixels = snapped(stroke, image, flat).pixels
-    assert covered(stroke, SIZE)[:, 19:].any()
+    pixels = snap(stroke, image, flat).pixels
+    assert brush_pixels(stroke, SIZE)[:, 19:].any()
     assert not pixels[:, 19:].any()
     assert pixels[8:22, 12:17].all()  # from the middle line to the edge
 
@@ -82,7 +82,7 @@ def test_a_pixel_behind_a_contour_does_not_belong():
     own = np.full(SIZE, 0.3, np.float32)
     own[:, 20] = 0.01
     stroke = Stroke(((15.5, 15.5),), 9.0)
-    pixels = snapped(stroke, GREY, own).pixels
+    pixels = snap(stroke, GREY, own).pixels
     assert pixels[15, 19]
     assert not pixels[:, 20:].any()
 
@@ -93,24 +93,24 @@ def test_a_line_over_the_object_ends_at_its_contour():
     own[:5] = 0.1  # no flat background
     stroke = Stroke(((8.5, 15.5), (15.5, 15.5)), 8.0)
     np.testing.assert_array_equal(
-        snapped(stroke, GREY, own).pixels, covered(stroke, SIZE) & (own > 0.5)
+        snap(stroke, GREY, own).pixels, brush_pixels(stroke, SIZE) & (own > 0.5)
     )
 
 
 def test_the_middle_line_belongs_whatever_the_model_says():
     own = np.random.default_rng(0).uniform(0, 1, SIZE).astype(np.float32)
     stroke = Stroke(((5.0, 5.0), (35.0, 25.0)), 4.0)
-    pixels = snapped(stroke, GREY, own).pixels
-    assert pixels[covered(stroke._replace(radius=0.5), SIZE)].all()
-    assert not pixels[~covered(stroke, SIZE)].any()
+    pixels = snap(stroke, GREY, own).pixels
+    assert pixels[brush_pixels(stroke._replace(radius=0.5), SIZE)].all()
+    assert not pixels[~brush_pixels(stroke, SIZE)].any()
 
 
 def test_a_middle_line_outside_of_the_image_gives_nothing():
     stroke = Stroke(((-3.0, 10.0), (-3.0, 20.0)), 8.0)
-    assert covered(stroke, SIZE).any()
-    assert not snapped(stroke, GREY, np.zeros(SIZE, np.float32)).pixels.any()
+    assert brush_pixels(stroke, SIZE).any()
+    assert not snap(stroke, GREY, np.zeros(SIZE, np.float32)).pixels.any()
 
 
 def test_a_brush_wider_than_the_image():
-    pixels = snapped(Stroke(((20.0, 15.0),), 500.0), GREY, np.zeros(SIZE, np.float32)).pixels
+    pixels = snap(Stroke(((20.0, 15.0),), 500.0), GREY, np.zeros(SIZE, np.float32)).pixels
     assert pixels.all()

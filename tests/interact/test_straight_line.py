@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from probseg import geometry
-from probseg.geometry import View, Zoom, box_size, keep_clicks, scaled
+from probseg.geometry import View, Zoom, box_size, keep_clicks, scale_to
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, begin, image_tensor
 from probseg.interact.mask import ProbabilityMap
-from probseg.interact.photograph import fitted
+from probseg.interact.photograph import resize_aligned
 from probseg.types import Click, Prompts
 from support.fakes import draw_scene
 from support.rows import each
@@ -26,9 +26,9 @@ def remembers(image, prompts):
 def answered(image, view, clicks, before, flip):
     """Return the probabilities of a view at all pixels of its box, in which the clicks hold."""
     (x0, y0, x1, y1), size = view
-    shown = fitted(image[:, y0:y1, x0:x1].float() / 255, size)[None]
-    previous = fitted(torch.tensor(before[None, y0:y1, x0:x1]), size)[None]
-    places = geometry.places(np.array([click[:2] for click in clicks], float), view)
+    shown = resize_aligned(image[:, y0:y1, x0:x1].float() / 255, size)[None]
+    previous = resize_aligned(torch.tensor(before[None, y0:y1, x0:x1]), size)[None]
+    places = geometry.to_samples(np.array([click[:2] for click in clicks], float), view)
     points = torch.tensor(places, dtype=torch.float32)[None]
     labels = torch.tensor([[int(click.positive) for click in clicks]])
     box = torch.full((1, 4), torch.nan)
@@ -37,7 +37,9 @@ def answered(image, view, clicks, before, flip):
         points = torch.stack([size[1] - 1 - points[..., 0], points[..., 1]], dim=-1)
         mirrored = Prompts(points, labels, box, previous.flip(-1))
         logits = (logits + remembers.predict(shown.flip(-1), mirrored).flip(-1)) / 2
-    return keep_clicks(fitted(logits[0].sigmoid(), box_size(view.box))[0].numpy(), view.box, clicks)
+    return keep_clicks(
+        resize_aligned(logits[0].sigmoid(), box_size(view.box))[0].numpy(), view.box, clicks
+    )
 
 
 def in_image(values, box, size):
@@ -65,8 +67,10 @@ def click_by_click(image, clicks, zoom, flip):
         if zoom is not None and count == 1:
             windows = geometry.first_windows(zoom, seen[0], size)
         elif zoom is not None:
-            windows = [geometry.next_window(zoom, window, ProbabilityMap.of(probability), seen)]
-        views = [View(w, scaled(box_size(w), zoom.target)) if w else whole for w in windows]
+            windows = [
+                geometry.next_window(zoom, window, ProbabilityMap.from_array(probability), seen)
+            ]
+        views = [View(w, scale_to(box_size(w), zoom.target)) if w else whole for w in windows]
         tried = [answered(image, view, seen, probability, flip) for view in views]
         maps = [
             ProbabilityMap(torch.tensor(v), view.box, size)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS, run_object
-from probseg.geometry import View, next_window, places
+from probseg.geometry import View, next_window, to_samples
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin
 from probseg.interact.mask import ProbabilityMap
 from probseg.metrics import iou
@@ -200,7 +200,7 @@ def test_full_size_images_too_and_every_event_is_seen(name):
 
 def test_clicks_outside_of_a_window_stay_outside():
     points = np.array([[9.5, 0], [20, -5], [-3, 12]])
-    moved = places(points, View((0, 0, 10, 10), (19, 19)))
+    moved = to_samples(points, View((0, 0, 10, 10), (19, 19)))
     np.testing.assert_allclose(moved, [[18, 0], [40, -10], [-6, 24]])
 
 
@@ -236,7 +236,7 @@ def test_a_box_of_pixels_is_found_by_its_first_and_last():
     probability = np.zeros((100, 120), np.float32)
     probability[40:61, 30:71] = 0.6  # rows 40 to 60, columns 30 to 70
     probability[0, 0] = 0.5  # not above
-    answer = ProbabilityMap.of(probability)
+    answer = ProbabilityMap.from_array(probability)
     zoom = Zoom(min_side=1)
     two = [Click(50, 50), Click(0, 0, positive=False)]
     x, y = 0.7 * 41, 0.7 * 21
@@ -250,21 +250,23 @@ def test_a_box_of_pixels_is_found_by_its_first_and_last():
 def test_the_window_stays_until_a_click_leaves_it():
     probability = np.zeros((100, 100), np.float32)
     probability[45:56, 45:56] = 1
-    answer, zoom = ProbabilityMap.of(probability), Zoom(min_side=40)
+    answer, zoom = ProbabilityMap.from_array(probability), Zoom(min_side=40)
     first = next_window(zoom, None, answer, [Click(50, 50)] * 2)
     assert first == (30, 30, 71, 71)
     for x, stays in ((30, True), (69, True), (70, False), (29, False)):
         window = next_window(
-            zoom, first, ProbabilityMap.of(probability), [Click(50, 50), Click(x, 50)]
+            zoom, first, ProbabilityMap.from_array(probability), [Click(50, 50), Click(x, 50)]
         )
         assert (window == first) == stays, "the last column counts as outside"
         negative = Click(x, 50, positive=False)
         assert (
-            next_window(zoom, first, ProbabilityMap.of(probability), [Click(50, 50), negative])
+            next_window(
+                zoom, first, ProbabilityMap.from_array(probability), [Click(50, 50), negative]
+            )
             == first
         )
     probability[45:56, 45:84] = 1  # the object grows: the overlap is 41 / 55
-    answer = ProbabilityMap.of(probability)
+    answer = ProbabilityMap.from_array(probability)
     assert next_window(zoom, first, answer, [Click(50, 50)] * 2) == first
     strict = replace(zoom, keep_above=0.8)
     assert next_window(strict, first, answer, [Click(50, 50)] * 2) != first

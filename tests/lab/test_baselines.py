@@ -139,7 +139,7 @@ def test_several_images_are_answered_as_one_by_one(model):
     clicks = [Click(20, 15), Click(1, 2, False)]
     boxes = [None, (2, 3, 50, 25), None, (2, 3, 39, 28), None]
     given = [as_prompts(clicks, box) for box in boxes]
-    assert len({model.grid(size) for size in sizes}) == 1
+    assert len({model.batch_key(size) for size in sizes}) == 1
     encoded = model.encode_each([as_tensor(image) for image in images])
     together, _ = model.decode_each(encoded, given)
     backwards = model.decode_each(encoded[::-1], given[::-1])[0][::-1]

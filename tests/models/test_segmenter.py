@@ -18,7 +18,7 @@ from probseg.backbones import PromptStem, rgb_parameters
 from probseg.clicks import ClickMaps
 from probseg.heads import ConvHead, Head, PromptFusion
 from probseg.models import Segmenter, build, override, read_preset
-from probseg.models.network import SegmenterModel, moved_prompts
+from probseg.models.network import SegmenterModel, resize_prompts
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import Coarse, micro_model
 from support.micro import FUSION
@@ -90,7 +90,7 @@ def test_encoding_and_decoding_is_the_whole_road(model, size, working_size):
         logits = model(image, given)
         assert torch.equal(model.decode(model.encode(image), given), logits)
         given = asked(model, size, 6)
-        repeated = model.decode(model.encode(image).repeated(3), given)
+        repeated = model.decode(model.encode(image).repeat(3), given)
         several = model(image.repeat_interleave(3, dim=0), given)
     assert logits.shape == (2, 1, *size)
     assert logits.dtype == torch.float32
@@ -164,7 +164,7 @@ def test_half_precision_gives_float32_logits_close_to_the_exact_ones(model):
 
 def test_all_parameters_learn(model):
     model = copy.deepcopy(model).train()
-    encoded = model.encode(torch.rand(2, 3, 64, 48)).repeated(2)
+    encoded = model.encode(torch.rand(2, 3, 64, 48)).repeat(2)
     logits = model.decode(encoded, asked(model, (64, 48), 4))
     (logits * torch.randn_like(logits)).sum().backward()
     assert_all_learn(model)
@@ -254,10 +254,10 @@ def test_a_reduced_image_keeps_clicks_at_their_place(data):
 def test_prompts_move_as_centres_of_pixels_and_edges_of_boxes():
     """Without the half pixel, clicks would drift; each axis has a scale of its own."""
     clicks = prompts((-0.5, -0.5, 1), (29.5, 9.5, 0), box=(0, 0, 30, 10))
-    moved = moved_prompts(clicks, (10, 30), (40, 15))
+    moved = resize_prompts(clicks, (10, 30), (40, 15))
     assert moved.boxes.tolist() == [[0, 0, 15, 40]]
     assert moved.points.tolist() == [[[-0.5, -0.5], [14.5, 39.5]]]
-    assert moved_prompts(prompts(), (9, 9), (4, 4)).boxes.isnan().all()
+    assert resize_prompts(prompts(), (9, 9), (4, 4)).boxes.isnan().all()
 
 
 @each("name", NETWORKS)
@@ -269,7 +269,7 @@ def test_at_a_working_size_prompts_stay_in_pixels_of_the_image(name):
         logits = model(image, given)
         reduced = (model.encode(image).image * model.std + model.mean)[..., :32, :]
         model.working_size = None
-        small = model(reduced, moved_prompts(given, (64, 128), (32, 64)))
+        small = model(reduced, resize_prompts(given, (64, 128), (32, 64)))
         elsewhere = model(reduced, given)
     expected = functional.interpolate(small, (64, 128), mode="bilinear")
     torch.testing.assert_close(logits, expected)
@@ -314,7 +314,7 @@ def test_images_are_filled_up_to_whole_cells(entry):
         torch.testing.assert_close(model(image, given), model(mean, given)[..., :37, :54])
         assert model.encode(image).image.shape == (1, 3, 64, 64), "of the coarsest map"
     finest = micro_model("micro_csa", cell=8)
-    assert finest.prepared(image).image.shape == (1, 3, 40, 56)
+    assert finest.preprocess(image).image.shape == (1, 3, 40, 56)
 
 
 SMALL = micro_model("micro_csa", working_size=40)
@@ -324,7 +324,7 @@ SMALL = micro_model("micro_csa", working_size=40)
 def test_the_grid_is_the_size_that_the_network_sees(height, width, working_size):
     for model in (painter(1), painter(1, working_size), SMALL):
         seen = model.encode(torch.zeros(1, 3, height, width)).image.shape[-2:]
-        assert SegmenterModel(model).grid((height, width)) == tuple(seen)
+        assert SegmenterModel(model).batch_key((height, width)) == tuple(seen)
 
 
 # --- prompts at the head ------------------------------------------------------------------------

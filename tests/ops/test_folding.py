@@ -8,7 +8,7 @@ from torch import nn
 
 from probseg.backbones import TimmBackbone
 from probseg.heads.base import conv_norm_relu
-from probseg.ops.folding import folded
+from probseg.ops.folding import fold_batch_norms
 from probseg.ops.numerics import depthwise_in_float32
 
 
@@ -31,7 +31,7 @@ def compare(network: nn.Module, left: int) -> None:
     """Fold a network: equal answers, so many normalisations left, and the network as before."""
     x = torch.rand(2, 3, 64, 48, dtype=torch.float64)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    fast = folded(network, lambda run: run(x[:1, :, :32, :32]))
+    fast = fold_batch_norms(network, lambda run: run(x[:1, :, :32, :32]))
     with torch.no_grad():
         found, expected = fast(x), network(x)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
@@ -81,7 +81,9 @@ def test_what_has_another_reader_stays():
 
 def test_layers_in_training_mode_stay():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
-    assert len(normalisations(folded(network, lambda run: run(torch.rand(2, 3, 8, 8))))) == 1
+    assert (
+        len(normalisations(fold_batch_norms(network, lambda run: run(torch.rand(2, 3, 8, 8))))) == 1
+    )
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -90,7 +92,7 @@ def test_networks_without_normalisation_or_with_compiled_parts_are_not_copied(co
     network = nn.Sequential(nn.Conv2d(3, 4, 3), norm)
     if compiled:
         network[0].compile(backend="eager")
-    assert folded(network, lambda run: pytest.fail("needs no run")) is network
+    assert fold_batch_norms(network, lambda run: pytest.fail("needs no run")) is network
 
 
 def test_convolutions_in_groups_keep_float32_under_autocast():

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import probseg
 from probseg.errors import UsageError, WeightsError
-from probseg.interact.session import build_loop, encode_image, prepared
+from probseg.interact.session import build_loop, encode_image, prepare_model
 from probseg.peers import sam, sam_files
 from probseg.peers.sam_files import Hiera, describe_sam, import_sam, read_sam
 from probseg.zoo import create_model
@@ -201,14 +201,16 @@ def test_the_layout_of_meta_is_read_as_that_of_the_library(networks, write, gene
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_it_clicks_and_a_batch_changes_no_answer(write, generation, tmp_path):
-    model = prepared(import_sam(write(generation), tmp_path / "folder"), "cpu")
-    encoded = model.prepared(torch.rand(1, 3, 30, 60))  # fitted, or stretched
+    model = prepare_model(import_sam(write(generation), tmp_path / "folder"), "cpu")
+    encoded = model.preprocess(torch.rand(1, 3, 30, 60))  # fitted, or stretched
     assert encoded.working_size == ((64, 128) if generation == 1 else (128, 128))
     assert encoded.image.shape[-2:] == (128, 128)
     assert not encoded.image[:, :, encoded.working_size[0] :].any()
     images = [(torch.rand(60, 90 + 20 * n, 3) * 255).byte().permute(2, 0, 1) for n in range(2)]
     loop = build_loop(model, zoom=None)
-    states = [encode_image(model, probseg.interact.photograph.Photograph.of(i)) for i in images]
+    states = [
+        encode_image(model, probseg.interact.photograph.Photograph.from_tensor(i)) for i in images
+    ]
     clicks = [probseg.Click(30, 20), probseg.Click(50, 40)]
     states = loop.step(states, clicks)
     (more,) = loop.step(states[:1], [probseg.Click(5, 5, False)])

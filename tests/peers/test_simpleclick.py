@@ -78,7 +78,7 @@ def test_images_of_other_sizes_are_stretched(case, write, tmp_path):
     assert encoded.image.shape[-2:] == (448, 448)
     with torch.no_grad():
         assert model.decode(encoded, prompts).shape == (1, 1, 100, 300)
-    moved = model.moved(prompts, encoded)
+    moved = model.to_network_pixels(prompts, encoded)
     assert torch.allclose(moved.points, torch.tensor([[[224.25, 225.74]]]), atol=0.01)
     refused(UsageError, lambda: export_model(model, tmp_path / "exported"), "sizing")
 

@@ -100,7 +100,7 @@ def runs(protocol, number, dataset="Toy", **options):
 def render(records, protocol, metadata=None):
     return render_page(
         records,
-        scores_of(records, protocol),
+        scores_of(records, protocol.first_result),
         summarise_records(records, protocol),
         protocol,
         metadata or {},
@@ -237,7 +237,7 @@ def test_objects_are_listed_worst_first_with_means_over_trials():
     """Clicks to an IoU that one trial did not reach are a lower bound."""
     records = runs(BOXED, 4)
     records[0] = run(BOXED, "object 0000", (0.2, 0.3, 0.4, 0.95))
-    scores = scores_of(records, BOXED)
+    scores = scores_of(records, BOXED.first_result)
     areas = {name: area_under_curve(of_set.ious, of_set.first) for name, of_set in scores.items()}
     text = render_objects(records, scores, areas, BOXED)
     header = re.findall(r'<th scope="col">(.*?)</th>', text)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
 from probseg.errors import DataError
-from probseg.seeds import mixed
+from probseg.seeds import mix_seeds
 from probseg.semantic import SemanticBatch, SemanticDataModule
 from probseg.semantic.datamodule import EachOnce, SemanticCrop
 from probseg.semantic.dataset import SemanticSample
@@ -26,7 +26,7 @@ def photograph(labels):
 
 def crops(sample, number, seed=0, size=48, **options):
     crop = SemanticCrop(size, **options)
-    return [crop(sample, mixed(seed, n)) for n in range(number)]
+    return [crop(sample, mix_seeds(seed, n)) for n in range(number)]
 
 
 @given(

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from probseg.annotate.answers import MOST_ITERATIONS, Answerer
+from probseg.annotate.answers import MOST_ITERATIONS, ModelHost
 from probseg.annotate.database import COLUMNS, INVERSES, values
 from probseg.annotate.files import DATABASE, finished, read_keys
 from probseg.annotate.photographs import refusals
@@ -37,8 +37,8 @@ MASK = finished(np.pad(np.ones((20, 20), np.uint8), ((40, 36), (50, 58))))
 
 
 @pytest.fixture(scope="module")
-def answerer():
-    return Answerer(MODEL)
+def model_host():
+    return ModelHost(MODEL)
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_literals_are_what_sqlite_quotes():
 
 
 @each("end", ["-journal", "-wal", "-shm", ""])
-def test_nothing_is_reached_through_files_beside_the_database(answerer, tmp_path, end):
+def test_nothing_is_reached_through_files_beside_the_database(model_host, tmp_path, end):
     folder = draw_photographs(tmp_path / "photos", 1)
     annotated(folder / DATABASE)
     outside = tmp_path / "outside"
@@ -239,7 +239,7 @@ def test_nothing_is_reached_through_files_beside_the_database(answerer, tmp_path
     place.unlink(missing_ok=True)
     place.symlink_to(outside)
     with pytest.raises(UsageError, match="link"):
-        begin(folder, answerer)
+        begin(folder, model_host)
     assert not outside.exists()
     place.unlink()
 
@@ -281,7 +281,7 @@ SETTINGS = [
 
 
 @each(("name", "value"), SETTINGS)
-def test_settings_of_others_are_bounded(tmp_path, answerer, name, value, caplog):
+def test_settings_of_others_are_bounded(tmp_path, model_host, name, value, caplog):
     caplog.clear()
     folder = draw_photographs(tmp_path / "photos", 1)
     path = annotated(folder / DATABASE)
@@ -289,9 +289,9 @@ def test_settings_of_others_are_bounded(tmp_path, answerer, name, value, caplog)
         sql = "INSERT OR REPLACE INTO settings VALUES (?, ?)"
         db.execute(sql, (name, json.dumps(value)))
         db.commit()
-    answerer.first = None
-    before = answerer.settings()
-    client = begin(folder, answerer)
+    model_host.first = None
+    before = model_host.settings()
+    client = begin(folder, model_host)
     session = client.get("/api/session")
     assert {key: session["settings"][key] for key in before} == before
     assert session["labels"] in ([], ["cat's"])
@@ -313,8 +313,8 @@ def test_texts_that_are_no_settings_are_left_out(tmp_path, text, caplog):
     store.close()
 
 
-def test_iterations_are_bounded_where_they_are_set(folder, answerer):
-    client = begin(folder, answerer)
+def test_iterations_are_bounded_where_they_are_set(folder, model_host):
+    client = begin(folder, model_host)
     for wrong in (MOST_ITERATIONS + 1, 1_000_000, 1.0, True, 10**400):
         answer = client.http.post("/api/settings", json={"click_iterations": wrong})
         assert answer.status_code == 400
@@ -332,18 +332,18 @@ def test_no_model_is_loaded_that_only_the_folder_names(folder, where, caplog, mo
     (model / "config.yaml").touch()
     (model / "checkpoints" / "best.ckpt").touch()
     loaded = []
-    monkeypatch.setattr(Answerer, "load", lambda self, name: loaded.append(name))
-    answerer = Answerer(runs=Path("runs"))
-    answerer.resume(folder, places[where], {})
+    monkeypatch.setattr(ModelHost, "load", lambda self, name: loaded.append(name))
+    model_host = ModelHost(runs=Path("runs"))
+    model_host.resume(folder, places[where], {})
     assert loaded == ["lite2_unet_prop"]
     assert f"was last used with {places[where]!r}: give --model to use it" in caplog.text
-    assert answerer.first is None
+    assert model_host.first is None
 
 
 SECRET = b"\x89PNG a private file"
 
 
-def test_links_out_of_the_folder_are_not_followed(tmp_path, answerer):
+def test_links_out_of_the_folder_are_not_followed(tmp_path, model_host):
     """Not to keep a copy, to look whether old files are kept, nor to write."""
     folder, secret, other = tmp_path / "set", tmp_path / "secret.png", tmp_path / "made"
     draw_photographs(folder / "images", 1)
@@ -354,7 +354,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path, answerer):
     (folder / ".probseg" / "masks").mkdir(parents=True)
     (folder / ".probseg" / "masks" / "photo0.done").symlink_to(other)
     (folder / "images" / "all").symlink_to("/")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     reasons = dict(client.sessions.files.refused())
     assert reasons["masks/photo0_1.png"] == LEADS_OUT
     client.click(64, 48)
@@ -367,7 +367,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path, answerer):
     assert not other.exists()
     (folder / "keys.json").symlink_to(secret)
     with pytest.raises(UsageError, match=r"keys\.json: a link leads out"):
-        begin(folder, answerer)
+        begin(folder, model_host)
 
 
 def test_keys_are_read_from_a_file(tmp_path):
@@ -587,22 +587,22 @@ def test_rows_of_any_values_are_an_error_or_read(sound, tmp_path_factory, table,
     use(path)
 
 
-def test_an_object_of_another_photograph_is_an_error_not_a_crash(folder, answerer):
+def test_an_object_of_another_photograph_is_an_error_not_a_crash(folder, model_host):
     """Sizes of masks and steps are those of their photograph, which may be damaged since."""
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     client.click(100, 90)
     client.act({"type": "finish", "label": None})
     client.act({"type": "reopen", "object": 1})
     client.sessions.close()
     Image.new("RGB", (40, 30)).save(folder / "photo0.png")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     for path in ("mask", "uncertainty", "masks", "objects/1/mask"):
         answer = client.http.get(f"{client.path()}/{path}")
         assert answer.status_code in (200, 422), path
     client.act({"type": "cancel"})
     client.sessions.close()
     (folder / "photo0.png").write_bytes(b"damaged")
-    client = begin(folder, answerer)
+    client = begin(folder, model_host)
     (described,) = client.get(client.path())["objects"]
     assert described["window"] == [0, 0, 0, 0]
     client.sessions.close()
@@ -619,7 +619,7 @@ def session(folder):
 
     sqlite3.connect = traced
     logging.getLogger("probseg").addHandler(logging.StreamHandler())
-    client = begin(folder, Answerer())
+    client = begin(folder, ModelHost())
     client.http.post(f"{client.path()}/open", json={})
     client.http.get(f"{client.path()}/image")
     for action in (

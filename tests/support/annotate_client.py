@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from starlette.testclient import TestClient
 
-from probseg.annotate.answers import Answerer
+from probseg.annotate.answers import ModelHost
 from probseg.annotate.app import create_app
 from probseg.annotate.frames import unpack
 from probseg.annotate.sessions import Sessions
@@ -80,10 +80,10 @@ class Client:
         return unpack(self.http.get(f"{self.path(n)}/mask").content, self.size(n))[1]
 
 
-def begin(folder: Path, answerer: Answerer | None = None, **options) -> Client:
+def begin(folder: Path, model_host: ModelHost | None = None, **options) -> Client:
     """Start a server in this process."""
     return Client(
-        Sessions(folder, options.pop("out", None), answerer or Answerer(MODEL), **options)
+        Sessions(folder, options.pop("out", None), model_host or ModelHost(MODEL), **options)
     )
 
 
@@ -91,4 +91,4 @@ def again(client: Client) -> Client:
     """Stop a server without its leave, and start one on the same folder."""
     client.sessions.store.close()
     client.sessions.files.close()
-    return begin(client.sessions.folder, client.sessions.answerer)
+    return begin(client.sessions.folder, client.sessions.model_host)

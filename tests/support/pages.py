@@ -53,7 +53,7 @@ class Disks:
     def adapt(self, adaptation: Adaptation) -> None:
         self.value_iterations = adaptation.value_iterations
 
-    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
+    def batch_key(self, size: tuple[int, int]) -> tuple[int, int]:
         return size
 
     def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -87,15 +87,15 @@ def serving(folder: Path, model: Segmenter | Disks | None = None, port: int = 0)
         port: Where to listen; 0 for any free port.
     """
     uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
-    from probseg.annotate.answers import Answerer
+    from probseg.annotate.answers import ModelHost
     from probseg.annotate.app import create_app
     from probseg.annotate.sessions import Sessions
 
-    answerer = Answerer("lite0_unet_prop")
-    answerer.zoom = None
+    model_host = ModelHost("lite0_unet_prop")
+    model_host.zoom = None
     if model is not None:
-        answerer.model = model
-    sessions = Sessions(folder, None, answerer, labels=["cat", "dog"])
+        model_host.model = model
+    sessions = Sessions(folder, None, model_host, labels=["cat", "dog"])
     listening = socket.create_server(("127.0.0.1", port))
     host = f"127.0.0.1:{listening.getsockname()[1]}"
     app = create_app(sessions, frozenset({host}), TOKEN, READER)

@@ -217,5 +217,5 @@ def tensors_of(decoded: DecoderMaps) -> list[Tensor]:
     """List all tensors of what a decoder returns."""
     tensors: list[Tensor] = []
     keep: Callable[[Tensor], Tensor] = lambda tensor: tensors.append(tensor) or tensor  # noqa: E731
-    decoded.each(keep)
+    decoded.map(keep)
     return tensors

@@ -104,8 +104,8 @@ class Spy:
         self.encoded = []
         self.decoded = []
 
-    def grid(self, size):
-        return self.model.grid(size)
+    def batch_key(self, size):
+        return self.model.batch_key(size)
 
     def encode_each(self, images):
         self.encoded.append([tuple(image.shape[1:]) for image in images])

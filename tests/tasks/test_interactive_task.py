@@ -31,7 +31,7 @@ class Images(NamedTuple):
 
     pixels: torch.Tensor
 
-    def repeated(self, times):
+    def repeat(self, times):
         return Images(self.pixels.repeat_interleave(times, dim=0))
 
 
@@ -95,7 +95,7 @@ def clicked_values(prompts, masks):
     return result
 
 
-# --- the three tasks ----------------------------------------------------------------------------
+# --- the three stages ---------------------------------------------------------------------------
 
 
 def test_first_task_shows_noisy_boxes_alone():

@@ -116,7 +116,7 @@ def test_each_round_is_handed_the_answer_of_the_one_before(curriculum, calls):
     asked = trained(calls)
     assert asked[0][0].previous is None
     for (before, logits), (given, _) in pairwise(asked):
-        said = before.given[:, None, None, None]
+        said = before.has_prompt[:, None, None, None]
         torch.testing.assert_close(given.previous, torch.where(said, logits.sigmoid(), 0.0))
         assert not given.previous.requires_grad
         count = before.labels.shape[1]
@@ -260,8 +260,8 @@ def test_prompts_know_which_images_have_some():
     boxes[1] = torch.tensor([0.0, 0, 4, 4])
     labels = torch.tensor([[-1, -1], [-1, -1], [-1, 0], [1, -1]])
     given = Prompts(torch.rand(4, 2, 2), labels, boxes, torch.rand(4, 1, 3, 3))
-    assert given.given.tolist() == [False, True, True, True]
-    assert without_clicks(boxes).given.tolist() == [False, True, False, False]
+    assert given.has_prompt.tolist() == [False, True, True, True]
+    assert without_clicks(boxes).has_prompt.tolist() == [False, True, False, False]
     some = given.at(slice(1, None, 2))
     assert torch.equal(some.labels, labels[1::2])
     assert torch.equal(some.points, given.points[1::2])

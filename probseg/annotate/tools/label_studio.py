@@ -37,11 +37,11 @@ from probseg.formats.prompts import parse_number
 from probseg.images import decode_image, read_image
 
 MAX_CONFIG = 1 << 20
-"""Most characters of a labelling interface, which takes fifty times as much memory when read."""
+"""Maximum characters of a labelling interface, which takes fifty times as much memory when read."""
 
 
 LARGEST = 256 << 20
-"""Most bytes of an image that is fetched."""
+"""Maximum bytes of an image that is fetched."""
 
 SECONDS = 60.0
 """How long Label Studio may take to answer."""

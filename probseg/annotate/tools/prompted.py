@@ -14,14 +14,14 @@ from probseg.geometry import OVERHANG
 from probseg.interact.loop import InteractionState
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import as_photograph
-from probseg.interact.session import Answer, answer_steps, build_loop, encode_image, prepared
+from probseg.interact.session import Answer, answer_steps, build_loop, encode_image, prepare_model
 from probseg.types import BoxStep, Click, Step
 from probseg.zoo import create_interactive
 
 Point = Sequence[float]
 
 MAX_POINTS = 1000
-"""Most points of an object: what the model computes grows faster than their number."""
+"""Maximum points of an object: what the model computes grows faster than their number."""
 
 MEMORY = 256 << 20
 """Bytes of the encoded images that are kept; half of it while another one is read."""
@@ -36,7 +36,7 @@ class PromptedModel:
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         self.name, self._device = name, torch.device(device)
-        self._model = prepared(create_interactive(name, pretrained=True), self._device)
+        self._model = prepare_model(create_interactive(name, pretrained=True), self._device)
         self._loop = build_loop(self._model, zoom=None)
 
     def encode(self, image: npt.NDArray[np.uint8]) -> InteractionState:
@@ -86,7 +86,7 @@ class Encodings:
         return encoded
 
     def _drop(self, most: int) -> None:
-        """Drop the images that were asked about first, until the others have so many bytes."""
+        """Drop the images that were asked about first, until the rest fits into the memory."""
         while sum(map(_nbytes, self._kept.values())) > most:
             self._kept.popitem(last=False)
 

@@ -208,7 +208,7 @@ class AnnotatedObjects(InteractiveDataset):
 
 
 class COCO(AnnotatedObjects):
-    """Annotations of any JSON file in the format of COCO as objects.
+    """Objects of any JSON file in COCO format.
 
     The file has the lists `images` (with `id`, `file_name`, `height` and `width`),
     `annotations` (`id`, `image_id`, `segmentation`, and if there are such things `area`,

@@ -34,7 +34,7 @@ class COCOLVIS(InteractiveDataset):
     `<split>/images/<id>.jpg`. The objects of a photograph are drawn in a few layers such that
     none hides another. The annotations order them in a tree, for instance the wheels of a car
     below the car: every node is an object here, and the mask of an object contains those below it.
-    Regions of stuff, such as sky, are no objects.
+    Regions of stuff, such as sky, are not objects.
 
     The pickles are read without trust, once: what they hold is checked and kept in a folder
     `.probseg` next to them, which takes minutes and about as much room as the pickles. A file
@@ -231,7 +231,7 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
 def _size_of_layer(content: bytes, path: Path) -> tuple[int, int]:
     """Read `(H, W)` of a PNG file from its header, so that nothing huge is ever decoded."""
     if content[:8] != b"\x89PNG\r\n\x1a\n" or content[12:16] != b"IHDR" or len(content) < 33:
-        msg = f"{path}: has a layer that is no PNG file; unpack the archive again"
+        msg = f"{path}: has a layer that is not a PNG file; unpack the archive again"
         raise DataError(msg)
     width, height = (int.from_bytes(content[k : k + 4], "big") for k in (16, 20))
     return height, width

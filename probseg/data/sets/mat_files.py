@@ -16,13 +16,13 @@ from scipy.io import loadmat
 from probseg.errors import DataError
 
 MAX_BYTES = 32 * 10**6
-"""Most bytes that all variables of a file may unpack to; label maps of photographs have few MB."""
+"""Bytes that all variables of a file may unpack to; label maps of photographs have few MB."""
 
 HEADER = 128
 """Bytes before the first element of a file of version 5."""
 
 MAX_MATRICES = 1000
-"""Most matrices of a file with the cells and structs in them; label maps have twenty or so."""
+"""Matrices that a file may have, also in cells and structs; label maps have some twenty."""
 
 TYPES = frozenset({*range(1, 8), 9, *range(12, 19)})
 """Types of elements; scipy looks others up behind the end of an array."""

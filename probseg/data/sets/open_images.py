@@ -143,7 +143,7 @@ def _read_list(path: Path) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.bytes
             for row in csv.DictReader(file):
                 names = [row[column] for column in COLUMNS]
                 if not all(plain_name(name) for name in names):
-                    msg = f"{path}: lists {names}, which are no names of files; download it again"
+                    msg = f"{path}: lists {names}, which are not file names; download it again"
                     raise DataError(msg)
                 masks.append(names[0].encode())
                 photos.append(names[1].encode())

@@ -8,18 +8,18 @@ export function boxSize([x0, y0, x1, y1]) {
 }
 
 /** Return the size whose longer side is this. */
-export function scaled(size, longest) {
+export function scaleTo(size, longest) {
   const factor = longest / Math.max(...size);
   return size.map((length) => Math.max(1, halfToEven(length * factor)));
 }
 
 /** Return the size that fits into the longest side; null is no limit. */
-export function reduced(size, longest) {
-  return longest !== null && Math.max(...size) > longest ? scaled(size, longest) : size;
+export function shrinkTo(size, longest) {
+  return longest !== null && Math.max(...size) > longest ? scaleTo(size, longest) : size;
 }
 
 /** Return what the network may see: all of the image, or the surroundings of a box and of clicks outside of these. */
-export function cropOf(box, clicks, [height, width], [share, pixels]) {
+export function cropAround(box, clicks, [height, width], [share, pixels]) {
   const around = ([x0, y0, x1, y1]) => {
     const margin = Math.max(pixels, Math.ceil(share * Math.max(x1 - x0, y1 - y0)));
     const [left, top] = [Math.max(0, x0 - margin), Math.max(0, y0 - margin)];
@@ -97,7 +97,7 @@ export function lookWindow(zoom, window, click, size, last) {
 /** Return the size at which the network sees the window of a second look. */
 export function lookSize({ look_target: least, target }, window) {
   const size = boxSize(window);
-  return scaled(size, Math.min(Math.max(...size, least), target));
+  return scaleTo(size, Math.min(Math.max(...size, least), target));
 }
 
 /** Return the box of an answer with a second look, and the look's share in it, for each row and each column. */
@@ -146,7 +146,7 @@ export function positions(first, length, count) {
 }
 
 /** Return where points [x, y] of the image lie among the samples of a view, corners aligned. */
-export function places(points, { box, size }) {
+export function toSamples(points, { box, size }) {
   const [pixels, samples] = [boxSize(box).reverse(), [...size].reverse()];
   const same = String(pixels) === String(samples);
   return points.map((point) =>
@@ -159,9 +159,9 @@ export function places(points, { box, size }) {
 }
 
 /** Return the corners of a box of the image among the samples of a view, NaN without a box. */
-export function placesOfBox(box, view) {
+export function boxToSamples(box, view) {
   if (!box) return [[NaN, NaN], [NaN, NaN]];
-  const [first, last] = places([box.slice(0, 2), box.slice(2).map((place) => place - 1)], view);
+  const [first, last] = toSamples([box.slice(0, 2), box.slice(2).map((place) => place - 1)], view);
   return [first, last.map((place) => place + 1)];
 }
 
@@ -214,7 +214,7 @@ export function clickLabels(clicks, view) {
   const around = (place, count) => [Math.floor(place), Math.ceil(place)].map((at) => Math.min(at, count - 1));
   for (const { x, y, positive } of clicks) {
     if (!(x0 <= x && x < x1 && y0 <= y && y < y1)) continue;
-    const [[column, row]] = places([[Math.floor(x), Math.floor(y)]], view);
+    const [[column, row]] = toSamples([[Math.floor(x), Math.floor(y)]], view);
     for (const r of around(row, view.size[0])) {
       for (const c of around(column, view.size[1])) labels.set(String([r, c]), [[r, c], positive ? 1 : -1]);
     }

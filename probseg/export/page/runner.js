@@ -29,7 +29,7 @@ export class Runner {
     if (Math.max(...this.size) > copies[0]) {
       let copy = this.image;
       for (const longest of copies) {
-        copy = averaged(copy, geometry.reduced(this.size, longest));
+        copy = averaged(copy, geometry.shrinkTo(this.size, longest));
         this.copies.push(copy);
       }
     }
@@ -119,7 +119,7 @@ export class Runner {
     if (!this.copies.length) {
       const [height, width] = geometry.boxSize(view.box); // one for each pixel
       const [rows, columns] = [[values.height, height], [values.width, width]].map((pair) => geometry.positions(0, ...pair));
-      values = sampled(values, rows, columns);
+      values = interpolate(values, rows, columns);
     }
     if (this.zoom) values = geometry.keepClicks(values, view.box, this.clicks, this.about.kept);
     return { values, box: view.box, size: this.size, view, window };
@@ -127,10 +127,10 @@ export class Runner {
 
   /** What the network sees: a window, or all of the image or the surroundings of a box. */
   _view(window) {
-    if (window && this.zoom) return new View(window, geometry.scaled(geometry.boxSize(window), this.zoom.target));
-    const box = geometry.cropOf(this.box, this.clicks, this.size, this.about.crop_margin);
+    if (window && this.zoom) return new View(window, geometry.scaleTo(geometry.boxSize(window), this.zoom.target));
+    const box = geometry.cropAround(this.box, this.clicks, this.size, this.about.crop_margin);
     const longest = this.copies.length ? this.about.large.shown : null;
-    return new View(box, geometry.reduced(geometry.boxSize(box), longest));
+    return new View(box, geometry.shrinkTo(geometry.boxSize(box), longest));
   }
 
   /** The windows among whose answers the surest is chosen. */
@@ -149,11 +149,11 @@ export class Runner {
     const number = geometry.findCopy(view, this.size, sizes);
     let shown = number === null ? cut(this.image, box) : this.copies[number];
     if (number === null) {
-      shown = sampled(shown, geometry.positions(0, shown.height, h), geometry.positions(0, shown.width, w));
+      shown = interpolate(shown, geometry.positions(0, shown.height, h), geometry.positions(0, shown.width, w));
     } else if (String([...geometry.boxSize(box), h, w]) !== String([...this.size, ...sizes[number]])) {
       const within = (at, length) => at.map((place) => Math.min(Math.max(place, 0), length - 1));
       const [rows, columns] = geometry.copySamples(view, this.size, sizes[number]);
-      shown = sampled(shown, within(rows, shown.height), within(columns, shown.width));
+      shown = interpolate(shown, within(rows, shown.height), within(columns, shown.width));
     }
     const { channels } = shown;
     const pixels = map(h, w, 3);
@@ -165,7 +165,7 @@ export class Runner {
 
   /** The size at which the network works, and what all prompts on a view need. */
   async _encoded(view) {
-    const size = geometry.reduced(view.size, this.about.working_size);
+    const size = geometry.shrinkTo(view.size, this.about.working_size);
     const pixels = resized(this._shown(view), size);
     const [mean, std] = [this.about.mean, this.about.std].map((values) => Float32Array.from(values));
     for (let i = 0; i < pixels.data.length; i++) {
@@ -183,18 +183,18 @@ export class Runner {
     const points = new Float32Array(2 * this.clicks.length + 4);
     const labels = new BigInt64Array(this.clicks.length + 2).fill(-1n);
     this.clicks.forEach(({ x, y, positive }, n) => {
-      geometry.places([[x, y]], view)[0].forEach((place, axis) => {
+      geometry.toSamples([[x, y]], view)[0].forEach((place, axis) => {
         const centre = Math.fround(Math.fround(place) + 0.5);
         points[2 * n + axis] = Math.fround(centre * scale[axis]) - 0.5;
       });
       labels[n] = BigInt(positive);
     });
-    const corners = geometry.placesOfBox(this.box, view).flat();
+    const corners = geometry.boxToSamples(this.box, view).flat();
     const box = Float32Array.from(corners, (place, n) => Math.fround(place) * scale[n % 2]);
     let previous = map(size[0], size[1], 1);
     if (this.answer) {
       const before = shown(this.answer, view);
-      previous = resized(uncalibrated(before, this.about.temperature), size);
+      previous = resized(uncalibrate(before, this.about.temperature), size);
     }
     return {
       points: new ort.Tensor("float32", points, [1, labels.length, 2]),
@@ -248,7 +248,7 @@ export function masked({ values, box }) {
 
 /** Return the probabilities of an answer in a view of the image; 0 outside of its box. */
 function shown(answer, view) {
-  return sampled(answer.values, ...geometry.viewSamples(answer, view));
+  return interpolate(answer.values, ...geometry.viewSamples(answer, view));
 }
 
 /** Return a tensor for a graph: its worker takes the buffer away. */
@@ -257,7 +257,7 @@ function copied({ type, data, dims }) {
 }
 
 /** Interpolate a map on a grid of rows and columns, in pixels; outside of the map is 0. */
-function sampled(maps, rows, columns) {
+function interpolate(maps, rows, columns) {
   for (const [axis, at] of [[1, columns], [0, rows]]) {
     const length = axis ? maps.width : maps.height;
     if (at.length === length && at.every((place, n) => place === n)) continue;
@@ -339,7 +339,7 @@ function map(height, width, channels) {
 }
 
 /** Return the sigmoid of the logits before they were divided by the temperature. */
-function uncalibrated({ data, ...size }, temperature) {
+function uncalibrate({ data, ...size }, temperature) {
   if (temperature === 1) return { data, ...size };
   const before = (value) => {
     const logit = Math.fround(Math.fround(Math.log(value)) - Math.fround(Math.log1p(-value)));

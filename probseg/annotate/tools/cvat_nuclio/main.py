@@ -73,7 +73,7 @@ def asked(body: Any) -> Question:  # noqa: ANN401
     """Return the question of a request's body.
 
     Raises:
-        ValueError: If the body is no JSON object, or a part of it is missing or malformed.
+        ValueError: If the body is not a JSON object, or a part of it is missing or malformed.
     """
     try:
         image = base64.b64decode(body["image"], validate=True)

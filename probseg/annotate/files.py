@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -151,16 +151,17 @@ class Files:
         files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
         content = " ".join(digest(file, DIGEST) for file in files)
         key = hashlib.blake2s(content.encode()).hexdigest()
-        objects = _CONVERSION["read"](path, place_of(self.folder.path))
-        classes, brought, elsewhere = read_import(path, objects, self.folder.photographs)
+        lost: Counter[str] = Counter()
+        objects = _CONVERSION["read"](path, place_of(self.folder.path), lost)
+        classes, brought = read_import(path, objects, self.folder.photographs, lost)
         with self._lock:
             self.classes = [*self.classes, *classes]
             before = (self._store.setting("imported") or {}).get(key, [])
             self._imported[key] = [*brought]
             for name in brought.keys() - {*before}:
                 self._brought[name] = [*self._brought.get(name, ()), *brought[name]]
-            if elsewhere:
-                self.unreadable[path.name] = f"has {elsewhere} objects of other photographs"
+            if lost := +lost:
+                self.unreadable[path.name] = f"has {_counted(lost)}, which are left out"
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Yield photographs, masks and folders that are not used, as their names say, and why."""
@@ -422,6 +423,11 @@ class Files:
         with self._writing:
             self._timer.cancel()
             self._closed = True
+
+
+def _counted(lost: Counter[str]) -> str:
+    """Say how many objects are left out, and why."""
+    return ", ".join(f"{count} objects {why}" for why, count in lost.items())
 
 
 def _first(names: Collection[str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -36,6 +37,9 @@ NO_LABEL = "object"
 
 LONGEST_NAME = 1000
 """Maximum characters of the name of a photograph."""
+
+UPLOADED = re.compile(r"^[0-9a-f]{8}-")
+"""What Label Studio puts before the names of files that are uploaded."""
 
 MOST_BYTES = 1 << 30
 """Of files that come from the page."""
@@ -124,8 +128,10 @@ def finder(names: Iterable[str]) -> Callable[[str], str | None]:
         return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
     def find(file: str) -> str | None:
-        parts = PureWindowsPath(file).parts  # which knows / as well as \\
-        several = known.get(parts[-1], []) if parts else []
+        *folders, last = PureWindowsPath(file).parts or ("",)  # which knows / as well as \\
+        if last not in known:
+            last = UPLOADED.sub("", last)
+        parts, several = (*folders, last), known.get(last, [])
         best = max((shared(own, parts) for own in several), default=0)
         near = [own for own in several if shared(own, parts) == best]
         return "/".join(near[0]) if len(near) == 1 else None
@@ -179,20 +185,23 @@ def read_annotations(
 
 
 def read_import(
-    path: Path, objects: Iterable[tuple[str, Any]], photographs: Sequence[Photograph]
-) -> tuple[list[str], dict[str, list[Brought]], int]:
-    """Read classes and objects of other programs, and the number of those of other photographs.
+    path: Path,
+    objects: Iterable[tuple[str, Any]],
+    photographs: Sequence[Photograph],
+    lost: Counter[str],
+) -> tuple[list[str], dict[str, list[Brought]]]:
+    """Read classes and objects of other programs.
 
-    `objects` are paths of photographs and labelled regions.
+    `objects` are paths of photographs and labelled regions; those that are not brought are counted
+    in `lost`.
     """
     find = finder(photo.name for photo in photographs if photo.size is not None)
     brought: dict[str, list[Brought]] = defaultdict(list)
     classes: dict[str, None] = {}
-    elsewhere = 0
     for file, item in objects:
         name = find(file)
         if name is None:
-            elsewhere += 1
+            lost["of other photographs"] += 1
         elif item.region.area:
             label = item.label if item.label != NO_LABEL and is_label(item.label) else None
             score = item.score if item.score is not None and 0 <= item.score <= 1 else None
@@ -201,12 +210,11 @@ def read_import(
             brought[name].append(Brought(rle, size, label, past, path.name))
             classes |= {} if label is None else {label: None}
     if not brought:
-        msg = (
-            f"{path}: has no object of the photographs of this folder ({elsewhere} of others); "
-            "names of files must be the same"
-        )
+        reasons = [f"{count} objects {why}" for why, count in (+lost).items()]
+        hint = "; names of files must be the same" if lost["of other photographs"] else ""
+        msg = f"{path}: has no object for this folder ({', '.join(reasons) or 'it is empty'}){hint}"
         raise DataError(msg)
-    return [*classes][:MOST_LABELS], dict(brought), elsewhere
+    return [*classes][:MOST_LABELS], dict(brought)
 
 
 def _past(entry: dict[str, Any], size: tuple[int, int]) -> Past:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -130,11 +131,13 @@ def export(
     return convert(annotations, target, ("coco", name), request).lines()
 
 
-def bring(source: Path, images: Path) -> Iterator[tuple[str, LabelledRegion]]:
+def bring(source: Path, images: Path, lost: Counter[str]) -> Iterator[tuple[str, LabelledRegion]]:
     """Yield the objects of a file, folder or archive in any format, with their photographs' paths.
 
     The photographs of formats without sizes are those that come along, or those in `images`.
+    Objects that cannot be read are counted in `lost` by the reason why.
     """
+    ledger = Ledger()
     with TemporaryDirectory(prefix="probseg-", ignore_cleanup_errors=True) as room:
         place = source
         if source.is_file() and zipfile.is_zipfile(source):
@@ -145,9 +148,12 @@ def bring(source: Path, images: Path) -> Iterator[tuple[str, LabelledRegion]]:
             request = Request(own if own.is_dir() else images)
             several = place.is_dir() and reader not in FOLDERS
             for path in others.files_of(place, reader) if several else [place]:
-                for image in READERS[reader](path, request, Ledger()):
+                for image in READERS[reader](path, request, ledger):
                     for item in image.objects:
                         yield image.file, item
+            lost.update(
+                {why: count for (what, why), count in ledger.lost.items() if what == OBJECTS}
+            )
         except DataError as error:
             raise DataError(str(error).replace(str(place), str(source))) from error
 

@@ -54,8 +54,8 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             ledger.find(images=1)
             results = _results(task, ledger)
             brushed = [result for result in results if result["type"] in _KINDS]
-            others = len(results) - len(brushed)
-            ledger.lose(f"that are of another type than {' and '.join(_KINDS)}", objects=others)
+            for kind in (result["type"] for result in results if result["type"] not in _KINDS):
+                ledger.lose(f"of the type {kind}, not {' or '.join(_KINDS)}", objects=1)
             if file is None:
                 why = "of tasks that hold the image itself, which has no name"
                 ledger.lose(why, images=1, objects=len(brushed))
@@ -71,7 +71,10 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         *(KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError),
         ijson.JSONError,
     ) as error:
-        msg = f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON"
+        msg = (
+            f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON, not "
+            "JSON-MIN"
+        )
         raise DataError(msg) from error
 
 

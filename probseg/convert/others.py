@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,24 +28,75 @@ Draw = Callable[[], Region]
 Shape = tuple[Draw, str, float | None]
 """How an object is drawn, its class, and its score."""
 
+EXPECTED = "COCO, Label Studio, labelme, CVAT, VIA, SA-1B, or a folder of YOLO or masks"
+"""Formats that are recognised."""
+
 TEXTS = (".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".csv")
 """Suffixes of files whose content says of which format they are."""
 
+VIA_COLUMNS = ("shape_attributes", "attributes")
+"""Columns of regions in VIA's CSV."""
+
+VIA_POLYGON = 7
+"""Kind of a polygon in VIA 3."""
+
 FIRST = 1 << 16
-"""Characters of a file by which its format is recognised."""
+"""Bytes of a file by which its format is recognised."""
+
+BOXES = "`probseg predict --prompts` makes masks from boxes in COCO"
+"""What to do with boxes."""
+
+AS_COCO = "export it as COCO"
 
 SIGNS = {
+    r"<annotations>.*<track ": ("CVAT's XML for video", "", "export it as CVAT for images 1.1"),
     r"<annotations>.*<(version>1\.|image )": ("CVAT's XML", "cvat", ""),
-    r'"shape_attributes"|"_via_': ("VIA's JSON", "via", ""),
-    r'"predicted_iou"': ("JSON of SA-1B", "sa-1b", "give the folder of the files"),
-    r'"brushlabels"|"polygonlabels"|"original_width"': ("Label Studio's JSON", "label-studio", ""),
-    r'"imagePath"': ("a file of labelme", "labelme", "give its folder"),
+    r'"shape_attributes"|"_via_|"fid_list"|^#?filename,file_size': ("a file of VIA", "via", ""),
+    r"^# .*CSV_HEADER": ("VIA 3's CSV", "", "save the project, which is JSON"),
+    r'^\s*\[.*"predicted_iou"': ("a list of SAM's masks without a photograph", "", "write COCO"),
+    r'"predicted_iou"': ("JSON of SA-1B", "sa-1b", ""),
+    r'"(brush|polygon|rectangle|ellipse)labels"|"original_width"': (
+        *("Label Studio's JSON", "label-studio", ""),
+    ),
+    r"^[^\n]*\bannotation_id\b[^\n]*\n": ("Label Studio's CSV", "", "export it as JSON"),
+    r'"imagePath"': ("a file of labelme", "labelme", ""),
     r'"segments_info"': ("COCO panoptic", "", "convert it to COCO instances"),
-    r'"dm_format_version"|"media_type"': ("Datumaro's JSON", "", "export it as COCO"),
-    r'"slots"|darwin': ("V7's Darwin JSON", "", "export it as COCO"),
-    r'"classTitle"': ("Supervisely's JSON", "", "export it as COCO"),
+    r'^\s*\[\s*\{[^}]*"category_id"': (
+        "a list of COCO results, which names no photographs",
+        *("", "add it as `annotations` to the COCO file of the photographs"),
+    ),
+    r'"dm_format_version"|"media_type"|"categories"\s*:\s*\{\s*"label"': (
+        *("Datumaro's JSON", "", AS_COCO),
+    ),
+    r'"slots"\s*:|darwin_json|darwin\.v7labs': ("V7's Darwin JSON", "", AS_COCO),
+    r'"classTitle"|"geometryType"': ("Supervisely's JSON", "", AS_COCO),
+    r'"data_row"|"Labeled Data"': ("Labelbox's JSON", "", "convert it to COCO"),
+    r'"instances"\s*:.*"class(Id|Name)"': ("SuperAnnotate's JSON", "", AS_COCO),
+    r'"data_units"|"featureHash"': ("Encord's JSON", "", AS_COCO),
+    r'"segmentation_bitmap"': ("Segments.ai's JSON", "", AS_COCO),
+    r'"attachment_type"|"(image|segment)annotation"': ("Scale's JSON", "", "convert it to COCO"),
+    r'"description"\s*:\s*"ISAT"': ("ISAT's JSON", "", AS_COCO),
+    r'"jsonResponse"': ("Kili's JSON", "", AS_COCO),
+    r'"export_format_version"': ("Hasty's JSON", "", AS_COCO),
+    r'"polygonTool"|"rectTool"': ("LabelU's JSON", "", AS_COCO),
+    r'"poly2d"|"box2d"': ("JSON of BDD100K", "", "convert it to COCO"),
+    r'"FeatureCollection"': ("GeoJSON", "", "export the masks as index PNGs"),
     r'"imgHeight"': ("polygons of Cityscapes", "", "convert its instanceIds to index PNGs"),
-    r"<bndbox>": ("Pascal VOC's XML, which has boxes alone", "", "export masks or polygons"),
+    r'"annotation"\s*:\s*\{\s*"filename"': (
+        *("JSON of ADE20K", "", "name its instance masks as <photograph>_1.png; use --from png"),
+    ),
+    r"^[^\n]*\bMaskPath\b": (
+        *("CSV of Open Images", "", "name its masks as <photograph>_1.png; use --from png"),
+    ),
+    r"^[^\n]*\bEncodedPixels\b": ("CSV of Kaggle with run lengths", "", "write them as COCO"),
+    r"^\s*Pixel Value,": ("a list of Roboflow's semantic masks", "", "export COCO segmentation"),
+    r"<bndbox>": (
+        "Pascal VOC's XML, which has boxes alone",
+        *("", f"its masks are the index PNGs in SegmentationObject; {BOXES}"),
+    ),
+    r'"coordinates"\s*:\s*\{\s*"x"|^[^\n]*,xmin,|^[^\n]*,XMin,': (
+        *("a file of boxes alone", "", BOXES),
+    ),
     r'"annotations"\s*:.*"image_id"|"images"\s*:': ("JSON of COCO", "coco", ""),
 }
 """What is in the first lines of a format: its name, `--from`, and what else to do."""
@@ -61,7 +115,9 @@ def reader_of(place: Path) -> str:
     if not name and place.is_dir():
         return "yolo" if next(place.rglob("*.txt"), None) else "png"
     if not own:
-        msg = f"{place}: is {name or 'in a format that is not known'}; {hint or 'see --from'}"
+        msg = f"{place}: its format is not known; expected {EXPECTED}"
+        if name:
+            msg = f"{place}: is {name}: {hint}"
         raise DataError(msg)
     return own
 
@@ -79,8 +135,10 @@ def _texts(place: Path) -> list[Path]:
 def _format(place: Path) -> tuple[str, str, str]:
     """Return what `SIGNS` has of a file, or of the first ones of a folder; nothing for others."""
     for path in _texts(place)[:5] if place.is_dir() else [place]:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            first = file.read(FIRST)
+        with path.open("rb") as file:
+            head = file.read(FIRST)
+        wide = head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        first = head.decode("utf-16" if wide else "utf-8-sig", errors="replace")
         for sign, (name, own, hint) in SIGNS.items():
             if re.search(sign, first, re.DOTALL):
                 return name, own, hint
@@ -167,17 +225,16 @@ def _cvat_mask(shape: Mapping[str, str], size: tuple[int, int]) -> Region:
 
 
 def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
-    """Read polygons of a project or an export of VIA, the VGG Image Annotator, version 1 or 2.
+    """Read polygons of a project or an export of VIA, the VGG Image Annotator, as JSON or CSV.
 
     Classes are the first attributes of regions. The sizes are those of the photographs.
     """
-    what = "JSON of VIA"
+    what = "a file of VIA"
     if request.images is None:
         msg = "`images` must be the folder of the photographs, got None: VIA does not know sizes"
         raise DataError(msg)
     with _named(place, what):
-        content = read_json(place)
-        entries = [*content.get("_via_img_metadata", content).values()]
+        entries = _via_entries(place)
         names = [_inside(entry["filename"]) for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         size = image_size(request.images / name)
@@ -195,6 +252,36 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
                 shapes.append((partial(polygons.ring, corners, size), label, None))
         ledger.find(images=1)
         yield AnnotatedImage(name, size, _objects(place, what, shapes))
+
+
+def _via_entries(place: Path) -> list[dict[str, Any]]:
+    """Return the entries of photographs, as version 2 has them."""
+    text = read_text(place)
+    if text.lstrip()[:1] != "{":  # CSV: a row for each region
+        photos: dict[str, list[Any]] = {}
+        for row in csv.DictReader(text.removeprefix("#").splitlines()):
+            shape, attributes = map(json.loads, (row[f"region_{kind}"] for kind in VIA_COLUMNS))
+            regions = photos.setdefault(row["filename"], [])
+            if int(row["region_count"]):
+                regions.append({"shape_attributes": shape, "region_attributes": attributes})
+        return [{"filename": name, "regions": regions} for name, regions in photos.items()]
+    content = read_json(place)
+    if "fid_list" not in text:
+        return [*content.get("_via_img_metadata", content).values()]
+    # Version 3: shapes are numbers, the kind first; attributes have numbers, and so have options.
+    entries = {
+        number: {"filename": content["file"][str(view["fid_list"][0])]["fname"], "regions": []}
+        for number, view in content["view"].items()
+    }
+    for region in content["metadata"].values():
+        kind, *corners = region["xy"]
+        shape = {"name": "polygon" if kind == VIA_POLYGON else kind}
+        shape |= {"all_points_x": corners[::2], "all_points_y": corners[1::2]}
+        options = {key: content["attribute"][key].get("options") or {} for key in region["av"]}
+        labels = {key: options[key].get(value, value) for key, value in region["av"].items()}
+        entry = {"shape_attributes": shape, "region_attributes": labels}
+        entries[str(region["vid"])]["regions"].append(entry)
+    return [*entries.values()]
 
 
 def _via_label(attributes: Mapping[str, Any]) -> str:

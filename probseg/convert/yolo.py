@@ -129,7 +129,7 @@ CLASSES = "classes.txt"
 """File with the names of the classes, a line each, in the order of their numbers."""
 
 CONFIG = "data.yaml"
-"""File of Ultralytics and Roboflow with the `names` of the classes."""
+"""File of Ultralytics and Roboflow with the `names` of the classes; it may have another name."""
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
@@ -155,15 +155,15 @@ def _names(place: Path) -> list[str]:
     """Return the names of the classes that the files of a folder list; none without any."""
     if (place / CLASSES).is_file():
         return read_classes(place / CLASSES)
-    for path in (place / CONFIG, place / "data.yml", place / "dataset.yaml"):
-        if not path.is_file():
-            continue
+    for path in sorted(place.glob("*.y*ml"), key=lambda path: path.name != CONFIG):
         try:
             table = yaml.safe_load(path.read_text("utf-8"))
-            names = table.get("names", [])
+            if path.name != CONFIG and "names" not in (table or ()):  # of something else
+                continue
+            names = table["names"]
             listed = dict(enumerate(names)) if isinstance(names, list) else dict(names)
             return [str(listed.get(n, f"{NO_NAME} {n}")) for n in range(max(map(int, listed)) + 1)]
-        except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
             msg = f"{path}: `names` must be a list of classes, or a table by their numbers"
             raise DataError(msg) from error
     return []

@@ -250,12 +250,13 @@ export class Clicker extends EventTarget {
     if (opened !== this.opened) return;
     this.image = typeof image === "string" ? await loaded(image) : image;
     if (opened !== this.opened) return;
-    this.locked = false;
     this.fitted = true;
     this._resize();
     this.draw();
-    if (this._marked()) this.refresh();
+    if (this._marked()) await this.refresh(); // no command acts on a mask that is not shown
     else this._showMask(null);
+    if (opened !== this.opened) return;
+    this.locked = false;
     this._fetchFinished();
     this._runWaiting();
   }

@@ -341,6 +341,29 @@ def test_objects_of_a_file_that_changed_are_kept_by_a_button(machine):
     page.until("clicker.objects.length === 1 && !probsegPage.photo.error")
 
 
+def test_a_photograph_whose_earlier_file_is_back_is_shown_when_it_is_opened(machine):
+    page = machine.page
+    machine.slow(0)
+    page.click(*SPOTS[1])
+    page.press("Enter", "n")
+    page.click(*SPOTS[0])
+    path = machine.folder / "photo0.png"
+    content = path.read_bytes()
+    Image.open(path).rotate(180).save(path)
+    machine.reload()
+    path.write_bytes(content)
+    page.press("p")
+    page.until("clicker.objects.length === 1 && !probsegPage.photo.error")
+
+
+def test_a_photograph_has_arrived_when_the_mask_of_its_open_object_is_shown(machine):
+    machine.command("left", SPOTS[1])
+    machine.command("n", SPOTS[1])
+    machine.command("p", SPOTS[1])
+    machine.page.until("!probsegPage.arriving && probsegPage.index === 0")
+    assert machine.page.mask().any()
+
+
 def test_annotations_of_others_are_imported_by_a_button(machine, tmp_path):
     page = machine.page
     machine.slow(0)

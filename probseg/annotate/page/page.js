@@ -174,7 +174,10 @@ export const page = {
     this.grid.hide();
     this.arriving = !photo.error; // until the photograph can be clicked, or an error is shown
     $("clicker").ariaBusy = $("objects").ariaBusy = String(this.arriving);
-    if (photo.error) return;
+    if (photo.error) { // the file may be another one since
+      json(`photos/${photo.id}`).then((known) => turn === this.turn && this.note(photo, known)).catch(() => null);
+      return;
+    }
     const since = performance.now();
     const transport = this.transportOf(photo);
     bitmaps.get(photo.id).catch(() => null); // on its way while the server opens the photograph

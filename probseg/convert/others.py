@@ -115,10 +115,8 @@ def reader_of(place: Path) -> str:
     if not name and place.is_dir():
         return "yolo" if next(place.rglob("*.txt"), None) else "png"
     if not own:
-        msg = f"{place}: its format is not known; expected {EXPECTED}"
-        if name:
-            msg = f"{place}: is {name}: {hint}"
-        raise DataError(msg)
+        unknown = f"{place}: its format is not known; expected {EXPECTED}"
+        raise DataError(f"{place}: is {name}: {hint}" if name else unknown)
     return own
 
 

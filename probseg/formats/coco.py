@@ -55,7 +55,9 @@ def file_of(entry: Mapping[str, Any]) -> str:
     Programs on Windows write a backslash between folders; of an address, the last name counts.
     LVIS has `coco_url` alone.
     """
-    name = text(entry, "coco_url" if "file_name" not in entry and "coco_url" in entry else "file_name")
+    name = text(
+        entry, "coco_url" if "file_name" not in entry and "coco_url" in entry else "file_name"
+    )
     if name.startswith(("http://", "https://")):
         return PurePosixPath(unquote(urlsplit(name).path)).name
     return name if "/" in name else name.replace("\\", "/")

@@ -24,7 +24,7 @@ The distance to an average is the average distance, less that of the averaged po
 `D_sk = |v_s - mu0_k|² / 2` and `E_st = |v_s - v_t|² / 2`, which stay as they are::
 
     |v_s - mu_k|² / 2 = d_sk - r_k         d_sk = a_k D_sk + sum_t E_st c_tk
-                                           r_k  = sum_s c_sk (d_sk - sum_t E_st c_tk / 2)
+                                           r_k  = sum_s c_sk (a_k D_sk + sum_t E_st c_tk / 2)
 
 That is all the E step needs (Eqs. 9 and 24), and the M step of the precisions: the mean squared
 error of a unit (Eq. 37) is `2 (sum_s p_sk d_sk - r_k)` with the new mean. A tied prior (Eq. 10)
@@ -41,6 +41,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.ops.attention import assign_checked
@@ -211,39 +212,50 @@ def propagate_values(
         weights = take_terms(mixture.log_prior, fixed)
     # Padding may be anything, NaN too.
     observed = take_tokens(fixed_values, fixed).where(fixed.valid[:, None, :, None], 0.0)
-    from_units, between = _half_distances(observed, mixture.values)
+    # Neither distances nor means depend on the origin: near the fixed values, they lose the fewest
+    # digits.
+    origin = observed.mean(-2, keepdim=True).detach()  # (B, G, 1, V)
+    values, units = observed - origin, mixture.values - origin
+    from_units, between = _half_distances(values, units)
     half_norms = None
     if mixture.prior in TIED_TO_VALUES:
         half_norms = _half_norms(mixture.values), _half_norms(observed)
     beta, width = mixture.value_precision, observed.shape[-1]
     # a (B, G, 1, M) and c (B, G, S, M) of the means; d (B, G, S, M) and r (B, G, 1, M).
-    rest, shares = initial = torch.ones_like(from_units[:, :, :1]), torch.zeros_like(from_units)
+    rest, shares = torch.ones_like(from_units[:, :, :1]), torch.zeros_like(from_units)
     distances, spread = from_units, torch.zeros_like(rest)
-    for _ in range(update.iterations):
+    for left in reversed(range(update.iterations)):
         level = spread if half_norms is None else rest * half_norms[0] + half_norms[1] @ shares
-        if update.given == "queries":  # what a tied prior adds, which no value cancels
+        if update.given == "queries_and_values":
+            logits = _add_log_density(clicked, distances - level, beta, width)
+        elif half_norms is None:
+            logits = clicked
+        else:  # what a tied prior adds, which no value cancels
             logits = clicked + _each(beta) * (level - spread)
-        else:
-            logits = clicked + _log_density(distances - level, beta, width)
         for term in weights:
             logits = logits + term.clamp_min(HIDDEN)
-        explained, log_mass = _responsibilities(logits)  # p, (B, G, S, M)
-        gate = mean_gate(log_mass, beta, update.prior_precision).unsqueeze(-2)
-        prior = initial if update.prior_mean == "initial" else (rest, shares)
-        rest, shares = (1.0 - gate) * prior[0], torch.lerp(prior[1], explained, gate)
+        log_weights = _log_responsibilities(logits)
+        moved = _shares(log_weights, beta, update.prior_precision)
+        if update.prior_mean == "previous":
+            moved = moved[0] * rest, torch.addcmul(moved[1], moved[0], shares)
+        rest, shares = moved
+        if dirichlet is not None:
+            weights = (log_weight_mode(_log_mass(log_weights), dirichlet),)
+        if left == 0 and gamma is None:
+            break
         among = functools.reduce(lambda last, factor: factor @ last, reversed(between), shares)
-        distances = torch.addcmul(among, rest, from_units)
-        spread = (shares * (distances - among / 2)).sum(-2, keepdim=True)
+        halfway = torch.addcmul(among, rest, from_units)
+        distances = halfway + among
+        spread = (shares * halfway).sum(-2, keepdim=True)
         if gamma is not None:
+            explained, log_mass = log_weights.softmax(-2), _log_mass(log_weights)
             error = (explained * distances).sum(-2) - spread.squeeze(-2)
             # Not negative but for rounding.
             beta = precision_mode(log_mass, 2.0 * error.clamp_min(0.0), width, gamma)
-        if dirichlet is not None:
-            weights = (log_weight_mode(log_mass, dirichlet),)
     if dirichlet is not None:
         mixture = mixture._replace(log_prior=weights)
-    means = torch.addcmul(shares.mT @ observed, rest.mT, mixture.values)  # (B, G, M, V)
-    return mixture._replace(values=means, value_precision=beta)
+    moves = torch.addcmul(shares.mT @ values, (rest - 1.0).mT, units)  # (B, G, M, V)
+    return mixture._replace(values=mixture.values + moves, value_precision=beta)
 
 
 def _query_logits(mixture: Mixture, queries: Tensor, fixed: FixedTokens) -> Tensor:
@@ -262,31 +274,30 @@ def _half_norms(vectors: Tensor) -> Tensor:
 
 
 def _half_distances(fixed: Tensor, units: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-    """Return D, `(B, G, S, M)`, and the factors of E, `(B, G, S, S)`.
+    """Return D, `(B, G, S, M)`, and the factors of `E / 2`, `(B, G, S, S)`.
 
-    Half the squared distances of the fixed values `(B, G, S, V)` to the units `(B, G, M, V)` and to
-    each other: E alone, or two factors where E is larger than these.
+    Half the squared distances of the fixed values `(B, G, S, V)` to the units `(B, G, M, V)`, a
+    quarter of those to each other: `E / 2` alone, or two factors where it is larger than these.
     """
-    # Distances do not depend on the origin: near the fixed values, they lose the fewest digits.
-    origin = fixed.mean(-2, keepdim=True).detach()  # (B, G, 1, V)
-    fixed, units = fixed - origin, units - origin
     ones = fixed.new_ones(*fixed.shape[:-1], 1)
     norms = _half_norms(fixed)  # (B, G, 1, S)
     from_units = norms.mT + _half_norms(units) - fixed @ units.mT
     # |x - y|² / 2 is [|x|² / 2, 1, -x]·[1, |y|² / 2, y].
-    left = torch.cat([norms.mT, ones, -fixed], dim=-1)  # (B, G, S, V + 2)
+    left = torch.cat([norms.mT, ones, -fixed], dim=-1) / 2  # (B, G, S, V + 2)
     right = torch.cat([ones, norms.mT, fixed], dim=-1).mT  # (B, G, V + 2, S)
     # An exported graph has as many rows as there are tokens.
     few = not torch.compiler.is_exporting() and left.shape[-2] <= left.shape[-1]
     return from_units, (left @ right,) if few else (left, right)
 
 
-def _log_density(half_distances: Tensor, beta: Precision, width: int) -> Tensor:
-    """Return `log N(v_s | mu_k, 1 / beta_k)` up to a constant, `(B, G, S, M)` (Eq. 9)."""
+def _add_log_density(logits: Tensor, half_distances: Tensor, beta: Precision, width: int) -> Tensor:
+    """Add `log N(v_s | mu_k, 1 / beta_k)` but for a constant to logits `(B, G, S, M)` (Eq. 9)."""
     if isinstance(beta, float):
-        return -beta * half_distances
+        return torch.sub(logits, half_distances, alpha=beta)
     log_normaliser = (width / 2 * log_precision(beta)).clamp_min(HIDDEN)  # (B, G, M)
-    return log_normaliser.unsqueeze(-2) - _each(beta) * half_distances
+    return torch.addcmul(
+        logits + log_normaliser.unsqueeze(-2), half_distances, beta.unsqueeze(-2), value=-1.0
+    )
 
 
 def _each(beta: Precision) -> Precision:
@@ -294,16 +305,35 @@ def _each(beta: Precision) -> Precision:
     return beta.unsqueeze(-2) if isinstance(beta, Tensor) else beta
 
 
-def _responsibilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Normalise logits `(B, G, S, M)` over the units, then over the fixed tokens (Eq. 24).
-
-    Return `p_sk = w_sk / N_k` and `log N_k`, `(B, G, M)`. For a unit that explains nothing these
-    are any finite numbers, and -inf.
-    """
+def _log_responsibilities(logits: Tensor) -> Tensor:
+    """Normalise logits `(B, G, S, M)` over the units; of what is hidden, all are below `HIDDEN`."""
     dead = logits.amax(-1, keepdim=True) < HIDDEN / 2  # sees no unit, or is padding
-    log_weights = logits.log_softmax(-1) + torch.where(dead, HIDDEN, 0.0)
-    largest = log_weights.detach().amax(-2, keepdim=True)
-    relative = (log_weights - largest).exp()
-    total = relative.sum(-2, keepdim=True)  # at least 1
-    log_mass = (largest + total.log()).where(largest > HIDDEN / 2, -math.inf)
-    return relative / total, log_mass.squeeze(-2)
+    return logits.log_softmax(-1) + torch.where(dead, HIDDEN, 0.0)
+
+
+def _log_mass(log_weights: Tensor) -> Tensor:
+    """Return `log N_k`, `(B, G, M)`; -inf for a unit that explains nothing."""
+    log_mass = log_weights.logsumexp(-2)
+    return log_mass.where(log_mass > HIDDEN / 2, -math.inf)
+
+
+def _shares(
+    log_weights: Tensor, beta: Precision, prior_precision: Precision
+) -> tuple[Tensor, Tensor]:
+    """Return `1 - g_k`, `(B, G, 1, M)`, and `g_k p_sk`, `(B, G, S, M)`.
+
+    They are one softmax, over `theta` and all `beta_k w_sk`, in which no mass underflows. A unit
+    that explains nothing keeps its mean, also with a `theta` of 0.
+    """
+    if not isinstance(prior_precision, Tensor) and prior_precision == 0.0:
+        prior: Precision = HIDDEN / 2
+    else:
+        prior = log_precision(prior_precision) - log_precision(beta)
+    if isinstance(prior, Tensor):
+        first = prior.clamp(HIDDEN / 2, -HIDDEN / 2).unsqueeze(-2)
+        first = first.expand(*log_weights.shape[:2], 1, log_weights.shape[-1])
+        together = torch.cat([first, log_weights], dim=-2)  # (B, G, 1 + S, M)
+    else:
+        together = F.pad(log_weights, (0, 0, 1, 0), value=prior)
+    rest, shares = together.softmax(-2).split([1, log_weights.shape[-2]], dim=-2)
+    return rest, shares

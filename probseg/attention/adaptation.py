@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -119,6 +120,9 @@ class Adaptation:
     """Settings of adaptation in inference; None leaves a setting unchanged.
 
     Args:
+        query_precision: Precision `alpha` of the queries where keys can adapt, by default `1 /
+            sqrt(D)`: above, the posterior over the units is sharper. It takes the place of a learnt
+            one.
         key_iterations: Number of EM iterations of the keys; 0 switches them off.
         key_prior: Precision of the prior of the keys; 0 is maximum likelihood. It takes the place
             of a learnt one.
@@ -134,6 +138,7 @@ class Adaptation:
 
     key_iterations: int | None = None
     key_prior: float | None = None
+    query_precision: float | None = field(default=None, kw_only=True)
     value_iterations: int | None = None
     value_prior: float | None = None
     click_iterations: int | None = None
@@ -141,16 +146,22 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         for of, update in UPDATES.items():
-            for argument, field in (("iterations", "iterations"), ("prior", "prior_precision")):
+            for argument, name in (("iterations", "iterations"), ("prior", "prior_precision")):
                 value = getattr(self, f"{of}_{argument}")
                 try:
-                    update(**({} if value is None else {field: value}))
+                    update(**({} if value is None else {name: value}))
                 except ValueError as error:
                     raise ValueError(f"`{of}_{argument}`: {error}") from error
+        if self.query_precision is not None and not 0.0 < self.query_precision < math.inf:
+            raise ValueError(
+                f"`query_precision` must be finite and above 0, got {self.query_precision}"
+            )
 
-    def of(self, kind: str) -> tuple[int | None, float | None]:
-        """Return iterations and prior of a kind of update, "key", "value" or "click"."""
-        return getattr(self, f"{kind}_iterations"), getattr(self, f"{kind}_prior")
+    def of(self, kind: str) -> dict[str, float | None]:
+        """Return the settings of a kind of update, "key", "value" or "click", by their names."""
+        names = [f"{kind}_iterations", f"{kind}_prior"]
+        names += ["query_precision"] if kind == "key" else []
+        return {name: getattr(self, name) for name in names}
 
 
 UPDATES = {"key": KeyAdaptation, "value": ValuePropagation, "click": ClickAdaptation}
@@ -169,41 +180,43 @@ def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
         wanted: The settings.
 
     Raises:
-        UsageError: If there is no layer to change, or a prior is given for iterations that are 0
-            and stay so.
+        UsageError: If there is no layer to change, or another prior is given for iterations that
+            are 0 and stay so.
     """
     layers = _layers(body, head)
     for kind, adaptive in layers.items():
-        iterations, prior = wanted.of(kind)
-        if iterations is None and prior is None:
+        given = {name: value for name, value in wanted.of(kind).items() if value is not None}
+        if not given:
             continue
         if not adaptive:
             reason = _WITHOUT[kind].format(head=type(head).__name__)
-            raise UsageError(f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}")
-        present = [_update(kind, layer).iterations for layer in adaptive]
-        idle = not any(present) if iterations is None else iterations == 0
-        if prior is not None and idle:
+            settings = ", ".join(f"{name}={value}" for name, value in given.items())
+            raise UsageError(f"{settings}: {reason}")
+        iterations, prior = given.get(f"{kind}_iterations"), given.get(f"{kind}_prior")
+        present = [_present(kind, layer) for layer in adaptive]
+        stay = iterations is None and any(of[f"{kind}_iterations"] for of in present)
+        idle = not (iterations or stay)
+        if prior is not None and idle and any(of[f"{kind}_prior"] != prior for of in present):
             raise UsageError(
                 f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
                 f"`{kind}_iterations` too"
             )
     for kind, adaptive in layers.items():
         for layer in adaptive:
-            getattr(layer, f"adapt_{kind}s")(*wanted.of(kind))
+            getattr(layer, f"adapt_{kind}s")(*wanted.of(kind).values())
 
 
 def adaptation_of(body: nn.Module, head: nn.Module) -> Adaptation:
-    """Return the settings that `adapt` would change; None for those without a layer.
+    """Return the settings that `adapt` would change, which given back to it change nothing.
 
-    If layers differ, the settings of the first one are returned.
+    None for those without a layer, for learnt ones, and for those in which layers differ.
     """
-    present: dict[str, float] = {}
+    settings: dict[str, float | None] = {}
     for kind, adaptive in _layers(body, head).items():
-        if adaptive:
-            update = _update(kind, adaptive[0])
-            present[f"{kind}_iterations"] = update.iterations
-            present[f"{kind}_prior"] = float(update.prior_precision)
-    return Adaptation(**present)  # type: ignore[arg-type]
+        for layer in adaptive:
+            for name, value in _present(kind, layer).items():
+                settings[name] = value if settings.get(name, value) == value else None
+    return Adaptation(**settings)  # type: ignore[arg-type]
 
 
 def _layers(body: nn.Module, head: nn.Module) -> dict[str, list[Layer]]:
@@ -216,12 +229,19 @@ def _layers(body: nn.Module, head: nn.Module) -> dict[str, list[Layer]]:
     }
 
 
-def _update(kind: str, layer: Layer) -> KeyAdaptation | ValuePropagation | ClickAdaptation:
-    """Return a layer's settings of one kind."""
+def _present(kind: str, layer: Layer) -> dict[str, float | None]:
+    """Return a layer's settings of one kind, as `Adaptation.of`; None for learnt ones."""
+    update: KeyAdaptation | ValuePropagation | ClickAdaptation
+    learnt, more = False, {}
     if isinstance(layer, AdaptiveClassifier):
-        return layer.settings
-    settings = layer.settings
-    return settings.key_adaptation if kind == "key" else settings.value_propagation
+        update = layer.settings
+    elif kind == "value":
+        update, learnt = layer.settings.value_propagation, layer.settings.learnt_value_prior
+    else:
+        update, learnt = layer.settings.key_adaptation, layer.settings.learnt_key_prior
+        more = {"query_precision": layer.query_precision}
+    prior = None if learnt else float(update.prior_precision)
+    return {f"{kind}_iterations": update.iterations, f"{kind}_prior": prior, **more}
 
 
 _WITHOUT = {

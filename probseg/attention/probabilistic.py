@@ -48,6 +48,7 @@ class LayerSettings(InferenceSettings):
 
     learnt_key_prior: bool = False  # instead of the precision of `key_adaptation`
     learnt_value_prior: bool = False  # instead of that of `value_propagation`
+    learnt_query_precision: bool = False  # instead of `query_precision`
     can_propagate: bool = False  # built to propagate values, however often it does now
 
 
@@ -121,6 +122,7 @@ class ProbabilisticAttention2d(Attention2d):
             self.log_weights = nn.Conv2d(in_channels, self.num_heads, kernel_size=1, bias=False)
             nn.init.zeros_(self.log_weights.weight)
         self.settings = LayerSettings(
+            query_precision=self.head_channels**-0.5,
             value_precision=value_precision,
             log_prior=log_prior,
             value_iterations=value_iterations,
@@ -137,6 +139,7 @@ class ProbabilisticAttention2d(Attention2d):
             ),
             learnt_key_prior=learn_priors and adapts,
             learnt_value_prior=learn_priors and propagates,
+            learnt_query_precision=learn_precisions,
             can_propagate=propagates,
         )
         learnt: dict[str, float] = {}
@@ -160,11 +163,31 @@ class ProbabilisticAttention2d(Attention2d):
             log_started = torch.full((self.num_heads, 1), math.log(started))  # (G, 1)
             self.register_parameter(f"log_{name}", nn.Parameter(log_started))
 
-    def adapt_keys(self, iterations: int | None = None, prior: float | None = None) -> None:
-        """Change the adaptation of the keys; None leaves a setting, a prior ends a learnt one."""
-        changed = _changed(self.settings.key_adaptation, iterations, prior)
-        learnt = self.settings.learnt_key_prior and prior is None
-        self.settings = replace(self.settings, key_adaptation=changed, learnt_key_prior=learnt)
+    @property
+    def query_precision(self) -> float | None:
+        """`alpha`; None if it is learnt."""
+        settings = self.settings
+        assert not isinstance(settings.query_precision, Tensor), "a setting is a number"
+        return None if settings.learnt_query_precision else settings.query_precision
+
+    def adapt_keys(
+        self,
+        iterations: int | None = None,
+        prior: float | None = None,
+        query_precision: float | None = None,
+    ) -> None:
+        """Change the adaptation of the keys, and `alpha`.
+
+        None leaves a setting as it is; a prior ends a learnt one, as a precision does.
+        """
+        settings = self.settings
+        self.settings = replace(
+            settings,
+            key_adaptation=_changed(settings.key_adaptation, iterations, prior),
+            learnt_key_prior=settings.learnt_key_prior and prior is None,
+            query_precision=query_precision or settings.query_precision,
+            learnt_query_precision=settings.learnt_query_precision and query_precision is None,
+        )
 
     def adapt_values(self, iterations: int | None = None, prior: float | None = None) -> None:
         """Change the propagation of fixed values, as `adapt_keys` does that of the keys."""
@@ -195,7 +218,7 @@ class ProbabilisticAttention2d(Attention2d):
             dirichlet = DirichletPrior(1.0 + learnt["weight_prior"])
             values = replace(values, dirichlet_prior=dirichlet)
         settings = replace(settings, key_adaptation=keys, value_propagation=values)
-        if "query_precision" in learnt:
+        if settings.learnt_query_precision:
             settings = replace(settings, query_precision=learnt["query_precision"])
         if "value_precision" in learnt:
             settings = replace(settings, value_precision=learnt["value_precision"])

@@ -132,7 +132,7 @@ def as_terms(
     """Bring a log prior to the terms that the backends add to the logits.
 
     It is None, a tensor as for `pairwise`, a `PairwisePrior`, or a tuple of them. Tensors among the
-    terms have four dimensions and the working dtype.
+    terms have four dimensions; they and those of a `PairwisePrior` have the working dtype.
     """
     if prior is None:
         return ()
@@ -154,7 +154,10 @@ def as_terms(
             )
         for field, tensor in term.tensors.items():
             check_device(f"{name}.{field}", tensor, queries.device)
-        terms.append(term)
+        dtype = working_dtype(queries.dtype)
+        moved = {field: tensor.to(dtype) for field, tensor in term.tensors.items()}
+        alike = all(tensor is term.tensors[field] for field, tensor in moved.items())
+        terms.append(term if alike else term.with_tensors(moved))
     return tuple(terms)
 
 

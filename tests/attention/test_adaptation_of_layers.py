@@ -14,6 +14,8 @@ from probseg.attention import (
     ClickAdaptation,
     ProbabilisticAttention2d,
     StandardAttention2d,
+    adapt,
+    adaptation_of,
     probabilistic_layers,
     restored,
 )
@@ -95,11 +97,12 @@ def values_of(part):
 @each(
     ("name", "wrong"),
     [("key_prior", -1), ("key_prior", math.nan), ("key_iterations", -1), ("value_prior", math.inf),
-     ("value_iterations", -1), ("click_prior", 0.0), ("click_prior", 1e-46),  # 0 in float32
+     ("value_iterations", -1), ("query_precision", 0.0), ("query_precision", math.inf),
+     ("click_prior", 0.0), ("click_prior", 1e-46),  # 0 in float32
      ("click_prior", 1e39), ("click_iterations", -1)],
 )  # fmt: skip
 def test_numbers_out_of_range_are_named(name, wrong):
-    with pytest.raises(ValueError, match=f"^`{name}`: .*got {wrong}".replace("+", r"\+")):
+    with pytest.raises(ValueError, match=f"^`{name}`.*got {wrong}".replace("+", r"\+")):
         Adaptation(**{name: wrong})
 
 
@@ -142,19 +145,22 @@ def test_settings_come_back_after_an_error():
 
 
 def test_a_given_prior_takes_the_place_of_a_learnt_one():
-    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
+    layer = build(learn_priors=True, learn_precisions=True, key_prior=0.3, **PROPAGATES)
+    nn.init.constant_(layer.log_query_precision, 1.0)
     fixed = build(key_prior=0.7, **{**PROPAGATES, "value_prior": 2.0})
+    assert adaptation_of(layer, nn.Identity()).key_prior is None  # given back, it stays learnt
     with restored(layer):
-        layer.adapt_keys(prior=0.7)
+        layer.adapt_keys(prior=0.7, query_precision=fixed.query_precision)
         layer.adapt_values(prior=2.0)
         assert [update.prior_precision for update in updates(layer)] == [0.7, 2.0]
         output = layer(*clicked())
         torch.testing.assert_close(output, fixed(*clicked()))
         output.sum().backward()
-        assert layer.log_key_prior.grad is None
+        assert layer.log_key_prior.grad is layer.log_query_precision.grad is None
         assert layer.log_value_prior.grad is None
     layer(*clicked()).square().sum().backward()
     assert layer.log_key_prior.grad.any()
+    assert layer.log_query_precision.grad.any()
     assert layer.log_value_prior.grad.any()
 
 
@@ -200,6 +206,31 @@ def test_none_leaves_a_setting_as_it_is():
     assert (keys.iterations, keys.prior_precision) == (4, 0.0)
     assert (values.iterations, values.prior_precision) == (2, 0.5)
     micro_model("micro_conv").adapt(Adaptation())
+
+
+def test_layers_that_differ_keep_their_settings():
+    model = network(head={"propagation_iterations": 1})
+    first, *_ = layers = probabilistic_layers(model.head)
+    body = nn.Identity()
+    first.adapt_keys(3, 0.5, query_precision=2.0)
+    before = [layer.settings for layer in layers]
+    present = adaptation_of(body, model.head)
+    assert present.key_iterations is present.key_prior is present.query_precision is None
+    adapt(body, model.head, present)
+    assert [layer.settings for layer in layers] == before
+
+
+def test_a_sharper_query_is_a_longer_one():
+    model = network({"key_iterations": 0})
+    (layer,) = probabilistic_layers(model.backbone)
+    alpha = model.adaptation().query_precision
+    assert alpha == layer.head_channels**-0.5
+    model.adapt(Adaptation(query_precision=4 * alpha))
+    sharper = answer(model)
+    with torch.no_grad():
+        layer.query.weight *= 4
+    model.adapt(Adaptation(query_precision=alpha))
+    torch.testing.assert_close(sharper, answer(model))
 
 
 @each(

@@ -177,6 +177,17 @@ def test_networks_have_the_published_size(name, changes, millions, rounding):
     assert total / 1e6 == pytest.approx(millions, rel=rounding)
 
 
+@each("name", FULL_SIZE)
+def test_its_own_adaptation_given_back_changes_nothing(name):
+    with torch.device("meta"):
+        model = create_model(name)
+    if not hasattr(model, "adapt"):  # a semantic network
+        return
+    before = [part.settings for part in model.modules() if hasattr(part, "settings")]
+    model.adapt(model.adaptation())
+    assert [part.settings for part in model.modules() if hasattr(part, "settings")] == before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_full_size_presets_segment_and_learn(name):

@@ -80,6 +80,20 @@ def test_tokens_in_the_same_place_give_finite_gradients(backend):
     assert gradients[1] == 0  # all distances are
 
 
+@each("backend", ["reference", "chunked"])
+def test_distances_have_the_dtype_of_the_tokens(backend):
+    x = draw(1, 1, 12, 3)
+    prior = DistancePrior.on_map(3, 4, length=3.0)
+    written_out = dense(prior, 1, 1)
+    for tokens, bound in ((x, 1e-15), (x.float(), 1e-6)):
+        got, wanted = (
+            probabilistic_attention(tokens, tokens, tokens, log_prior=of, backend=backend).values
+            for of in (prior, written_out.to(tokens.dtype))
+        )
+        assert got.dtype == tokens.dtype
+        assert (got - wanted).abs().max() < bound
+
+
 @each("tokens", [5, 60])
 @each("offset", [0.0, 0.3])
 def test_distances_keep_their_digits_in_single_precision(offset, tokens):

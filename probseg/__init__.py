@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.kinds import imported_when_asked
+from probseg.kinds import lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.interact.predictor import Predictor
@@ -22,4 +22,4 @@ _LAZY = {
 }
 """Public names whose modules import torch, which takes seconds: loaded on first use."""
 
-__getattr__ = imported_when_asked(__name__, _LAZY)
+__getattr__ = lazy_getattr(__name__, _LAZY)

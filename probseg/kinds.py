@@ -1,4 +1,4 @@
-"""What the wings offer, by name: no other file of the trunk names a wing.
+"""Registries, and all that the wings register: no other file of the trunk names a wing.
 
 The trunk is what a training, an evaluation and a click need. A wing is imported when somebody asks
 for one of its names.
@@ -11,7 +11,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeVar
 
-_Offer = TypeVar("_Offer")
+_Entry = TypeVar("_Offer")
 _New = TypeVar("_New")
 
 WINGS = ("annotate", "convert", "export", "family", "lab", "peers", "release", "semantic")
@@ -88,7 +88,7 @@ KINDS: dict[str, dict[str, str]] = {
         "VOCSegmentation": "probseg.semantic.sets.VOCSegmentation",
     },
 }
-"""Paths of all that the wings offer: kind, then name.
+"""Paths of all that the wings register: kind, then name.
 
 | kind | read by |
 |:--|:--|
@@ -152,7 +152,7 @@ def find(path: str) -> Any:  # noqa: ANN401 (any object of a module)
     return getattr(import_module(module), name)
 
 
-def imported_when_asked(package: str, paths: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_getattr(package: str, paths: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports its public names on demand."""
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 (any object; becomes that of the package)
@@ -164,19 +164,19 @@ def imported_when_asked(package: str, paths: Mapping[str, str]) -> Callable[[str
     return __getattr__
 
 
-class Offers(Mapping[str, _Offer]):
-    """Objects by name, of the trunk, of the wings and of other people, imported when asked for.
+class Registry(Mapping[str, _Entry]):
+    """Objects of the trunk, the wings and other people by name, imported when they are looked up.
 
     Its names, length and `in` import nothing. `kind` is the key of the wings' objects in `KINDS`,
     where wings have any; `trunk` has objects by name, or their dotted paths.
     """
 
-    def __init__(self, kind: str, *trunk: Mapping[str, _Offer | str]) -> None:
+    def __init__(self, kind: str, *trunk: Mapping[str, _Entry | str]) -> None:
         self._kind = kind
-        self._own: dict[str, _Offer | str] = dict(KINDS.get(kind, {}))
-        self._others: list[Offers[_Offer]] = []  # asked each time, as they may grow
+        self._own: dict[str, _Entry | str] = dict(KINDS.get(kind, {}))
+        self._others: list[Registry[_Entry]] = []  # asked each time, as they may grow
         for table in trunk:
-            if isinstance(table, Offers):
+            if isinstance(table, Registry):
                 self._others.append(table)
             else:
                 self._own |= table
@@ -192,28 +192,28 @@ class Offers(Mapping[str, _Offer]):
             ValueError: If the name is taken.
         """
 
-        def add(offer: _New) -> _New:
-            key: str = name or offer.__name__  # type: ignore[attr-defined]
+        def add(entry: _New) -> _New:
+            key: str = name or entry.__name__  # type: ignore[attr-defined]
             if key in self:
                 msg = (
-                    f"`name` must be new, got {key!r}, which there is: choose another {self._kind}"
+                    f"`name` must be new, got {key!r}, which is taken: choose another {self._kind}"
                 )
                 raise ValueError(msg)
-            self._own[key] = offer  # type: ignore[assignment]
-            return offer
+            self._own[key] = entry  # type: ignore[assignment]
+            return entry
 
         return add
 
-    def __getitem__(self, name: str) -> _Offer:
+    def __getitem__(self, name: str) -> _Entry:
         """Return an object by its name."""
         for table in self._others:
             if name in table and name not in self._own:
                 return table[name]
-        offer = self._own[name]
-        if isinstance(offer, str):
-            found: _Offer = find(offer)
-            return found
-        return offer
+        entry = self._own[name]
+        if isinstance(entry, str):
+            imported: _Entry = find(entry)
+            return imported
+        return entry
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a name; `Mapping` would import the object."""

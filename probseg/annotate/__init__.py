@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.kinds import imported_when_asked
+from probseg.kinds import lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.annotate.widget import Clicker
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Clicker"]
 
 # It needs the extra `notebook`.
-__getattr__ = imported_when_asked(__name__, {"Clicker": "probseg.annotate.widget.Clicker"})
+__getattr__ = lazy_getattr(__name__, {"Clicker": "probseg.annotate.widget.Clicker"})

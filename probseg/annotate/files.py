@@ -26,7 +26,7 @@ from probseg.data.layout import sort_pictures, unread_folders
 from probseg.errors import DataError, UsageError
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames
-from probseg.kinds import Offers
+from probseg.kinds import Registry
 from probseg.masks import read_objects
 from probseg.paths import digest, leads_out, replacing
 from probseg.picture_formats import LOSSLESS_SUFFIXES
@@ -55,7 +55,7 @@ NO_PHOTOGRAPH = "has no photograph of the same name; rename or remove it"
 
 COCO, REPORT = "coco", "report"
 
-_CONVERSION: Offers[Any] = Offers("annotation_export")
+_CONVERSION: Registry[Any] = Registry("annotation_export")
 
 
 def check_links(out: Path) -> None:

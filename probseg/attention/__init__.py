@@ -19,12 +19,12 @@ from probseg.attention.base import Attention2d, StandardAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
 from probseg.attention.tokens import ProbabilisticAttention, convert_attention
 from probseg.errors import UnknownNameError
-from probseg.kinds import Offers, imported_when_asked
+from probseg.kinds import Registry, lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.attention.base import LocalAttention2d
 
-ATTENTIONS: Offers[type[Attention2d]] = Offers(
+ATTENTIONS: Registry[type[Attention2d]] = Registry(
     "attention",
     {
         "local": "probseg.attention.base.LocalAttention2d",
@@ -137,6 +137,6 @@ __all__ = [
     "restored",
 ]
 
-__getattr__ = imported_when_asked(
+__getattr__ = lazy_getattr(
     __name__, {"LocalAttention2d": "probseg.attention.base.LocalAttention2d"}
 )

@@ -18,7 +18,7 @@ from probseg.backbones.base import (
     recompute_activations,
     rgb_parameters,
 )
-from probseg.kinds import Offers, imported_when_asked
+from probseg.kinds import Registry, lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.backbones.hrnet import HRNetV2
@@ -32,7 +32,7 @@ _PATHS = {
     "TimmBackbone": "probseg.backbones.timm.TimmBackbone",
 }
 
-BACKBONES: Offers[type[Backbone]] = Offers("backbone", _PATHS)
+BACKBONES: Registry[type[Backbone]] = Registry("backbone", _PATHS)
 
 register_backbone = BACKBONES.register
 """Decorator that adds a backbone of your own, by the name of its class."""
@@ -55,4 +55,4 @@ __all__ = [
     "rgb_parameters",
 ]
 
-__getattr__ = imported_when_asked(__name__, _PATHS)
+__getattr__ = lazy_getattr(__name__, _PATHS)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import probseg
 from probseg.cli.help import short_help
-from probseg.kinds import Offers
+from probseg.kinds import Registry
 from probseg.texts import tell
 
 USAGE = """\
@@ -60,7 +60,7 @@ Each verb explains itself: probseg VERB --help. All settings of a run: add --pri
 TRAINER = ("fit", "validate", "test")
 """Verbs that read configurations."""
 
-VERBS: Mapping[str, Callable[[Sequence[str]], object]] = Offers(
+VERBS: Mapping[str, Callable[[Sequence[str]], object]] = Registry(
     "verb",
     {
         **{verb: f"probseg.cli.invocation.{verb}" for verb in TRAINER},

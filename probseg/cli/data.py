@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from probseg.cli.arguments import Parser, add_verbs
 from probseg.data.published import MEGABYTE, SOURCES, get_published
 from probseg.errors import USER_ERRORS, UsageError
-from probseg.kinds import Offers
+from probseg.kinds import Registry
 from probseg.terminal import Grid, console, print_table
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _add_fetch(verbs: Verbs) -> None:
     verb.set_defaults(action=_fetch)
 
 
-VERBS: Mapping[str, AddVerb] = Offers(
+VERBS: Mapping[str, AddVerb] = Registry(
     "data_verb",
     {"check": "probseg.cli.data_check.add_verb", "fetch": _add_fetch, "list": _add_list},
 )

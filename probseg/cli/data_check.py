@@ -16,7 +16,7 @@ from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.published import PUBLISHED, find_published
 from probseg.errors import UnknownNameError, UsageError
-from probseg.kinds import Offers
+from probseg.kinds import Registry
 from probseg.paths import find_data, no_folder
 from probseg.texts import count
 
@@ -68,7 +68,7 @@ def find_place(name: str, root: Path | None, split: str | None, prefix: str = ""
     return Place(None, folder, None)
 
 
-COMPARISONS: Mapping[str, Callable[[Place, Place, Path | None], None]] = Offers("data_comparison")
+COMPARISONS: Mapping[str, Callable[[Place, Place, Path | None], None]] = Registry("data_comparison")
 """Comparisons of two data sets, by the option that asks for them: they print and write what is in
 both, and leave with status 1 if that is anything."""
 

@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 
 from probseg.cli.arguments import Parser, add_verbs
 from probseg.errors import UsageError
-from probseg.kinds import Offers
+from probseg.kinds import Registry
 from probseg.paths import zoo_dir
 from probseg.terminal import Grid, Terminal, console, fitted, print_table
 from probseg.texts import read_text, tell
@@ -86,7 +86,7 @@ def _add_fetch(verbs: Verbs) -> None:
     verb.set_defaults(action=_fetch)
 
 
-VERBS: Mapping[str, AddVerb] = Offers(
+VERBS: Mapping[str, AddVerb] = Registry(
     "zoo_verb", {"fetch": _add_fetch, "list": _add_list, "show": _add_show}
 )
 """The function that adds each verb to the parser."""

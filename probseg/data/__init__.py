@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from probseg.data.published import PUBLISHED_PATHS
-from probseg.kinds import Offers, imported_when_asked
+from probseg.kinds import Registry, lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.data.base import InteractiveDataset
@@ -37,7 +37,7 @@ _PATHS = {
     "SamplePhotos": "probseg.data.sample_photos.SamplePhotos",
 }
 
-DATASETS: Mapping[str, type[InteractiveDataset]] = Offers("dataset", _PATHS)
+DATASETS: Mapping[str, type[InteractiveDataset]] = Registry("dataset", _PATHS)
 """The data sets by name, imported when they are asked for."""
 
 EVALUATION_SETS = ("Berkeley", "COCO_MVal", "DAVIS", "DAVIS585", "GrabCut", "PascalVOC", "SBD")
@@ -83,4 +83,4 @@ __all__ = [
     "TrainBatch",
 ]
 
-__getattr__ = imported_when_asked(__name__, _LAZY)
+__getattr__ = lazy_getattr(__name__, _LAZY)

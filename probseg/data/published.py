@@ -11,7 +11,7 @@ import yaml
 
 from probseg.data.layout import chosen_root
 from probseg.errors import UnknownNameError
-from probseg.kinds import Offers
+from probseg.kinds import Registry
 
 if TYPE_CHECKING:
     from probseg.data.base import PublishedDataset
@@ -121,7 +121,7 @@ PUBLISHED_PATHS: dict[str, str] = {name: _FACTS[name].pop("class_path") for name
 SOURCES: dict[str, Source] = {name: _source(facts) for name, facts in _FACTS.items()}
 """Where they come from, by name."""
 
-PUBLISHED: Mapping[str, type[PublishedDataset]] = Offers("published_dataset", PUBLISHED_PATHS)
+PUBLISHED: Mapping[str, type[PublishedDataset]] = Registry("published_dataset", PUBLISHED_PATHS)
 """The data sets that can be listed, fetched and checked, imported when they are asked for."""
 
 

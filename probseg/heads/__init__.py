@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.kinds import Offers, imported_when_asked
+from probseg.kinds import Registry, lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.heads.base import Decoder, DecoderMaps, Head
@@ -36,9 +36,9 @@ _HEADS = {
     "SeparableHead": "probseg.heads.conv.SeparableHead",
 }
 
-DECODERS: Offers[type[Decoder]] = Offers("decoder", _DECODERS)
-FUSIONS: Offers[type[Fusion]] = Offers("fusion", _FUSIONS)
-HEADS: Offers[type[Head]] = Offers("head", _HEADS)
+DECODERS: Registry[type[Decoder]] = Registry("decoder", _DECODERS)
+FUSIONS: Registry[type[Fusion]] = Registry("fusion", _FUSIONS)
+HEADS: Registry[type[Head]] = Registry("head", _HEADS)
 
 # Decorators that add a part of your own, by the name of its class.
 register_decoder = DECODERS.register
@@ -86,4 +86,4 @@ __all__ = [
     "register_head",
 ]
 
-__getattr__ = imported_when_asked(__name__, _PATHS)
+__getattr__ = lazy_getattr(__name__, _PATHS)

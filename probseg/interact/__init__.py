@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Zoom
 from probseg.interact.loop import InteractionLoop, InteractionState, begin
 from probseg.interact.photograph import image_tensor
-from probseg.kinds import imported_when_asked
+from probseg.kinds import lazy_getattr
 from probseg.models.network import Model, OneStep
 
 if TYPE_CHECKING:
@@ -37,4 +37,4 @@ _LAZY = {
 }
 """Names whose modules an evaluation does not need: imported on first use."""
 
-__getattr__ = imported_when_asked(__name__, _LAZY)
+__getattr__ = lazy_getattr(__name__, _LAZY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.kinds import imported_when_asked
+from probseg.kinds import lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.lab.baselines import Baseline
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Baseline"]
 
 # Lightning takes seconds to load, which benchmarks need not wait for.
-__getattr__ = imported_when_asked(__name__, {"Baseline": "probseg.lab.baselines.Baseline"})
+__getattr__ = lazy_getattr(__name__, {"Baseline": "probseg.lab.baselines.Baseline"})

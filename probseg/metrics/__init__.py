@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.kinds import imported_when_asked
+from probseg.kinds import lazy_getattr
 from probseg.metrics.interaction import (
     REPORTED_CLICKS,
     Failures,
@@ -64,7 +64,7 @@ __all__ = [
     "survival",
 ]
 
-__getattr__ = imported_when_asked(
+__getattr__ = lazy_getattr(
     __name__,
     {
         name: f"probseg.metrics.accumulated.{name}"

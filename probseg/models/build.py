@@ -18,7 +18,7 @@ from probseg.clicks.propagated import PropagatedClicks
 from probseg.descriptions import Changes, build_described, class_name, is_description
 from probseg.errors import UnknownNameError, UsageError, require
 from probseg.heads import DECODERS, FUSIONS, HEADS
-from probseg.kinds import TASKS, Offers, TaskName
+from probseg.kinds import TASKS, Registry, TaskName
 from probseg.models.network import Network
 from probseg.models.segmenter import Segmenter
 from probseg.paths import configs_dir
@@ -32,7 +32,7 @@ FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
 WITH_TIMM = ("sam2t_unet_prop", "vits_unet_prop")
 """Presets that take other backbones: with maps of several strides, and with maps of one."""
 
-PARTS: Offers[type[nn.Module]] = Offers(
+PARTS: Registry[type[nn.Module]] = Registry(
     "part",
     {
         "ClickMaps": ClickMaps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.kinds import imported_when_asked
+from probseg.kinds import lazy_getattr
 from probseg.ops.attention import BackendError, LogPrior, assign, attend
 from probseg.ops.axial import axial_attention
 from probseg.ops.backends.interface import Assigned, Attended, Block, PairwisePrior
@@ -63,4 +63,4 @@ __all__ = [
     "probabilistic_attention",
 ]
 
-__getattr__ = imported_when_asked(__name__, _LAZY)
+__getattr__ = lazy_getattr(__name__, _LAZY)

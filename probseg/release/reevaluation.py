@@ -20,7 +20,7 @@ from probseg.evaluation.protocols import PROTOCOLS, Protocol
 from probseg.evaluation.simulation import run_objects
 from probseg.evaluation.summary import summarise_records
 from probseg.interact.session import prepare_model
-from probseg.kinds import Offers
+from probseg.kinds import Registry
 from probseg.metrics import REPORTED_CLICKS
 from probseg.models import Network, Segmenter
 from probseg.models.build import Description
@@ -39,10 +39,10 @@ processor, number of threads and versions, and of which clicks can make more. Th
 over objects say how other images would change a figure, and are far larger.
 """
 
-SETS: Mapping[str, type[Any]] = Offers("semantic_dataset", CLASS_PATHS)
+SETS: Mapping[str, type[Any]] = Registry("semantic_dataset", CLASS_PATHS)
 """Data sets that may be built from a description, by the names of their classes."""
 
-MODULES: Mapping[str, type[Any]] = Offers(
+MODULES: Mapping[str, type[Any]] = Registry(
     "data_module",
     {
         "FolderDataModule": "probseg.data.datamodule.FolderDataModule",
@@ -265,7 +265,7 @@ def _by_clicks(
     return values, {"objects": summary.n_objects, "trials": summary.n_trials}
 
 
-MEASURES: Mapping[str, Callable[..., Measured]] = Offers(
+MEASURES: Mapping[str, Callable[..., Measured]] = Registry(
     "reevaluation", {"interactive": _by_clicks}
 )
 """Functions of the network, loaders of its test sets, settings and device, by task."""

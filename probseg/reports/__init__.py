@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probseg.kinds import imported_when_asked
+from probseg.kinds import lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.reports.report import write_report
@@ -18,4 +18,4 @@ _PATHS = {
 
 __all__ = ["markdown_table", "print_summary", "write_report"]
 
-__getattr__ = imported_when_asked(__name__, _PATHS)
+__getattr__ = lazy_getattr(__name__, _PATHS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from probseg.kinds import Offers, imported_when_asked
+from probseg.kinds import Registry, lazy_getattr
 
 if TYPE_CHECKING:
     from probseg.semantic.datamodule import SemanticBatch, SemanticDataModule
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from probseg.semantic.task import SemanticSegmentation
 
-SEMANTIC_DATASETS: Mapping[str, type[SemanticDataset]] = Offers("semantic_dataset")
+SEMANTIC_DATASETS: Mapping[str, type[SemanticDataset]] = Registry("semantic_dataset")
 """Data sets with a class for each pixel."""
 
 _MODULES = {
@@ -72,6 +72,6 @@ __all__ = [
     "semantic_variant",
 ]
 
-__getattr__ = imported_when_asked(
+__getattr__ = lazy_getattr(
     __name__, {name: f"{__name__}.{module}.{name}" for name, module in _MODULES.items()}
 )

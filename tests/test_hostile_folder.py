@@ -166,7 +166,7 @@ def test_test(hostile, mended, here):
 
 
 def test_predict(hostile, here, monkeypatch, capsys):
-    monkeypatch.setattr("probseg.cli.predict_photographs.SHOWN", 1000)
+    monkeypatch.setattr("probseg.cli.predict_photographs.LISTED_FAILURES", 1000)
     torch.manual_seed(1)
     store.save(micro_model("micro_csa"), described("micro_csa"), here / "clicks")
     store.save(

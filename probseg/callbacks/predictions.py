@@ -35,14 +35,14 @@ ANNOTATIONS = "annotations.json"
 
 
 class Outcome(NamedTuple):
-    """What has become of a photograph.
+    """What came of a photograph.
 
     Args:
         file: Its path inside the folder of photographs.
         done: Number of its objects with a mask.
         failed: Number of its objects without a mask.
-        reasons: Why the photograph or objects of it failed, by what they are called; none where all
-            is done.
+        reasons: Why the photograph or objects of it failed, by their names; empty where all are
+            done.
     """
 
     file: str
@@ -75,11 +75,11 @@ class _Finished(TypedDict):
 
 
 _RECORD: TypeAdapter[Any] = TypeAdapter(_Finished | _Unfinished)
-"""What is kept of a photograph in a folder, which others may have sent."""
+"""Schema of a photograph's record, which may be in a folder that others have sent."""
 
 
 class PredictionWriter(L.Callback):
-    """Writes the answers of each photograph, and at the end what all of them make together.
+    """Writes the answers of each photograph, and at the end the files that cover all of them.
 
     Threads write the files of a batch while the next one is answered.
 
@@ -126,7 +126,7 @@ class PredictionWriter(L.Callback):
             and all((self.folder / file).is_file() for file in record["files"])
         )
 
-    def refuse_strangers(self) -> None:
+    def refuse_foreign_files(self) -> None:
         """Raise rather than replace files that no prediction has written.
 
         Raises:

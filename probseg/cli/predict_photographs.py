@@ -45,7 +45,7 @@ from probseg.texts import one_line, tell
 from probseg.zoo import create_model
 from probseg.zoo.trained import description_for, weights_digest
 
-SHOWN = 20
+LISTED_FAILURES = 20
 """Failures that are listed; the records in `.probseg/` have them all."""
 
 
@@ -68,7 +68,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
         except ValueError as error:
             raise UsageError(str(error)) from error
     image = PromptedImage(options.images.name, () if semantic else (prompted,))
-    task = _task(_loaded(options), 1).to(options.device)
+    task = _build_task(_load_network(options), 1).to(options.device)
     with torch.inference_mode():
         (answer,) = task.predict_step([Photo(Job(image, options.images, ""), pixels)], 0)
     for reason in answer.failed.values():
@@ -88,7 +88,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
 def predict_folder(options: argparse.Namespace) -> None:
     """Write the results of a folder of photographs."""
     prompts = _prompts_of_folder(options)
-    network = _loaded(options)
+    network = _load_network(options)
     weights = weights_digest(network.state_dict())
     paths = {image.file: options.images / image.file for image in prompts.images}
     twins = of_one_stem(sorted(paths.values()))  # their masks would have the same names
@@ -108,7 +108,7 @@ def predict_folder(options: argparse.Namespace) -> None:
         options.formats,
         options.workers,
     )
-    writer.refuse_strangers()
+    writer.refuse_foreign_files()
     before = sum(not outcome.reasons for outcome in writer.outcomes())
     waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
     if waiting:
@@ -129,7 +129,9 @@ def predict_folder(options: argparse.Namespace) -> None:
         )
         data = PredictionData(waiting, options.batch_size, options.workers)
         try:
-            trainer.predict(_task(network, options.batch_size), data, return_predictions=False)
+            trainer.predict(
+                _build_task(network, options.batch_size), data, return_predictions=False
+            )
             trainer.strategy.barrier()
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             stopped = interruption(error, trainer.received_sigterm)
@@ -138,11 +140,11 @@ def predict_folder(options: argparse.Namespace) -> None:
             tell(f"probseg: stopped by {stopped[1]}; the same command continues\n", sys.stderr)
             raise SystemExit(stopped[0]) from error
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        _finish(writer, prompts, before, options)
+        _report(writer, prompts, before, options)
 
 
 def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
-    """Return the photographs of a folder with their prompts, of which class maps need none."""
+    """Return the photographs of a folder with their prompts; class maps need no prompts."""
     if _is_semantic(options):
         if options.prompts is not None or COCO in options.formats:
             msg = (
@@ -176,10 +178,10 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
     return prompts
 
 
-def _finish(
+def _report(
     writer: PredictionWriter, prompts: PromptFile, before: int, options: argparse.Namespace
 ) -> None:
-    """Write what all photographs make together, and print what was done and what was not.
+    """Write what covers all photographs, and print what was done and what was not.
 
     `before` is the number of photographs that were done before. The status is 1 for failures.
     """
@@ -191,11 +193,11 @@ def _finish(
     there = photograph_files(options.images, prompted)
     skipped = sorted({*prompts.empty, *there}.difference(prompted))
     done = len(outcomes) - len(failed)
-    photographs = _counted("photograph", done, len(failed), len(skipped), before)
+    photographs = _count_line("photograph", done, len(failed), len(skipped), before)
     lines = [f"{options.output}: {photographs}"]
     if prompts.categories:
         objects = sum(o.done for o in outcomes), sum(o.failed for o in outcomes)
-        lines.append(f"{options.output}: {_counted('object', *objects, prompts.crowds)}")
+        lines.append(f"{options.output}: {_count_line('object', *objects, prompts.crowds)}")
     if COCO not in options.formats and (options.output / ANNOTATIONS).exists():
         lines.append(f"{options.output / ANNOTATIONS}: was there before, and has not been changed")
     if skipped:
@@ -211,9 +213,9 @@ def _finish(
     if prompts.crowds:
         lines.append(f"skipped, as they are crowds: {prompts.crowds} annotations")
     reasons = [f"failed: {what}: {why}" for o in failed for what, why in o.reasons.items()]
-    lines += reasons[:SHOWN]
-    if len(reasons) > SHOWN:
-        lines.append(f"failed: {len(reasons) - SHOWN} more")
+    lines += reasons[:LISTED_FAILURES]
+    if len(reasons) > LISTED_FAILURES:
+        lines.append(f"failed: {len(reasons) - LISTED_FAILURES} more")
     text = "".join(f"{one_line(line)}\n" for line in lines)
     encoding = sys.stdout.encoding or "utf-8"
     tell(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -222,8 +224,8 @@ def _finish(
         raise SystemExit(1)
 
 
-def _counted(what: str, done: int, failed: int, skipped: int, before: int = 0) -> str:
-    """Return a sum and its parts."""
+def _count_line(what: str, done: int, failed: int, skipped: int, before: int = 0) -> str:
+    """Return a line with a sum and its parts."""
     total = done + failed + skipped
     earlier = f" ({before} of them before)" if before else ""
     rest = f", {skipped} skipped" if skipped else ""
@@ -231,7 +233,7 @@ def _counted(what: str, done: int, failed: int, skipped: int, before: int = 0) -
 
 
 def _is_semantic(options: argparse.Namespace) -> bool:
-    """Return what the model is for, from its description alone; refuse clicks for classes."""
+    """Return whether the model is for classes, by its description; refuse clicks for one."""
     semantic = task_of(description_for(options.model)) == "semantic"
     if semantic and (options.clicks or options.box is not None):
         msg = f"--model {options.model}: is for semantic segmentation and takes no click or box"
@@ -239,11 +241,11 @@ def _is_semantic(options: argparse.Namespace) -> bool:
     return semantic
 
 
-def _loaded(options: argparse.Namespace) -> Network:
+def _load_network(options: argparse.Namespace) -> Network:
     return create_model(options.model, pretrained=True).to(memory_format=torch.channels_last)
 
 
-def _task(network: Network, batch_size: int) -> Prediction:
+def _build_task(network: Network, batch_size: int) -> Prediction:
     kind: type[Prediction] = find(TASKS[network.task].prediction)
     return kind(network, batch_size).eval()
 

@@ -173,7 +173,7 @@ class Change:
         return closed
 
     def undo_or_redo(self) -> bool:
-        """Take the last change of the photograph back, whatever it was, or redo it."""
+        """Take back the last change of the photograph, whatever it was, or redo it."""
 
         def in_files() -> list[tuple[object, ...]]:
             rejected = self.store.photograph(self.name).state == "rejected"

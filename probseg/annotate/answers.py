@@ -51,8 +51,8 @@ MOST_ITERATIONS = 100
 class ModelHost:
     """The current model, and the names of models that can replace it.
 
-    Without a name it is that of the earlier session, see `resume`, at first `RECOMMENDED`. Runs of
-    the folder `runs` that were validated can be chosen, too.
+    Without a name, it begins with `RECOMMENDED`, or with the model of the last session, see
+    `resume`. Validated runs in the folder `runs` can be chosen, too.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class ModelHost:
     def resume(self, folder: Path, model: str, settings: Mapping[str, Any]) -> None:
         """Restore the model and the settings of an earlier session.
 
-        Nothing is changed if another model was asked for. What a folder of others says is followed
-        only to the models of the zoo and of the user's own runs, never to a path.
+        Nothing changes if another model was asked for. A folder from others can only choose models
+        of the zoo and the user's own runs, never a path.
         """
         if model != (self.first or model):
             return
@@ -111,7 +111,7 @@ class ModelHost:
             _logger.warning("%s: its last settings are not used: %.300s", folder, error)
 
     def begin(self, image: npt.NDArray[np.uint8]) -> InteractionState:
-        """Return an image without prompts, encoded if that does not depend on prompts."""
+        """Return the state of an image before any prompt, see `encode_image`."""
         return encode_image(self.model, as_photograph(image, self.device))
 
     def settings(self) -> dict[str, Any]:
@@ -170,8 +170,8 @@ class _Opened:
 class Answers:
     """Answers to the steps of the open object of each photograph.
 
-    All methods are called under one lock. Masks leave out the finished objects of a photograph if
-    `avoid_finished` says so.
+    All methods are called under one lock. With `avoid_finished`, masks leave out the finished
+    objects of a photograph.
     """
 
     def __init__(self, model_host: ModelHost, store: Store, avoid_finished: bool) -> None:
@@ -238,7 +238,7 @@ class Answers:
         self._bound_memory(photograph)
 
     def mask(self, photograph: Photograph, answer: Answer) -> npt.NDArray[np.bool_] | None:
-        """Return the mask of an answer, as far as the settings leave the finished objects out."""
+        """Return the mask of an answer, without the finished objects if `avoid_finished` is set."""
         if answer.mask is None:
             return None
         mask = answer.mask.binary
@@ -301,7 +301,7 @@ class Answers:
 def _stored_masks(
     photograph: Photograph, current: StoredObject | None
 ) -> dict[int, npt.NDArray[np.bool_]]:
-    """Return the masks that an object has before a step, by the number of steps before."""
+    """Return the stored masks of an object, by the number of steps that they answer."""
     if current is None:
         return {}
     files = {0: current.base, current.kept: current.mask} if current.kept else {0: current.base}

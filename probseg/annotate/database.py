@@ -1,12 +1,12 @@
 """The database of annotations, whose file may come from a stranger.
 
-Nothing in it is carried out: it has our tables and triggers or is refused, all its pages and rows
-are checked when it is opened, and later statements reach nothing but our tables. Of an earlier
-schema the rows are read, as data, into a new file.
+None of its SQL is executed: a file with other tables and triggers than ours is refused, all pages
+and rows are checked when it is opened, and later statements can reach only our tables. The rows of
+an earlier schema are read, as data, into a new file.
 
-`history` holds each change of a photograph as what takes it back, or, where it is undone, what
-redoes it: the name of a statement of `INVERSES` and the values in it, in groups by the revision
-that the change led to. `recording` has one row during a change.
+`history` holds the inverse of each change of a photograph, or what redoes it where it is undone:
+the name of a statement in `INVERSES` and its values, grouped by the revision that the change led
+to. `recording` has one row during a change.
 https://www.sqlite.org/undoredo.html describes the method.
 """
 

@@ -1,4 +1,4 @@
-"""JSON over HTTP, for the page and for tools; connections that do not keep up are given up."""
+"""JSON over HTTP, for the page and for tools; connections that are too slow are closed."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def guarded(routes: list[Route], hosts: frozenset[str], password: str | None) ->
 class Connection(H11Protocol):
     """A connection that is closed if a request takes too long, or if others need its place.
 
-    Where there are too many, the one makes room that has been waiting longest for a request; a new
-    one, if all are being answered.
+    If there are too many, the one that has waited longest for a request is closed; if all are being
+    answered, the new one.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

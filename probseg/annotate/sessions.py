@@ -48,10 +48,10 @@ from probseg.formats.prompts import MAX_RADIUS
 from probseg.interact.session import Session
 
 REVIEWED = ("accepted", "rejected")
-"""States in which a photograph does not stay when it is changed."""
+"""States that a photograph loses when it is changed."""
 
 PATIENCE = 2.0
-"""Seconds that a page waits for the masks that were there; of large folders it learns later."""
+"""Seconds that a page waits for existing masks; those of large folders arrive later."""
 
 MANY_OBJECTS = 40
 """With fewer objects, trainings take small batches, so that an epoch has several steps."""
@@ -125,7 +125,7 @@ class Sessions:
     def close(self) -> None:
         """Write what is not written yet, and close the database.
 
-        Masks that were there and that nobody has looked at yet are left to the next session.
+        Masks from before the first start that are not read yet are left to the next session.
         """
         self._background.shutdown(cancel_futures=True)
         self._upload.close()
@@ -137,7 +137,7 @@ class Sessions:
                 self.store.close()
 
     def _read_all(self) -> None:
-        """Read the masks that were there; a request that needs one of them does not wait."""
+        """Read the masks from before the first start; a request does not wait for this."""
         with suppress(sqlite3.ProgrammingError):  # the database was closed meanwhile
             self.files.read_all()
 
@@ -285,7 +285,7 @@ class Sessions:
             return pack({}, mask)
 
     def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
-        """Return the answer to one more click, which is not given; None if the model is busy."""
+        """Return the answer to one more click, which is not added; None if the model is busy."""
         step = as_step(check_step({**request, "type": "click"}, readable_size(photograph)))
         if not self._lock.acquire(blocking=False):
             return None
@@ -378,8 +378,8 @@ class Sessions:
     def change_labels(self, change: Mapping[str, Any]) -> dict[str, Any]:
         """Add a class, rename or remove one with its objects, or order the classes.
 
-        Windows that do not know of each other's changes lose none. Objects of a class that gets the
-        name of another one join it, those of a class that is removed have none.
+        Windows keep each other's changes. Objects of a class that gets the name of another class
+        join it; objects of a removed class have no class.
         """
         with self._lock:
             match change:
@@ -464,9 +464,9 @@ class Sessions:
         return self.answers.session(photograph, self.store.open_object(photograph.name))
 
     def _update_state(self, name: str, before: str, files_change: bool) -> bool:
-        """Take the decision on a photograph back that has changed since; return if files change.
+        """Withdraw the decision on a photograph that has changed; return whether files change.
 
-        It is open where an object is open, or else done.
+        Its state is then open if an object is open, else done.
         """
         state, opens = self.store.photograph(name).state, self.store.open_object(name) is not None
         if state != before or state not in ("done", *REVIEWED):

@@ -1,8 +1,8 @@
 """The database of annotations: photographs, objects, and every step of each object.
 
 Every change is one transaction, which is on the disk when it returns. Each photograph has one
-history of all that was done to its objects and to its state, for undo and redo: see
-`probseg.annotate.database`. A server that was killed continues at the same step of it.
+history of all changes of its objects and its state, for undo and redo: see
+`probseg.annotate.database`. After a kill, the server continues at the same step.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Store:
     def _restore_file(self) -> None:
         """Write all rows to a new file if another program has removed or replaced ours.
 
-        The file that took its place is kept beside it, under another name.
+        A file that took its place is kept beside it, under another name.
         """
         place = self._path
         state = place.stat() if place.exists() else None
@@ -333,7 +333,7 @@ class Store:
                 self._rename(f"{old}/{now}", new)
 
     def relabel(self, old: str, new: str | None) -> None:
-        """Give all objects of a class another one, also those that undo brings back."""
+        """Rename the class of objects, or remove it (None), also of those that undo brings back."""
         with self._transaction():
             self._db.execute("UPDATE objects SET label = ? WHERE label = ?", (new, old))
             self._rewrite("label", old, new)
@@ -504,7 +504,7 @@ class Store:
         self._db.execute("UPDATE photographs SET written = revision WHERE name = ?", (photo,))
 
     def keep_written(self, photo: str) -> None:
-        """Note that a change leaves the files as they are; inside `change`."""
+        """Note that a change does not affect the files; inside `change`."""
         sql = "UPDATE photographs SET written = revision WHERE name = ? AND written = revision - 1"
         self._db.execute(sql, (photo,))
 
@@ -531,5 +531,5 @@ class Store:
 
 
 def _counted(pause: float) -> float:
-    """Return how many seconds of a pause count; a clock that was set back gives none."""
+    """Return how many seconds of a pause count; none if the clock was set back."""
     return min(max(pause, 0.0), LONGEST_PAUSE)

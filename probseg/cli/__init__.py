@@ -85,7 +85,7 @@ NOTICES = _Notices()
 
 
 def _indented(text: str) -> str:
-    """Return a text after whose line breaks, which names may have, no line of ours begins."""
+    """Indent all lines but the first: a line break in a file's name must not fake a message."""
     return text.replace("\n", "\n  ")
 
 

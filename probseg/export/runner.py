@@ -174,7 +174,7 @@ class Runner:
         return View(crop, shrink_to(box_size(crop), longest))
 
     def _views(self) -> list[tuple[View, Box | None]]:
-        """Return the views among whose answers the surest is chosen, with the zoom's windows."""
+        """Return the views to answer, of which the surest counts, with the zoom's windows."""
         zoom, answer = self.zoom, self.answer
         windows: list[Box | None] = [None]
         if zoom is not None:

@@ -1,4 +1,4 @@
-"""An answer: the probabilities of an object in a box of the image, and the mask that they make."""
+"""An answer: the probabilities of an object in a box of the image, and the mask from them."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def with_look(answer: ProbabilityMap, look: ProbabilityMap) -> ProbabilityMap:
 
 
 class Mask:
-    """Answer of the model, at the image's own size.
+    """The model's answer, at the image's own size.
 
     Args:
-        probability: Probability of the object, float32, shape `(H, W)`; or where it lies in the
-            image, whose pixels are then computed when they are first asked for.
+        probability: Probability of the object, float32, shape `(H, W)`; or a map of it, whose
+            pixels are computed on first use.
     """
 
     def __init__(self, probability: npt.NDArray[np.float32] | ProbabilityMap) -> None:
@@ -174,12 +174,12 @@ class Mask:
     def quality(self) -> float:
         """IoU with the object that the binary mask is expected to have, from 0 to 1.
 
-        Networks with a `probseg.heads.MaskQuality` predict it, as they have learnt it from their
-        answers to simulated clicks on training photographs; what lies outside of the window that
-        a zoom shows them they do not know. For other networks, and for masks that no network has
-        answered, it is the IoU that follows from the probabilities of independent pixels, see
-        `probseg.geometry.expected_iou`: a mask without probabilities gets 1. It has been
-        measured on held-out photographs in entry 23 of benchmarks/notebook.
+        Networks with a `probseg.heads.MaskQuality` predict it, as learnt from their answers to
+        simulated clicks on training photographs; they do not know what lies outside of the window
+        that a zoom shows them. For other networks, and for masks that no network has answered, it
+        follows from the probabilities, as if pixels were independent (see
+        `probseg.geometry.expected_iou`): a mask without probabilities gets 1. Entry 23 of
+        benchmarks/notebook measures it on held-out photographs.
         """
         predicted = self._answer.quality
         return expected_iou(self._answer) if predicted is None else predicted
@@ -205,8 +205,7 @@ class Mask:
         """Write the binary mask as a PNG of its size: 255 on the object, 0 elsewhere.
 
         Args:
-            path: The file to be, ending in `.png`; it appears whole, in a folder that is made if
-                need be.
+            path: The file to write, ending in `.png`; it appears whole, and its folder is made.
 
         Raises:
             ValueError: If the path has another suffix.

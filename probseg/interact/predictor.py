@@ -283,8 +283,8 @@ class Predictor:
         """Bring back the step that was taken back last.
 
         Returns:
-            The mask for the prompts so far; None for a mask without a pixel whose clicks and box
-            are still taken back.
+            The mask for the prompts so far; None for an empty mask while its clicks and box are
+            still taken back.
 
         Raises:
             RuntimeError: If no step was taken back since the last `predict` with a prompt.

@@ -198,7 +198,7 @@ class NetworkTask(L.LightningModule):
         """Store the version of probseg, and exclude built objects.
 
         The command line hands over descriptions of the network and the data; Python code hands over
-        the modules and data sets themselves, whose place is not in a file meant to be read safely.
+        the modules and data sets themselves, which do not belong in a file that is read safely.
         """
         checkpoint[VERSION] = probseg.__version__
         for part in ("hyper_parameters", "datamodule_hyper_parameters"):

@@ -19,7 +19,7 @@ from probseg.models import Segmenter, build, without_downloads
 from probseg.reports import write_report
 from probseg.types import Sample
 from probseg.zoo import create_interactive
-from probseg.zoo.lookup import describe
+from probseg.zoo.lookup import find_description
 from probseg.zoo.trained import read_trained, weights_digest
 
 SEED = 0  # of the simulated annotator: the boxes are the same for all rows
@@ -64,7 +64,7 @@ def evaluate(
 def load(name: str) -> tuple[Segmenter, Mapping[str, Any]]:
     """Load a zoo model, or a model folder, run or checkpoint; return it with its description."""
     if "/" not in name:
-        return create_interactive(name, pretrained=True), describe(name, pretrained=True)[1]
+        return create_interactive(name, pretrained=True), find_description(name, pretrained=True)[1]
     trained = read_trained(Path(name))
     model = build(without_downloads(trained.description))
     model.load_state_dict(trained.weights)

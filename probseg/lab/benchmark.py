@@ -35,7 +35,7 @@ from probseg.paths import is_path
 from probseg.types import Click, Prompts
 from probseg.weight_files import read_safetensors
 from probseg.zoo.index import WEIGHTS
-from probseg.zoo.lookup import describe, find_run
+from probseg.zoo.lookup import find_description, find_run
 from probseg.zoo.store import build_to_fit
 from probseg.zoo.trained import read_trained
 
@@ -216,7 +216,7 @@ def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
         trained = read_trained(run)
         description, weights = trained.description, trained.weights
     else:
-        folder, description = describe(name, pretrained="." in name or is_path(name))
+        folder, description = find_description(name, pretrained="." in name or is_path(name))
         weights = None if folder is None else read_safetensors(folder / WEIGHTS)
     arguments = dict(description["init_args"])
     if settings.prompts not in (None, arguments.get("prompts", "stem")):

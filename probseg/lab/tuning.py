@@ -40,7 +40,7 @@ from probseg.terminal import Terminal
 from probseg.texts import count as number_of
 from probseg.types import Sample
 from probseg.zoo import create_interactive
-from probseg.zoo.lookup import describe, find_run
+from probseg.zoo.lookup import find_description, find_run
 
 TARGET = 0.9
 """IoU of the number of clicks (NoC) that is minimised."""
@@ -213,7 +213,7 @@ def run(arguments: Sequence[str]) -> None:
     total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
     folder = find_run(options.model)
     if folder is None:
-        folder, _ = describe(options.model, pretrained=True)
+        folder, _ = find_description(options.model, pretrained=True)
     elif folder.is_file():
         folder = folder.parent
     assert folder is not None, "trained weights have a folder"

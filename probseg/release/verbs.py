@@ -25,7 +25,7 @@ from probseg.zoo.create import create_model
 from probseg.zoo.figures import is_clicks
 from probseg.zoo.hub import PREFIX
 from probseg.zoo.index import CARD, CHECKSUMS, INDEX, Entry, read_index
-from probseg.zoo.lookup import ZooModel, all_models, verify
+from probseg.zoo.lookup import ZooModel, all_models, find_verified
 from probseg.zoo.store import checksum_lines
 from probseg.zoo.trained import Trained, read_trained
 
@@ -211,7 +211,7 @@ def _verify(options: argparse.Namespace) -> None:
     wrong: list[list[str]] = []  # rows of the table
     names = options.name or [model.entry.name for model in all_models(options.zoo)]
     asked, tested = {*(options.on or ())}, False
-    for model in (verify(name, options.zoo) for name in names):
+    for model in (find_verified(name, options.zoo) for name in names):
         entry, folder = model.entry, model.folder
         terminal.print(f"{entry.name}: all checksums are right")
         if not options.metrics:
@@ -313,7 +313,7 @@ def _push(options: argparse.Namespace) -> None:
             f"push {options.name}: PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the hub must not "
             "be asked; push without them"
         )
-    model = verify(options.name, options.zoo)
+    model = find_verified(options.name, options.zoo)
     entry, folder = model.entry, model.folder
     card = (folder / CARD).read_text(encoding="utf-8")
     card = card.replace(f'"{entry.name}"', f'"{PREFIX}{repository}"')

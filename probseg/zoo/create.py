@@ -10,7 +10,7 @@ from probseg.kinds import TASKS, TaskName
 from probseg.models import Network, Segmenter, build, list_presets, override
 from probseg.weight_files import read_safetensors
 from probseg.zoo.index import WEIGHTS
-from probseg.zoo.lookup import all_models, describe, find_run
+from probseg.zoo.lookup import all_models, find_description, find_run
 from probseg.zoo.store import build_to_fit
 from probseg.zoo.trained import read_trained
 
@@ -77,7 +77,7 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         network = override(trained.description, changes)
         weights = trained.weights if pretrained else None
         return build_to_fit(network, weights, str(trained.source), Network)
-    folder, description = describe(name, pretrained)
+    folder, description = find_description(name, pretrained)
     network = override(description, changes)
     if folder is not None:
         path = folder / WEIGHTS

@@ -79,7 +79,7 @@ def all_models(root: Path | None = None) -> list[ZooModel]:
     return list(models.values())
 
 
-def verify(name: str, root: Path | None = None) -> ZooModel:
+def find_verified(name: str, root: Path | None = None) -> ZooModel:
     """Find a model and check all its files against the index."""
     model = find_model(name, root)
     checksums = {file: recorded.sha256 for file, recorded in model.entry.files.items()}
@@ -90,8 +90,8 @@ def verify(name: str, root: Path | None = None) -> ZooModel:
 def find_run(name: str) -> Path | None:
     """Return the run that a model's name means; None if it means another kind of model.
 
-    It is a checkpoint, the folder of a run with checkpoints, or a folder with one run in it, whose
-    name has a slash as those of all folders of models.
+    It is a checkpoint, the folder of a run with checkpoints, or a folder with one run in it; the
+    name of the latter needs a slash, as those of model folders do.
     """
     path = Path(name)
     if path.suffix == ".ckpt":
@@ -108,17 +108,17 @@ def find_run(name: str) -> Path | None:
     return runs[0] if runs else None
 
 
-def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
-    """Find the description of a network, and the folder of its weights if it is to have them.
+def find_description(name: str, pretrained: bool) -> tuple[Path | None, Description]:
+    """Find the description of a network, and the folder of its weights if it is pretrained.
 
-    The files of pretrained ones are fetched if they are on the hub, and checked.
+    Weights are then downloaded if they are on the hub, and all files are checked.
     """
     if name.startswith(PREFIX):
         folder = hub_folder(name, weights=pretrained)
     elif is_path(name):
         folder = Path(name)
     elif pretrained:
-        folder = verify(name).folder  # by the checksums of the index
+        folder = find_verified(name).folder  # by the checksums of the index
         return folder, read_config(folder)
     elif "." in name:
         return None, description_of(find_model(name).entry)

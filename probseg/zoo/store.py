@@ -35,7 +35,7 @@ LONGEST = 2**20
 """Bytes of a description that are read; a thousand are usual."""
 
 FRESH, SPARE = 100_000_000, 20_000_000
-"""Numbers that a network may hold which comes without weights, or beyond its weights."""
+"""Limits of the numbers in a network: if it comes without weights, and beyond its weights."""
 
 
 _Network = TypeVar("_Network", bound=Network)
@@ -99,7 +99,7 @@ def build_to_fit(
     source: str,
     kind: type[_Network],
 ) -> _Network:
-    """Build a network from others' description, of about the size of its weights.
+    """Build a network from a stranger's description; its size must be about that of its weights.
 
     With weights it is in evaluation mode, else fresh and in training mode.
     """

@@ -21,7 +21,7 @@ from probseg.paths import run_of
 from probseg.texts import read_text, read_yaml
 from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CONFIG, WEIGHTS
-from probseg.zoo.lookup import describe, find_run
+from probseg.zoo.lookup import find_description, find_run
 from probseg.zoo.store import check_folder, read_config
 
 Which = Literal["best", "last", "ema"]
@@ -129,10 +129,10 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
 
 
 def description_for(name: str, pretrained: bool = True) -> Description:
-    """Return the description of a network, whose weights are not read."""
+    """Return the description of a model or a run of this name; no weights are read."""
     run = find_run(name)
     if run is None:
-        return describe(name, pretrained)[1]
+        return find_description(name, pretrained)[1]
     path = best_checkpoint(run) if run.is_dir() else run
     return network_of(read_checkpoint(path), path)[0]
 
@@ -190,12 +190,12 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
         raise WeightsError(msg)
     pretrained = by_name and arguments.pop("pretrained", False) is True
     changes = arguments if by_name else arguments.get("changes")
-    network = describe(name, pretrained)[1]
+    network = find_description(name, pretrained)[1]
     return checked(network, str(source), changes), name.split(".")[0]
 
 
 def without_files(description: Description) -> Description:
-    """Return a description that says what network it is, where it names a file or the hub.
+    """Return a description of the network itself, even if it named a file or the hub.
 
     `network_of` reads it from a checkpoint, which may not name any.
     """

@@ -13,7 +13,7 @@ from probseg.release.evaluations import Evaluation, read_evaluations
 from probseg.release.publish import PARITY, Facts, as_variant, facts_of, publish
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD, CHECKSUMS, CONFIG, WEIGHTS, Metric, description_of, read_index
-from probseg.zoo.lookup import verify
+from probseg.zoo.lookup import find_verified
 from probseg.zoo.store import read_config
 from probseg.zoo.trained import Trained
 from support.fakes import micro_model
@@ -49,7 +49,7 @@ def test_a_model_folder_and_its_line(trained, tmp_path):
     model = micro_model("micro_csa")
     entry = publish(trained, "micro_csa.mine", tmp_path, facts(), [MEASURED])
     assert read_index(tmp_path) == {"micro_csa.mine": entry}
-    folder = verify("micro_csa.mine", tmp_path).folder
+    folder = find_verified("micro_csa.mine", tmp_path).folder
     assert {path.name for path in folder.iterdir()} == {*entry.files, CARD, CHECKSUMS}
     listed = [line.split() for line in (folder / CHECKSUMS).read_text().splitlines()]
     assert listed == [[file.sha256, name] for name, file in entry.files.items()]

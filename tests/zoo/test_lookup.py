@@ -11,7 +11,7 @@ from probseg import Predictor
 from probseg.errors import ChecksumError, ModelNotFoundError, UnknownNameError, UsageError, ZooError
 from probseg.zoo import create_model, list_models
 from probseg.zoo.index import CHECKSUMS, CONFIG, INDEX, WEIGHTS, read_index, write_index
-from probseg.zoo.lookup import all_models, find_model, find_run, verify
+from probseg.zoo.lookup import all_models, find_model, find_run, find_verified
 from probseg.zoo.trained import description_for, read_trained
 from support.fakes import micro_model
 from support.refusals import refused
@@ -100,7 +100,7 @@ def test_one_changed_byte_is_refused_wherever_the_copy_is(zoos, file):
         content = bytearray((folder / file).read_bytes())
         content[content.index(b"a")] ^= 1
         (folder / file).write_bytes(content)
-    refused(ChecksumError, lambda: verify("micro_csa", copies / "zoo"), copies / "zoo", file)
+    refused(ChecksumError, lambda: find_verified("micro_csa", copies / "zoo"), copies / "zoo", file)
     folder = copies / "alone"
     for load in (lambda: create_model(f"{folder}/", pretrained=True), lambda: read_trained(folder)):
         with pytest.raises((ChecksumError, ZooError), match=str(folder / file)):
@@ -109,7 +109,7 @@ def test_one_changed_byte_is_refused_wherever_the_copy_is(zoos, file):
 
 def test_files_that_are_missing_or_not_listed_are_named(zoos):
     folder = zoos / "two" / "micro_csa.y"
-    refused(FileNotFoundError, lambda: verify("micro_conv.a"), "micro_conv.a", WEIGHTS)
+    refused(FileNotFoundError, lambda: find_verified("micro_conv.a"), "micro_conv.a", WEIGHTS)
     lines = (folder / CHECKSUMS).read_text().splitlines()
     (folder / CHECKSUMS).write_text(lines[1])
     refused(ChecksumError, lambda: create_model(str(folder), pretrained=True), CHECKSUMS, WEIGHTS)
@@ -117,4 +117,4 @@ def test_files_that_are_missing_or_not_listed_are_named(zoos):
     for load in (lambda: create_model(str(folder), pretrained=True), lambda: read_trained(folder)):
         refused(FileNotFoundError, load, folder / CHECKSUMS, "probseg zoo publish")
     create_model(str(folder))  # without weights there is nothing to check
-    assert verify("micro_csa.y").entry == read_index(zoos / "two")["micro_csa.y"]
+    assert find_verified("micro_csa.y").entry == read_index(zoos / "two")["micro_csa.y"]

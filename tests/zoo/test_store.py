@@ -10,7 +10,7 @@ from probseg.models import read_preset
 from probseg.paths import zoo_dir
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD, CHECKSUMS, WEIGHTS, description_of, read_index
-from probseg.zoo.lookup import verify
+from probseg.zoo.lookup import find_verified
 from probseg.zoo.store import checksum_lines, load_into, read_config
 from support.fakes import micro_model
 from support.refusals import refused
@@ -83,7 +83,7 @@ def test_zoos_list_each_folder_once():
 
 @pytest.mark.parametrize(("root", "name"), MODELS, ids=NAMES)
 def test_models_are_complete_small_and_measured(root, name):
-    entry, _ = verified = verify(name, root)
+    entry, _ = verified = find_verified(name, root)
     folder = verified.folder
     assert {path.name for path in folder.iterdir()} == {*entry.files, CARD, CHECKSUMS}
     assert (folder / CHECKSUMS).read_text() == checksum_lines(entry.files)

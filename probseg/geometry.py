@@ -501,7 +501,7 @@ def keep_clicks(values: Array, box: Box, clicks: Sequence[PlacedClick]) -> Array
     fails = observed * signs < MARGIN
     if not fails.any():
         return values
-    return conditioned(
+    return condition(
         values, samples, np.where(fails, MARGIN * signs, observed), LENGTH * max(values.shape)
     )
 
@@ -522,7 +522,7 @@ def click_labels(clicks: Sequence[PlacedClick], view: View) -> dict[tuple[int, i
     return labels
 
 
-def conditioned(values: Array, samples: Array, logits: Array, length: float) -> Array:
+def condition(values: Array, samples: Array, logits: Array, length: float) -> Array:
     """Return probabilities whose logits, the mean of a Gaussian process, meet observations.
 
     `f(x) + k(x, X) K(X, X)^-1 (y - f(X))`, the posterior mean (Rasmussen and Williams, 2006,

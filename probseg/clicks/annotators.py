@@ -222,9 +222,9 @@ def human_click(
     if click is None:
         return None
     if _happens(mistakes.off_centre, generator):
-        click = _elsewhere(click, seen, mask, clicked, generator)
+        click = _move_off_centre(click, seen, mask, clicked, generator)
     if mistakes.jitter > 0:
-        click = _trembled(click, mistakes.jitter, mask.shape, clicked, generator)
+        click = _tremble(click, mistakes.jitter, mask.shape, clicked, generator)
     if _happens(mistakes.wrong_sign, generator):
         click = click._replace(positive=not click.positive)
     return click
@@ -234,7 +234,7 @@ def _happens(probability: float, generator: np.random.Generator) -> bool:
     return probability > 0 and generator.random() < probability
 
 
-def _elsewhere(
+def _move_off_centre(
     click: Click,
     prediction: BoolMap,
     mask: npt.NDArray[np.uint8],
@@ -252,7 +252,7 @@ def _elsewhere(
     return Click(x, y, click.positive)
 
 
-def _trembled(
+def _tremble(
     click: Click,
     jitter: float,
     shape: tuple[int, ...],

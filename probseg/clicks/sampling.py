@@ -28,7 +28,7 @@ def distance_to(region: Tensor) -> Tensor:
     return _by_minima(region)
 
 
-def eroded(region: Tensor, margin: int) -> Tensor:
+def erode(region: Tensor, margin: int) -> Tensor:
     """Return the pixels of a region `(B, H, W)` that have `margin` more of it on each side.
 
     Pixels beyond the image's border are outside.
@@ -55,7 +55,7 @@ def _by_minima(region: Tensor) -> Tensor:
 
 
 def _by_maxima(region: Tensor, margin: int) -> Tensor:
-    """Return the same as `eroded`."""
+    """Return the same as `erode`."""
     outside = F.pad((~region).float().unsqueeze(1), [margin] * 4, value=1.0)
     return F.max_pool2d(outside, 2 * margin + 1, stride=1).squeeze(1) == 0
 
@@ -130,7 +130,7 @@ def interior(region: Tensor, margin: int) -> Tensor:
     """
     if margin == 0:
         return region
-    inner = eroded(region, margin)  # beyond the image is outside, as for simulated annotators
+    inner = erode(region, margin)  # beyond the image is outside, as for simulated annotators
     thick = inner.flatten(1).any(dim=1)[:, None, None]
     return torch.where(thick, inner, region)
 

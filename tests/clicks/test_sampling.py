@@ -157,5 +157,5 @@ def test_opencv_and_pytorch_agree(region, margin):
         sampling.distance_to(given), sampling._by_minima(given), rtol=0, atol=0
     )
     torch.testing.assert_close(
-        sampling.eroded(given, margin), sampling._by_maxima(given, margin), rtol=0, atol=0
+        sampling.erode(given, margin), sampling._by_maxima(given, margin), rtol=0, atol=0
     )

@@ -10,7 +10,7 @@ from scipy.special import logit
 from skimage.data import coffee
 
 from probseg.evaluation import PROTOCOLS, run_object
-from probseg.geometry import LENGTH, MARGIN, View, conditioned
+from probseg.geometry import LENGTH, MARGIN, View, condition
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, Predictor, begin, image_tensor
 from probseg.interact.mask import ProbabilityMap, keep_clicks
 from probseg.interact.photograph import as_photograph
@@ -64,7 +64,7 @@ def test_it_is_the_posterior_mean(length):
     expected = reference(logits, rows, columns, wanted, length)
     assert np.abs(expected - logits).max() > 1
     for dtype, atol in ((np.float64, 1e-5), (np.float32, 1e-3)):
-        found = conditioned(values.astype(dtype), samples, wanted, length)
+        found = condition(values.astype(dtype), samples, wanted, length)
         assert found.dtype == dtype
         np.testing.assert_allclose(logit(found.astype(float)), expected, atol=atol)
 

@@ -204,7 +204,7 @@ export function keepClicks(values, box, clicks, settings) {
     fails ||= failed;
     return [row * width + column, failed ? settings.margin * sign : given];
   });
-  return fails ? conditioned(values, observations, settings) : values;
+  return fails ? condition(values, observations, settings) : values;
 }
 
 /** Return 1 or -1 for [row, column] of each sample that belongs to a clicked pixel. */
@@ -223,7 +223,7 @@ export function clickLabels(clicks, view) {
 }
 
 /** Return probabilities whose logits, the mean of a Gaussian process, meet observations [number, logit]. */
-function conditioned({ data, height, width, ...rest }, observations, settings) {
+function condition({ data, height, width, ...rest }, observations, settings) {
   const length = settings.length * Math.max(height, width);
   const samples = observations.map(([place]) => [Math.floor(place / width), place % width]);
   const kernel = (distance) => Math.exp(-((distance / length) ** 2) / 2);

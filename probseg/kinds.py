@@ -11,7 +11,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeVar
 
-_Entry = TypeVar("_Offer")
+_Entry = TypeVar("_Entry")
 _New = TypeVar("_New")
 
 WINGS = ("annotate", "convert", "export", "family", "lab", "peers", "release", "semantic")

@@ -100,7 +100,9 @@ class Invocation:
         named = ("-c", "--config", "--model", FOLDER, "--print_config", "--help", "-h")
         has_run = self.verb in ROLES and bool(self.options) and self.options[0][:1] != "-"
         if not has_run and not any(o.startswith(named) or o.endswith("help") for o in self.options):
-            msg = f"--config FILE is missing, which says what to run: {EXAMPLES[self.verb]}"
+            msg = (
+                f"--config FILE is missing: it says what to run, for example {EXAMPLES[self.verb]}"
+            )
             raise UsageError(msg)
         for path in self._configs(self.options):
             if path.is_file():

@@ -156,7 +156,7 @@ class MixedOrder:
         for name, count, share in zip(names, self.counts, shares, strict=True):
             if count == 0:
                 msg = (
-                    f"{name}: its share {share} of {sum(shares)} is none of the {self.samples} "
+                    f"{name}: its share {share} of {sum(shares)} gives none of the {self.samples} "
                     "samples of an epoch; raise `samples_per_epoch` or its proportion, or leave "
                     "the data set out of `train`"
                 )

@@ -11,7 +11,7 @@ _logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def drawing(picture: Path | str) -> Iterator[None]:
+def log_drawing_errors(picture: Path | str) -> Iterator[None]:
     """Log the errors of a block that draws, and leave the picture out.
 
     No picture may end a training or a test: its numbers have taken hours.

@@ -65,7 +65,7 @@ def read_objects(path: Path, meaning: Meaning | None = None) -> Objects:
     A palette or transparency that contradicts the numbers, and numbers that objects cannot have,
     raise a `DataError`.
     """
-    labels, certain = _meant(path, meaning)
+    labels, certain = _interpret(path, meaning)
     if meaning == "numbers":
         numbers = np.flatnonzero(count_values(labels)).tolist()
         return Objects(labels, [number for number in numbers if number not in (0, IGNORE)])
@@ -74,7 +74,7 @@ def read_objects(path: Path, meaning: Meaning | None = None) -> Objects:
 
 def read_object(path: Path, number: int, meaning: Meaning | None = None) -> npt.NDArray[np.uint8]:
     """Read one of the objects that `read_objects` found in a file: see `object_mask`."""
-    return object_mask(_meant(path, meaning)[0], number)
+    return object_mask(_interpret(path, meaning)[0], number)
 
 
 def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
@@ -225,7 +225,7 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     return labels
 
 
-def _meant(path: Path, meaning: Meaning | None) -> tuple[npt.NDArray[np.uint8], bool]:
+def _interpret(path: Path, meaning: Meaning | None) -> tuple[npt.NDArray[np.uint8], bool]:
     """Return the labels of a mask file of the user, and whether they are numbers for certain."""
     if meaning == "black_and_white":
         return np.where(read_colours(path).min(axis=2) > 128, IGNORE, 0).astype(np.uint8), False

@@ -26,9 +26,9 @@ def import_timm() -> ModuleType:
         torch.compiler.disable = _disable
         gc.disable()  # imports leave no rubbish, and a collection looks at all that torch has made
         try:
-            with _put_off(_Compiler("torch._dynamo.utils")):  # for torchvision.ops.roi_align
+            with _defer(_DeferredCompiler("torch._dynamo.utils")):  # for torchvision.ops.roi_align
                 import_module("torchvision")
-            with _put_off(_PutOff("wandb")):  # timm.utils.summary: reports of timm's own trainings
+            with _defer(_Deferred("wandb")):  # timm.utils.summary: reports of timm's own trainings
                 return import_module("timm")
         finally:
             torch.compiler.disable = disable
@@ -37,7 +37,7 @@ def import_timm() -> ModuleType:
     return import_module("timm")
 
 
-class _PutOff(ModuleType):
+class _Deferred(ModuleType):
     """Stands for a module, which it imports for the first attribute that is asked for."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any object of the module)
@@ -47,7 +47,7 @@ class _PutOff(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-class _Compiler(_PutOff):
+class _DeferredCompiler(_Deferred):
     """Stands for `torch._dynamo.utils`."""
 
     def is_compile_supported(self, device_type: str) -> bool:
@@ -57,7 +57,7 @@ class _Compiler(_PutOff):
 
 
 @contextmanager
-def _put_off(stand_in: _PutOff) -> Iterator[None]:
+def _defer(stand_in: _Deferred) -> Iterator[None]:
     """Let imports of a module find its stand-in, unless it is imported already."""
     if stand_in.__name__ not in sys.modules:
         sys.modules[stand_in.__name__] = stand_in
@@ -67,7 +67,7 @@ def _put_off(stand_in: _PutOff) -> Iterator[None]:
         _forget(stand_in)
 
 
-def _forget(stand_in: _PutOff) -> None:
+def _forget(stand_in: _Deferred) -> None:
     """Let later imports find the module itself."""
     if sys.modules.get(stand_in.__name__) is stand_in:
         del sys.modules[stand_in.__name__]

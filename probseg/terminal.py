@@ -65,7 +65,7 @@ def print_table(
 ) -> None:
     """Print a table; one that is too wide for the output is turned or cut, see `fitted`."""
     terminal.print(one_line(title), style="italic", markup=False, highlight=False)
-    for header, rows in fitted(grid, terminal.width - GAP, texts):
+    for header, rows in fit_table(grid, terminal.width - GAP, texts):
         table = Table(box=box.SIMPLE, padding=(0, GAP - 1, 0, 0))
         for place, name in enumerate(header):
             left, wraps = place == 0 or name in texts, name in texts
@@ -82,7 +82,7 @@ def print_table(
         terminal.print(f"{caption}\n", style="dim", markup=False, highlight=False, width=width)
 
 
-def fitted(grid: Grid, width: int, texts: Collection[str] = ()) -> list[Grid]:
+def fit_table(grid: Grid, width: int, texts: Collection[str] = ()) -> list[Grid]:
     """Return a table in a form that fits a number of columns of text.
 
     That is the table itself, or its rows as columns, or several tables, each with the first column

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from probseg.terminal import UNLIMITED, Grid, console, fitted, print_table
+from probseg.terminal import UNLIMITED, Grid, console, fit_table, print_table
 
 SCORES = [f"mIoU@{k}" for k in range(8)]
 FIGURES = [f"{80 + k}.5±2.9" for k in range(8)]
@@ -22,7 +22,7 @@ def printed(grid, width, **options):
 
 
 def test_a_table_with_few_rows_is_turned():
-    assert fitted(ONE, 200) == [ONE]  # as it fits
+    assert fit_table(ONE, 200) == [ONE]  # as it fits
     assert [*ONE.header] in printed(ONE, 200)
     lines = printed(ONE, 60)
     assert all([*row] in lines for row in zip(SCORES, FIGURES, strict=True))
@@ -30,7 +30,7 @@ def test_a_table_with_few_rows_is_turned():
 
 @pytest.mark.parametrize("width", [30, 50, 80])
 def test_a_long_table_is_cut_between_columns(width):
-    parts = fitted(MANY, width)
+    parts = fit_table(MANY, width)
     assert len(parts) > 1
     assert [name for part in parts for name in part.header[1:]] == SCORES
     for part in parts:

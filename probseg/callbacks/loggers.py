@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.errors import UsageError
 from probseg.evaluation import environment
 from probseg.images import read_image
@@ -202,7 +202,7 @@ def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uin
     What a logger does not take is logged as a warning, and the run continues.
     """
     for logger in trainer.loggers:
-        with drawing(f"{key} in {type(logger).__name__}"):
+        with log_drawing_errors(f"{key} in {type(logger).__name__}"):
             if isinstance(picture, Path):
                 picture = read_image(picture)
             if isinstance(logger, WandbLogger):
@@ -217,7 +217,7 @@ def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
     The numbers themselves are logged as `miou@k`, which all loggers get.
     """
     for logger in trainer.loggers:
-        with drawing(f"{key} in {type(logger).__name__}"):
+        with log_drawing_errors(f"{key} in {type(logger).__name__}"):
             if isinstance(logger, WandbLogger):
                 rows = [[k, value] for k, value in enumerate(miou)]
                 logger.log_table(

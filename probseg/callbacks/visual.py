@@ -14,7 +14,7 @@ from PIL import ImageColor
 
 from probseg.callbacks.loggers import log_picture
 from probseg.data import TrainBatch
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.types import IGNORE
 
@@ -46,7 +46,7 @@ class CropLog(L.Callback, ABC):
         count = min(self.max_images, len(batch.images))
         rows = []
         for number in range(count):
-            with drawing(f"train/crops, {batch.names[number]}"):
+            with log_drawing_errors(f"train/crops, {batch.names[number]}"):
                 rows.append(self.row(outputs, batch, number))
         if rows:
             log_picture(trainer, "train/crops", np.concatenate(rows, axis=0))

@@ -13,7 +13,7 @@ from probseg.cli.arguments import Parser, add_verbs
 from probseg.errors import UsageError
 from probseg.kinds import Registry
 from probseg.paths import zoo_dir
-from probseg.terminal import Grid, Terminal, console, fitted, print_table
+from probseg.terminal import Grid, Terminal, console, fit_table, print_table
 from probseg.texts import read_text, tell
 from probseg.zoo.figures import class_figures, figure
 from probseg.zoo.hub import PREFIX, hub_folder
@@ -125,7 +125,7 @@ def _narrow(table: str, width: int) -> str:
     )
     parts = [
         ["|".join(names), "|".join([":--"] + ["--:"] * (len(names) - 1)), *map("|".join, body)]
-        for names, body in fitted(Grid(header, rows), width)
+        for names, body in fit_table(Grid(header, rows), width)
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 

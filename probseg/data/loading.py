@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from probseg.data.reading import available_cores
-from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
+from probseg.data.sampling import DrawnSample, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
 from probseg.seeds import mix_seeds
@@ -64,9 +64,9 @@ class _Crops(Dataset[TrainCrop]):
     def __len__(self) -> int:
         return len(self.samples)  # type: ignore[arg-type]
 
-    def __getitem__(self, draw: Draw | int) -> TrainCrop:
+    def __getitem__(self, draw: DrawnSample | int) -> TrainCrop:
         if isinstance(draw, int):  # with `overfit_batches`, Lightning counts up instead
-            draw = Draw(draw, mix_seeds(draw))
+            draw = DrawnSample(draw, mix_seeds(draw))
         skipped: list[str] = []
         for number in (draw.number, *draw.instead):
             try:

@@ -20,7 +20,7 @@ RETRIES = 10
 """Number of attempts to replace an unreadable sample."""
 
 
-class Draw(NamedTuple):
+class DrawnSample(NamedTuple):
     """One sample to load, from the sampler."""
 
     number: int  # of the sample
@@ -54,7 +54,7 @@ class Shuffled:
         return np.random.default_rng(mix_seeds(ORDER, seed, epoch)).permutation(self.count)
 
 
-class TrainingSampler(DistributedSampler[Draw]):
+class TrainingSampler(DistributedSampler[DrawnSample]):
     """Distributes the samples of an epoch, each with a seed, over the processes.
 
     The global batch is a run of neighbours in the epoch's order, of which each process gets its
@@ -82,7 +82,7 @@ class TrainingSampler(DistributedSampler[Draw]):
         if epoch != self.epoch:
             self.go_to(epoch, 0)
 
-    def __iter__(self) -> Iterator[Draw]:
+    def __iter__(self) -> Iterator[DrawnSample]:
         """Yield the samples of this process, batch after batch."""
         indices = self.order.indices(self.seed, self.epoch)
         together = self.batch_size * self.num_replicas
@@ -92,7 +92,7 @@ class TrainingSampler(DistributedSampler[Draw]):
                 seed = mix_seeds(CROP, self.seed, self.epoch, position)
                 others = (mix_seeds(seed, attempt) % len(indices) for attempt in range(RETRIES))
                 instead = tuple(int(indices[other]) for other in others)
-                yield Draw(int(indices[position]), seed, instead)
+                yield DrawnSample(int(indices[position]), seed, instead)
 
     def __len__(self) -> int:
         return len(self.order) // (self.batch_size * self.num_replicas) * self.batch_size

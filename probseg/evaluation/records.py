@@ -183,8 +183,8 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         raise DataError(f"{path}: line {rows.line_num} cannot be read ({error})") from error
     lengths = [len(of_run) for of_run in steps.values()]
     if unfinished:
-        whole = max(lengths[:-1], default=None)  # only the last run can be half
-        steps = {run: of_run for run, of_run in steps.items() if len(of_run) == whole}
+        complete = max(lengths[:-1], default=None)  # only the last run can be half
+        steps = {run: of_run for run, of_run in steps.items() if len(of_run) == complete}
     elif len(set(lengths)) > 1:
         raise DataError(
             f"{path}: its runs have {min(lengths)} to {max(lengths)} lines; is it complete?"
@@ -221,19 +221,19 @@ def best_and_worst(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[s
 
 
 def _read_click(row: dict[str, str]) -> ClickRecord:
-    def whole(cell: str) -> int | None:
+    def integer(cell: str) -> int | None:
         return int(row[cell]) if row[cell] else None
 
-    def real(cell: str) -> float | None:
+    def number(cell: str) -> float | None:
         return float(row[cell]) if row.get(cell) else None
 
-    sign = whole("sign")
-    scores = {name: real(name) for name in SCORES} | {"iou": float(row["iou"])}
+    sign = integer("sign")
+    scores = {name: number(name) for name in SCORES} | {"iou": float(row["iou"])}
     return ClickRecord(
         k=int(row["k"]),
-        x=whole("x"),
-        y=whole("y"),
+        x=integer("x"),
+        y=integer("y"),
         positive=None if sign is None else sign > 0,
         scores=scores,
-        seconds=real("seconds"),
+        seconds=number("seconds"),
     )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import probseg
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.reports.comparison import (
     LEVEL,
     METRIC_STYLES,
@@ -164,7 +164,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     paths[0].write_text(markdown(comparison), encoding="utf-8")
     numbers = json.dumps(as_json(comparison), indent=2, allow_nan=False)
     paths[1].write_text(f"{numbers}\n", encoding="utf-8")
-    with drawing(paths[2]):
+    with log_drawing_errors(paths[2]):
         draw_comparison(paths[2], comparison)
     return [path for path in paths if path.is_file()]
 

@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from probseg.clicks.annotators import BoolMap
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture
 from probseg.evaluation.summary import Summary
@@ -127,7 +127,7 @@ def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Pro
         figure.suptitle(head, x=0.005, ha="left", fontsize=9)
     grid = figure.subplots(len(pictures), columns, squeeze=False, height_ratios=heights)
     for row, (record, picture) in zip(grid, pictures, strict=True):
-        with drawing(f"{record.dataset} / {record.name} on the sheet"):
+        with log_drawing_errors(f"{record.dataset} / {record.name} on the sheet"):
             _draw_run(row, picture, f"{record.dataset} / {record.name}", stages)
     _save(figure, target)
 

@@ -19,7 +19,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from probseg.clicks.annotators import BoolMap
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.evaluation.records import ObjectRecord, Picture
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.reports.figures import BOX, PREDICTION, TRUTH
@@ -101,7 +101,7 @@ def render_gallery(records: Sequence[ObjectRecord], areas: Mapping[str, Floats])
         for rank, chosen in (("worst", ranked[:PICTURED]), ("best", best)):
             drawn = []
             for place, (area, number) in enumerate(chosen):
-                with drawing(f"{name} / {runs[number].name} on the page"):
+                with log_drawing_errors(f"{name} / {runs[number].name} on the page"):
                     identifier = f"{rank}-{len(groups)}-{place}"
                     drawn.append(render_run(runs[number], float(area), identifier))
             if drawn:

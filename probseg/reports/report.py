@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord, unique, write_objects
@@ -92,17 +92,17 @@ def write_report(
     with paths["objects"].open("w", newline="", encoding="utf-8") as file:
         write_objects(file, records)
     paths["table"].write_text(markdown_table(summaries, protocol), encoding="utf-8")
-    with drawing(paths["curve"]):
+    with log_drawing_errors(paths["curve"]):
         figures.draw_curve(paths["curve"], summaries, protocol)
     if any(record.picture is not None for record in records):
         paths["overlays"] = folder / "overlays.png"
-        with drawing(paths["overlays"]):
+        with log_drawing_errors(paths["overlays"]):
             figures.draw_overlays(paths["overlays"], records, protocol)
     if not brief:
         paths |= {"survival": folder / "survival.png", "page": folder / "report.html"}
-        with drawing(paths["survival"]):
+        with log_drawing_errors(paths["survival"]):
             figures.draw_survival(paths["survival"], summaries, protocol)
-        with drawing(paths["page"]):
+        with log_drawing_errors(paths["page"]):
             page = render_page(records, scores, summaries, protocol, metadata)
             paths["page"].write_text(page, encoding="utf-8")
     results = {
@@ -282,7 +282,7 @@ def _chart(
         return None
     draw, words = charts[title]
     light, dark = io.BytesIO(), io.BytesIO()
-    with drawing(f"the figure of {title!r} on the page"):
+    with log_drawing_errors(f"the figure of {title!r} on the page"):
         draw(light, summaries, protocol)
         draw(dark, summaries, protocol, dark=True)
         with opened(light, title) as picture:

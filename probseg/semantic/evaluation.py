@@ -23,7 +23,7 @@ from probseg.callbacks.base import (
 )
 from probseg.callbacks.loggers import log_picture
 from probseg.callbacks.run_folder import run_folder
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.errors import UsageError
 from probseg.semantic.datamodule import SemanticDataModule
 from probseg.semantic.dataset import SemanticSample
@@ -170,7 +170,7 @@ class SemanticEvaluation(Evaluation):
             tally = self._tallies[sample.dataset]
             tally.confusion.add(sample, prediction)
             if len(tally.pictures) < self.pictures:
-                with drawing(f"{sample.dataset} / {sample.name}"):
+                with log_drawing_errors(f"{sample.dataset} / {sample.name}"):
                     maps = _maps(model, image, self.bases)
                     predicted = prediction.to(torch.uint8).cpu().numpy()
                     picture = SemanticPicture(
@@ -230,7 +230,7 @@ class SemanticEvaluation(Evaluation):
             write_scores(folder, name, classes, counted.confusion, scores[name], facts)
             if counted.pictures:
                 sheet = folder / "overlays.png"
-                with drawing(sheet):
+                with log_drawing_errors(sheet):
                     draw_sheet(sheet, [picture for _, picture in counted.pictures], classes, bases)
                 if sheet.is_file():
                     log_picture(trainer, f"{stage}/{name}/overlays", sheet)

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from probseg.callbacks import InteractiveEvaluation, VisualLog
 from probseg.clicks.curriculum import Curriculum
 from probseg.data import InteractiveDataModule, TrainBatch
-from probseg.drawing import drawing
+from probseg.drawing import log_drawing_errors
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.semantic import (
     SemanticDataModule,
@@ -127,13 +127,13 @@ def test_thin_images_are_drawn(tmp_path, caplog):
 def test_neither_half_a_picture_nor_an_old_one_stays(tmp_path, caplog):
     path = tmp_path / "curve.png"
     path.write_bytes(b"of an earlier run")
-    with drawing(path):
+    with log_drawing_errors(path):
         msg = "no room"
         raise ValueError(msg)
     assert not path.exists()
     reason = "left out, it cannot be drawn (ValueError: no room)"
     assert caplog.messages == [f"{path}: {reason}"]
-    with pytest.raises(KeyboardInterrupt), drawing(path):
+    with pytest.raises(KeyboardInterrupt), log_drawing_errors(path):
         raise KeyboardInterrupt
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from probseg.attention import build_attention
 from probseg.clicks import ClickMaps
 from probseg.heads import CorrectiveSelfAttention
+from probseg.models import read_preset
 from probseg.ops.position import FullPositionPrior
 from probseg.types import FeatureInfo
 from probseg.zoo import create_model
@@ -222,6 +223,7 @@ def compare(arguments, size=(20, 28), value_channels=None, **rules):
     return found
 
 
+RELEASED = read_preset("hrnet18_ocr_csa_bp5_released")["init_args"]["head"]["init_args"]["options"]
 MORE = {"key_iterations": 3, "key_prior": 0.4, "log_prior": "magnitude"}
 CASES = {
     "one iteration": ({"propagation_iterations": 1}, {"iterations": 1}),
@@ -235,8 +237,13 @@ CASES = {
         {"prior_mean": "previous", "log_prior": "magnitude"},
     ),
     "the released layer": (
-        {"options": {"value_prior_mean": "previous", "propagation_given": "queries"}},
-        {"prior_mean": "previous", "given": "queries"},
+        {"options": RELEASED},
+        {
+            "key_iterations": 0,
+            "prior_mean": "previous",
+            "given": "queries",
+            "log_prior": "magnitude",
+        },
     ),
     "positions of values": (
         {"options": {"position": "full", "position_size": (5, 7), "position_values": True}},
@@ -274,6 +281,27 @@ def test_the_head_is_what_the_equations_say(case, layout):
     arguments, rules = CASES[case]
     usual = {"iterations": 5, "value_prior": 0.1, "beta": 0.1}
     compare({**arguments, **layout}, **{**usual, **rules})
+
+
+@each("iterations", [1, 5])
+def test_the_released_preset_is_the_released_rule(iterations):
+    """Clicked pixels weigh by `alpha q·k + beta/2 |mu|²`, with the means of the moment."""
+    usual = {"value_precision": 0.7, "value_prior": 0.4, "propagation_iterations": iterations}
+    layer = build_attention("probabilistic", 6, 3, head_channels=4, **usual, **RELEASED).double()
+    features, said = draw(1, 6, 4, 5).double(), draw(1, 3, 4, 5, seed=1).double()
+    fixed = torch.zeros(1, 4, 5, dtype=torch.bool)
+    fixed[0, 1, 2] = fixed[0, 3, 0] = True
+    with torch.no_grad():
+        found = layer(features, None, said, fixed)
+        queries, keys, means = (x[0, 0].flatten(1).T for x in layer.projected(features, None))
+        products, clicked = queries @ keys.T / 2, fixed.flatten()
+        for _ in range(iterations):
+            logits = products[clicked] + 0.35 * means.square().sum(1)
+            mass = logits.softmax(1).T
+            observed = 0.7 * mass @ said[0].flatten(1).T[clicked]
+            means = (0.4 * means + observed) / (0.4 + 0.7 * mass.sum(1, keepdim=True))
+        expected = (products + 0.35 * means.square().sum(1)).softmax(1) @ means
+    torch.testing.assert_close(found[0].flatten(1).T, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_bottleneck_can_see_the_enlarged_map():

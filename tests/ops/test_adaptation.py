@@ -371,3 +371,55 @@ def test_value_inference_stops_at_a_mode_and_the_printed_weights_do_not():
         weights = (joint - case.beta / 2 * distance).exp() * case.beta
         values = weights @ units / weights.sum(-1, keepdim=True)
     assert slope_at(case, values).abs().max() > 1e-2
+
+
+def one_step(queries, keys, **options):
+    options = {"key_adaptation": KeyAdaptation(1, 0.0), **options}
+    return probabilistic_attention(queries, keys, draw(1, 2, 48, 5, seed=2), **options)
+
+
+@each("size", [1e-2, 1e-3])
+def test_one_step_multiplies_the_keys_by_the_covariance_of_the_queries(size):
+    """`xi' - mean = alpha Cov(q) (xi - mean)` to first order in the logits, wherever the keys lie.
+
+    `mean` is that of the queries on the left, and of the keys on the right.
+    """
+    queries, spread = 3.0 + draw(1, 2, 64, 6), size * draw(1, 2, 48, 6, seed=1)
+    result = one_step(queries, spread - 5.0)
+    centred = queries - queries.mean(-2, keepdim=True)
+    covariance = centred.mT @ centred / queries.shape[-2]
+    expected = (spread - spread.mean(-2, keepdim=True)) @ covariance / math.sqrt(6)
+    moved = result.keys - queries.mean(-2, keepdim=True)
+    assert (moved - expected).norm() / expected.norm() < 5 * size
+
+
+@each("adapts", [True, False])
+def test_the_centre_of_the_keys_has_no_effect(adapts):
+    """Under a prior that follows the keys, the distance to the queries' centre is never seen."""
+    queries, keys = draw(1, 2, 64, 6), draw(1, 2, 48, 6, seed=1)
+    options = {} if adapts else {"key_adaptation": None}
+    apart, together = (one_step(queries, keys + by, **options).values for by in (0.0, 5.0))
+    assert (apart - together).abs().max() < 1e-13
+    other = one_step(queries, 0.5 * keys, **options).values
+    assert (apart - other).abs().max() > 1e-2
+
+
+@each("projections", [1, 2])
+def test_one_projection_keeps_the_eigenvectors_of_the_learnt_form(projections):
+    """Logits are `x'F y` of features; for white ones a step makes `F` `alpha Wq'Wq F`."""
+    features = draw(512, 6)
+    white = torch.linalg.qr(features - features.mean(0))[0] * math.sqrt(512)
+    of_queries, of_keys = draw(6, 6), draw(6, 6, seed=projections - 1)
+    seen = 0.01 * white[:48]
+    adapted = probabilistic_attention(
+        (white @ of_queries.T)[None, None],
+        (seen @ of_keys.T)[None, None],
+        seen[None, None],
+        key_adaptation=KeyAdaptation(1, 0.0),
+    ).keys[0, 0]
+    columns = torch.cat([seen, torch.ones(48, 1).double()], dim=1)
+    map_after = torch.linalg.lstsq(columns, adapted).solution[:6].T  # keys of features
+    form, after = of_queries.T @ of_keys, of_queries.T @ map_after
+    torch.testing.assert_close(after, of_queries.T @ of_queries @ form / 6**0.5, rtol=0.1, atol=0.1)
+    turned = (form @ after - after @ form).norm() / (form @ after).norm()
+    assert turned < 0.03 if projections == 1 else turned > 0.3

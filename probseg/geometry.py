@@ -6,10 +6,10 @@ pages is a translation, which a test compares function by function.
 
 Boxes are `(x0, y0, x1, y1)` in whole pixels, half-open, every `size` is `(height, width)`, and
 clicks are `(x, y, positive)`. The zoom is the scheme of f-BRS and RITM (Sofiiuk et al., 2020 and
-2021) from the second click on: a window around the last prediction and the positive clicks is cut
-out, resized, segmented, and its answer put back; outside it nothing is object. The size of an
-object is unknown after one click: the answers from windows of several sizes around it are compared,
-and the surest is taken. A second look at a smaller window around the last click refines the answer.
+2021): from the second click on, a window around the last prediction and the positive clicks is cut
+out, resized and segmented (`next_window`); outside it nothing is object. One click does not tell
+the size of an object: windows of several sizes around it are answered, and the surest answer is
+taken (`first_windows`). A second look at a smaller window refines the answer (`look_window`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ LARGE = 2000
 """Maximum pixels of the longer side of a photograph that is shown to the model as it is."""
 
 LEVELS = (LARGE, 1000, 500)
-"""Longer sides in pixels of the reduced copies of a larger one."""
+"""Longer sides in pixels of the reduced copies of a larger photograph."""
 
 SHOWN = 1000
-"""Longer side in pixels at which the model sees a larger one, or a crop of it, as a whole."""
+"""Longer side in pixels at which the model sees a larger photograph or crop as a whole."""
 
 OVERHANG = 2.0
 """Maximum pixels that a box or a point may lie over the edge of the image, where it is moved."""
@@ -59,7 +59,7 @@ LENGTH = 4 / 384
 """Length of the kernel, a squared exponential of the distance, as a fraction of the longer side."""
 
 REACH = 6
-"""Lengths beyond which the kernel, below 2e-8, is taken as 0."""
+"""Distance in lengths beyond which the kernel, below 2e-8, counts as 0."""
 
 JITTER = 1e-8
 """Variance of the noise of a clicked pixel, for the sake of the linear system."""
@@ -68,7 +68,7 @@ NEGLIGIBLE = 1e-6
 """Weight of an observation below which it changes no logit."""
 
 CLAMPED = 1e-7
-"""Probabilities count as no nearer to 0 and 1, where logits are infinite."""
+"""Probabilities are clamped this far from 0 and 1, where logits are infinite."""
 
 
 class View(NamedTuple):
@@ -88,18 +88,18 @@ class Map(Protocol):
 
     @property
     def box(self) -> Box:
-        """Where they are; nothing is object outside."""
+        """Box of the image that they cover; nothing is object outside."""
 
     @property
     def size(self) -> Size:
-        """Of the image."""
+        """Size of the image."""
 
     @property
     def shape(self) -> Size:
         """`(h, w)` of the probabilities."""
 
     def array(self) -> npt.NDArray[np.float32]:
-        """Return them, float32, of this shape."""
+        """Return the probabilities, float32, of this shape."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Zoom:
             IoUs of their rows and columns, is at least this and all positive clicks lie inside,
             its last row and column left out, as in the published code.
         skip_clicks: With this many clicks or fewer, the model sees the whole image.
-        threshold: What counts as predicted is of a probability above this.
+        threshold: Pixels with a probability above this count as predicted.
         stale: Whether, as in the published code, the answer to the whole image is squeezed into the
             old window when the last prediction was empty. False forgets the window instead.
         shifted: Whether, as in the published code, clicks move with the ratio of the two sizes of a
@@ -320,7 +320,7 @@ def next_window(
 def look_window(zoom: Zoom, window: Box, click: PlacedClick, size: Size, last: Box | None) -> Box:
     """Return the window of a second look around a click, in the window that the model sees first.
 
-    The last one stays, and need not be encoded again, where it is much the same and the click not
+    The last window stays, and is not encoded again, if it is nearly the same and the click is not
     on its rim. It is None before the first look; `size` is `(H, W)` of the image.
     """
     assert zoom.look is not None, "there is a second look"

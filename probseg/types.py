@@ -22,11 +22,11 @@ IGNORE = 255
 
 
 def check_mask(mask: npt.NDArray[np.generic] | Tensor, name: str = "mask") -> None:
-    """Refuse masks that would silently be something else: of 0 and 255, soft, or of classes.
+    """Refuse masks that would silently be misread: of 0 and 255, soft, or of classes.
 
     Args:
         mask: Any shape; a batch is one mask here.
-        name: Of the argument.
+        name: Name of the argument.
 
     Raises:
         ValueError: If there are values besides 0, 1 and 255, or 0 and 255 alone.
@@ -49,7 +49,7 @@ def check_mask(mask: npt.NDArray[np.generic] | Tensor, name: str = "mask") -> No
 
 
 def read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-    """Return a view of an array that cannot be written to: what an object keeps and hands out."""
+    """Return a view of an array that cannot be written to, for arrays that an object hands out."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -94,7 +94,7 @@ class MaskStep:
 
 
 class Stroke(NamedTuple):
-    """A stroke of a round brush, whose pixels keep their label whatever the model answers.
+    """A stroke of a round brush; its pixels keep their label whatever the model answers.
 
     Args:
         points: Corners `(x, y)` of the stroke, continuous: (0, 0) is the upper left corner of the
@@ -125,7 +125,7 @@ class Patch:
 
 
 Step = Click | BoxStep | MaskStep | Stroke | Patch
-"""What an annotator did: the one form in which page, files, command line and tools hand it on."""
+"""What an annotator did, the same for the page, files, the command line and tools."""
 
 
 class Prompts(NamedTuple):

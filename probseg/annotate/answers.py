@@ -42,7 +42,7 @@ KNOBS = tuple(field.name for field in fields(Adaptation))
 """Settings of `Segmenter.adapt`."""
 
 ITERATIONS = tuple(f"{kind}_iterations" for kind in UPDATES)
-"""Those of them that switch an adaptation off with 0."""
+"""Settings that switch an adaptation off with 0."""
 
 MOST_ITERATIONS = 100
 """Maximum iterations of an adaptation, ten times those of the page's sliders."""

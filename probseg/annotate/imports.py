@@ -39,10 +39,10 @@ LONGEST_NAME = 1000
 """Maximum characters of the name of a photograph."""
 
 UPLOADED = re.compile(r"^[0-9a-f]{8}-")
-"""What Label Studio puts before the names of files that are uploaded."""
+"""Prefix of Label Studio for the names of uploaded files."""
 
 MOST_BYTES = 1 << 30
-"""Of files that come from the page."""
+"""Limit of files that come from the page."""
 
 
 class Upload:

@@ -38,7 +38,7 @@ THUMBNAIL = 320
 """Longer side of a thumbnail in pixels."""
 
 DIGEST = "blake2s"
-"""Of files."""
+"""Hash function of files."""
 
 REASONS = 5
 """Maximum number of reasons why files are not read that are printed."""

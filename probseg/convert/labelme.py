@@ -37,7 +37,7 @@ from probseg.paths import write_text
 from probseg.texts import read_json
 
 VERSION = "5.5.0"
-"""Of labelme, whose files these are."""
+"""Version of labelme in the files that are written."""
 
 IGNORED = "__ignore__"
 """Label of pixels that labelme's own converters leave out."""

@@ -44,7 +44,7 @@ FIRST = 1 << 16
 """Bytes of a file by which its format is recognised."""
 
 BOXES = "`probseg predict --prompts` makes masks from boxes in COCO"
-"""What to do with boxes."""
+"""Hint for files of boxes."""
 
 AS_COCO = "export it as COCO"
 

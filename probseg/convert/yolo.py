@@ -59,7 +59,7 @@ def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> s
 
 
 class Line(NamedTuple):
-    """What a line says."""
+    """Content of a line."""
 
     number: int  # of the class
     region: Region

@@ -26,7 +26,7 @@ from probseg.texts import one_line
 _logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
-"""Where processes that read leave their batches; in a container 64 MB, unless it is told more."""
+"""Where processes that read leave their batches; a container has 64 MB by default."""
 
 HEARTBEAT, LONGEST_WAIT = 30.0, 600.0
 """Seconds without a batch after which that is said, and after which the training stops."""

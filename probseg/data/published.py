@@ -119,7 +119,7 @@ _FACTS = yaml.load(
 PUBLISHED_PATHS: dict[str, str] = {name: _FACTS[name].pop("class_path") for name in _FACTS}
 
 SOURCES: dict[str, Source] = {name: _source(facts) for name, facts in _FACTS.items()}
-"""Where they come from, by name."""
+"""Sources of the published data sets, by name."""
 
 PUBLISHED: Mapping[str, type[PublishedDataset]] = Registry("published_dataset", PUBLISHED_PATHS)
 """The data sets that can be listed, fetched and checked, imported when they are asked for."""

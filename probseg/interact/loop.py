@@ -79,7 +79,7 @@ class InteractionState(NamedTuple):
 
     @property
     def probability(self) -> npt.NDArray[np.float32]:
-        """Of the object, for all pixels, float32, shape `(H, W)`, read-only; made at each call."""
+        """Probability of the object, float32, shape `(H, W)`, read-only; computed at each call."""
         return self.answer.full()
 
 

@@ -42,7 +42,7 @@ class Photograph:
         size: `(H, W)`.
         levels: RGB, uint8, shape `(3, h, w)` each, the finest first: the image alone, or with
             copies of which each has at most half the sides of the one before.
-        read: Reads the image at full size where the first level is a copy; None where it is not.
+        read: Reads the image at full size if the first level is a copy, else None.
     """
 
     size: Size
@@ -51,7 +51,7 @@ class Photograph:
 
     @classmethod
     def from_tensor(cls, image: Tensor) -> Photograph:
-        """Return an image, RGB, uint8, `(3, H, W)`, that is always shown as it is."""
+        """Return an image, RGB, uint8, `(3, H, W)`, without reduced copies."""
         return cls((image.shape[1], image.shape[2]), (image,))
 
     @cached_property
@@ -61,7 +61,7 @@ class Photograph:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """Device of the image."""
         return self.levels[0].device
 
     @property
@@ -76,13 +76,13 @@ class Photograph:
         return sum(level.nbytes for level in (*self.levels, *read))
 
     def unzoomed_view(self, box: Box) -> View:
-        """Return how the model sees a box of the image without a zoom."""
+        """Return the view of a box of the image without a zoom."""
         return View(box, shrink_to(box_size(box), SHOWN if self.is_large else None))
 
     def render(self, view: View) -> Tensor:
         """Cut a box out and resize it to `(h, w)`: RGB in [0, 1], float32, shape `(3, h, w)`.
 
-        Of a large photograph, the pixels come from the smallest copy that has enough of them.
+        For a large photograph, the smallest copy with enough pixels is used.
         """
         (x0, y0, x1, y1), size = view
         copies = self.levels[1:] if self.read is None else self.levels
@@ -107,13 +107,13 @@ def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu
 
 
 def as_photograph(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Photograph:
-    """Return an image, RGB, uint8, `(H, W, 3)`, with reduced copies if it is large."""
+    """Turn an image, RGB, uint8, `(H, W, 3)`, into a photograph, with copies if it is large."""
     size, whole = (image.shape[0], image.shape[1]), image_tensor(image, device)
     return Photograph(size, (whole, *_copies(image, device)))
 
 
 def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograph:
-    """Read an image file: a large one gives its memory back until a view needs all its pixels.
+    """Read an image file; a large one is dropped from memory until a view needs all its pixels.
 
     A DataError says that the file cannot be read: now, or by that view.
     """
@@ -134,7 +134,7 @@ def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograp
 
 
 def _copies(image: npt.NDArray[np.uint8], device: torch.device | str) -> tuple[Tensor, ...]:
-    """Return the reduced copies of an image `(H, W, 3)`; none of one that is not large."""
+    """Return the reduced copies of an image `(H, W, 3)`; none if it is not large."""
     size, copies = (image.shape[0], image.shape[1]), []
     for longest in LEVELS if max(size) > LARGE else ():
         height, width = shrink_to(size, longest)

@@ -22,7 +22,7 @@ from probseg.tasks.schedule import PolynomialDecay
 from probseg.types import IGNORE
 
 RELEASED_MOMENTUM = 3e-4
-"""Of the batch normalisations in the authors' code of EMANet."""
+"""Momentum of the batch normalisations in the code of EMANet's authors."""
 
 ScheduleOfIterations = Callable[[Optimizer, int], LRScheduler]
 """Makes a schedule that is stepped every iteration, from the optimiser and their number."""

@@ -57,7 +57,7 @@ _UNCHANGED = "%/?=&+,;:@!$'()*~[]"
 
 
 class Source(NamedTuple):
-    """Where an image is."""
+    """Source of an image."""
 
     # A file, the content of one, or the address of one in Label Studio (path and query)
     place: Path | bytes | str
@@ -65,7 +65,7 @@ class Source(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """What tells it apart from others."""
+        """Key of the image in a cache."""
         place = self.place
         return (hashlib.sha256(place).digest() if isinstance(place, bytes) else place, self.changed)
 

@@ -181,6 +181,7 @@ class Store:
             sql = "UPDATE photographs SET revision = revision + 1 WHERE name = ?"
             self._db.execute(sql, (photo,))
             if revision is not None:
+                # While this row exists, triggers of the schema write the history of each statement.
                 sql = "INSERT INTO recording VALUES (?, ?, 0)"
                 self._db.execute(sql, (photo, before.revision + 1))
             yield before
@@ -227,6 +228,7 @@ class Store:
         """Take back the change that led to a revision; None if there is no change."""
         if revision is None:
             return False
+        # The triggers record the inverses of these inverses: undo leaves what redo needs.
         self._db.execute("UPDATE recording SET revision = ?, undone = ?", (revision, not undone))
         group = "FROM history WHERE photo = ? AND undone = ? AND revision = ?"
         known = (photo, undone, revision)

@@ -78,7 +78,7 @@ KINDS: dict[str, dict[str, str]] = {
         "WindowedViT": "probseg.peers.simpleclick.WindowedViT",
     },
     "data_module": {"SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule"},
-    "reevaluation": {"semantic": "probseg.semantic.prediction.evaluate"},
+    "reevaluation": {"semantic": "probseg.semantic.task.evaluate"},
     "semantic_dataset": {
         "COCOObjects": "probseg.semantic.sets.COCOObjects",
         "COCOStuff10k": "probseg.semantic.sets.COCOStuff10k",
@@ -138,7 +138,7 @@ TASKS: dict[TaskName, Task] = {
         variant="probseg.semantic.semantic_variant",
         evaluation="probseg.semantic.evaluation.SemanticEvaluation",
         option="semantic_evaluation",
-        prediction="probseg.semantic.prediction.ClassPrediction",
+        prediction="probseg.semantic.task.ClassPrediction",
         training="probseg fit --config configs/experiment/emanet_camvid_cpu.yaml "
         "--model.model configs/semantic/{}.yaml",
     ),

@@ -38,7 +38,7 @@ from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.network import enlarged
 from probseg.semantic.scores import Confusion
 from probseg.semantic.task import pixel_cross_entropy
-from probseg.tasks.schedule import PolynomialDecay
+from probseg.tasks.base import PolynomialDecay
 
 PLAN = PLANS / "emanet.yaml"
 COUNTS = "emanet_blocks.csv.gz"

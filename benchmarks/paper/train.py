@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from benchmarks.paper.plan import Training
 from benchmarks.paper.results import write_csv
 from probseg.attention import probabilistic_layers
-from probseg.clicks.iterated import IteratedClicks
+from probseg.clicks.curriculum import IteratedClicks
 from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
 from probseg.losses import NormalizedFocalLoss, SoftIoULoss, WeightedSum
 from probseg.models import Segmenter, override, read_preset

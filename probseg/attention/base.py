@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
-from probseg.ops.backends.tiles import TILE
+from probseg.ops.backends.interface import TILE
 from probseg.ops.checks import check_least
 from probseg.ops.edges import EdgePosterior, gaussian_edges, row_blocks
 from probseg.ops.numerics import working_dtype

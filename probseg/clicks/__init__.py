@@ -1,8 +1,7 @@
 """Clicks: how they are drawn as channels, sampled in training and simulated in evaluation."""
 
 from probseg.clicks.annotators import CLICK_RULES, HUMAN, Mistakes
-from probseg.clicks.curriculum import STAGES, Curriculum, Stage
-from probseg.clicks.iterated import IteratedClicks
+from probseg.clicks.curriculum import STAGES, Curriculum, IteratedClicks, Stage
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 

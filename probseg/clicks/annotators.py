@@ -1,4 +1,4 @@
-"""Simulated annotators: rules that choose the next click, and human mistakes.
+"""Simulated annotators: rules for the next click, human mistakes, boxes, scribbles as clicks.
 
 All rules look at two maps of errors: missed object (false negatives, asks for a positive click)
 and false alarms (false positives, asks for a negative click). Ignored pixels are in neither.
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.clicks.centres import BoolMap, deepest, largest_region
+from probseg.geometry import Box
 from probseg.types import IGNORE, Click, check_mask
 
 __all__ = [
@@ -123,16 +124,14 @@ CLICK_RULES: dict[str, ClickRule] = {
 def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMap, BoolMap]:
     """Return the missed object and the false alarms, bool, shape `(H, W)` each."""
     if prediction.ndim != 2 or prediction.shape != mask.shape:
-        message = (
+        raise ValueError(
             f"`prediction` must have the shape (H, W) of `mask`, got {prediction.shape} and "
             f"{mask.shape}"
         )
-        raise ValueError(message)
     if prediction.dtype != np.bool_:
-        message = (
+        raise ValueError(
             f"`prediction` must be bool, got {prediction.dtype}; compare it with a threshold first"
         )
-        raise ValueError(message)
     check_mask(mask)
     truth = mask == 1
     return truth & ~prediction, ~truth & prediction & (mask != IGNORE)
@@ -144,8 +143,9 @@ def clicked_pixels(clicked: Sequence[Click], shape: tuple[int, ...]) -> list[tup
     taken = [(round(click.x), round(click.y)) for click in clicked]
     for x, y in taken:
         if not (0 <= x < width and 0 <= y < height):
-            message = f"`clicked` must have pixels inside {width} x {height} (x, y), got {x, y}"
-            raise ValueError(message)
+            raise ValueError(
+                f"`clicked` must have pixels inside {width} x {height} (x, y), got {x, y}"
+            )
     return taken
 
 
@@ -174,13 +174,11 @@ class Mistakes:
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter < math.inf:
-            message = f"`jitter` must be a finite number of pixels >= 0, got {self.jitter}"
-            raise ValueError(message)
+            raise ValueError(f"`jitter` must be a finite number of pixels >= 0, got {self.jitter}")
         for field in ("off_centre", "late", "wrong_sign"):
             value = getattr(self, field)
             if not 0 <= value <= 1:
-                message = f"`{field}` must be a probability in [0, 1], got {value}"
-                raise ValueError(message)
+                raise ValueError(f"`{field}` must be a probability in [0, 1], got {value}")
 
 
 HUMAN = Mistakes(jitter=2.0, off_centre=0.5, late=0.05, wrong_sign=0.02)
@@ -272,3 +270,61 @@ def _tremble(
             squared[v, u] = height**2 + width**2  # farther than any pixel
         y, x = divmod(int(squared.argmin()), width)
     return Click(x, y, click.positive)
+
+
+def jitter_box(
+    box: Box, noise: float, size: tuple[int, int], generator: np.random.Generator
+) -> Box:
+    """Move each corner coordinate at random, as a model of imprecise annotation.
+
+    A coordinate moves by a whole number of pixels, uniform in `[-m, m]` with `m` the whole part
+    of `noise` times the side of the box along that axis, and is then clipped to the image. The box
+    keeps at least one pixel; four numbers are drawn (x0, y0, x1, y1).
+    """
+    if not 0 <= noise < 0.5:
+        raise ValueError(f"`noise` must be a fraction in [0, 0.5), got {noise}")
+    x0, y0, x1, y1 = box
+    height, width = size
+    most = np.array([math.floor(noise * (x1 - x0)), math.floor(noise * (y1 - y0))] * 2)
+    moved = np.array(box) + generator.integers(-most, most, endpoint=True)
+    clipped = np.clip(moved, 0, [width, height, width, height])
+    return int(clipped[0]), int(clipped[1]), int(clipped[2]), int(clipped[3])
+
+
+def scribble_clicks(strokes: npt.NDArray[np.uint8], spacing: float) -> tuple[Click, ...]:
+    """Return clicks on strokes whose disks of radius `spacing` cover the strokes.
+
+    Strokes are uint8 `(H, W)`: 1 on the object, 0 on the background, 255 elsewhere. Object strokes
+    come first, then those of the background. In each, greedily and in row-major order: the first
+    pixel that no disk covers is clicked. Two clicks of one sign are thus more than `spacing` apart,
+    and every pixel of a stroke is at most `spacing` from a click of its sign.
+    """
+    if not 0 < spacing < math.inf:
+        raise ValueError(f"`spacing` must be a number of pixels above 0, got {spacing}")
+    if strokes.ndim != 2 or strokes.dtype != np.uint8:
+        raise ValueError(f"`strokes` must be uint8 (H, W), got {strokes.dtype} {strokes.shape}")
+    odd = strokes[(strokes > 1) & (strokes != IGNORE)]
+    if odd.size:
+        got = np.unique(odd).tolist()
+        raise ValueError(
+            f"`strokes` must have the values 0, 1 and {IGNORE} (no stroke) alone, got {got}"
+        )
+    return tuple(
+        Click(x, y, positive)
+        for positive in (True, False)
+        for x, y in _cover(strokes == int(positive), spacing)
+    )
+
+
+def _cover(stroke: npt.NDArray[np.bool_], spacing: float) -> list[tuple[int, int]]:
+    """Return pixels `(x, y)` of a stroke whose disks cover it."""
+    reach = min(math.floor(spacing), max(stroke.shape))
+    rows, columns = np.ogrid[-reach : reach + 1, -reach : reach + 1]
+    beyond = rows**2 + columns**2 > spacing**2
+    left = np.pad(stroke, reach)  # so that every disk fits in
+    chosen = []
+    for y, x in np.argwhere(stroke).tolist():
+        if left[y + reach, x + reach]:
+            chosen.append((x, y))
+            left[y : y + 2 * reach + 1, x : x + 2 * reach + 1] &= beyond
+    return chosen

@@ -13,8 +13,7 @@ from probseg.evaluation.records import (
     unique,
     write_objects,
 )
-from probseg.evaluation.scorer import MaskScorer, ScoredPrediction
-from probseg.evaluation.scores import SCORES, Score
+from probseg.evaluation.scores import SCORES, MaskScorer, Score, ScoredPrediction
 from probseg.evaluation.simulation import run_object, run_objects
 from probseg.evaluation.summary import (
     PERCENTS,

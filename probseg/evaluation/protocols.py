@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from probseg.clicks import CLICK_RULES, HUMAN, Mistakes
-from probseg.clicks.boxes import jitter_box
+from probseg.clicks.annotators import jitter_box
 from probseg.errors import DataError, UnknownNameError
 from probseg.geometry import (
     CROP_PADDING,
@@ -146,8 +146,7 @@ class Protocol:
         }
         for field, (fine, expected) in checks.items():
             if not fine:
-                message = f"`{field}` must be {expected}, got {getattr(self, field)}"
-                raise ValueError(message)
+                raise ValueError(f"`{field}` must be {expected}, got {getattr(self, field)}")
 
     @property
     def begins_with(self) -> Beginning:
@@ -315,8 +314,7 @@ def draw_crop(sample: Sample, protocol: Protocol, *, trial: int = 0, seed: int =
     try:
         tight = mask_box(sample.mask)
     except ValueError as error:
-        message = f"{sample.dataset}/{sample.name}: {error}; leave the object out"
-        raise DataError(message) from error
+        raise DataError(f"{sample.dataset}/{sample.name}: {error}; leave the object out") from error
     if not protocol.box:
         return DrawnCrop(crop=(0, 0, size[1], size[0]), box=None)
     generator = trial_generator(seed, sample.dataset, sample.name, trial)

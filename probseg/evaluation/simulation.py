@@ -9,8 +9,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from probseg.clicks.annotators import CLICK_RULES, BoolMap, human_click
-from probseg.clicks.boxes import scribble_clicks
+from probseg.clicks.annotators import CLICK_RULES, BoolMap, human_click, scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation.protocols import Protocol, draw_crop, trial_generator
 from probseg.evaluation.records import (
@@ -21,8 +20,7 @@ from probseg.evaluation.records import (
     Picture,
     checksum,
 )
-from probseg.evaluation.scorer import MaskScorer
-from probseg.evaluation.scores import SCORES
+from probseg.evaluation.scores import SCORES, MaskScorer
 from probseg.geometry import ZOOMS
 from probseg.interact import InteractionLoop, Model
 from probseg.interact.loop import InteractionState, begin
@@ -180,8 +178,7 @@ class _Run:
             scores = {name: score.measure(scored) for name, score in SCORES.items()}
         except ValueError as error:
             run = f"{self._sample.dataset}/{self._sample.name}, trial {self._trial}"
-            message = f"{run}, after {k} clicks: {error}"
-            raise ValueError(message) from error
+            raise ValueError(f"{run}, after {k} clicks: {error}") from error
         step = ClickRecord(k, None, None, None, scores, state.seconds)
         if self.click is not None:
             x, y, positive = self.click
@@ -252,9 +249,8 @@ class _Run:
 def _require(sample: Sample, part: T | None, words: str, some: str) -> T:
     """Return the part of a sample that a protocol begins with; `some` data sets have it."""
     if part is None:
-        message = (
+        raise DataError(
             f"{sample.dataset}/{sample.name}: expected {words}, which the protocol begins with; "
             f"choose a data set that has some, for instance {some}"
         )
-        raise DataError(message)
     return part

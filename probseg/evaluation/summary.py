@@ -75,8 +75,7 @@ class Scores:
         for fine, name, expected in checks:
             if not fine:
                 got = self.values.get(name, getattr(self, name, None))
-                message = f"`{name}` must be {expected}, got {got!r:.200}"
-                raise ValueError(message)
+                raise ValueError(f"`{name}` must be {expected}, got {got!r:.200}")
 
     @property
     def ious(self) -> Floats:
@@ -103,8 +102,7 @@ def scores_of(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
         ValueError: If there is no record, or an object lacks a trial that others have.
     """
     if not records:
-        message = "`records` must hold at least one, got none; is the data set empty?"
-        raise ValueError(message)
+        raise ValueError("`records` must hold at least one, got none; is the data set empty?")
     objects: dict[str, dict[str, list[ObjectRecord]]] = {}
     for record in unique(records):
         objects.setdefault(record.dataset, {}).setdefault(record.name, []).append(record)
@@ -113,11 +111,10 @@ def scores_of(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
         trials = sorted({run.trial for runs in by_name.values() for run in runs})
         for name, runs in by_name.items():
             if (ran := [run.trial for run in runs]) != trials:
-                message = (
+                raise ValueError(
                     f"`records` must hold trials {trials} of every object of {dataset}, got {ran} "
                     f"of {name}"
                 )
-                raise ValueError(message)
         steps = [[run.steps for run in runs] for runs in by_name.values()]
         seconds = [[[step.seconds for step in run] for run in runs] for runs in steps]
         values = {

@@ -149,13 +149,11 @@ class InteractionLoop:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            message = f"`batch_size` must be at least 1, got {self.batch_size}"
-            raise ValueError(message)
+            raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}")
         if getattr(self.model, "training", False):
-            message = (
+            raise ValueError(
                 "`model` must be in evaluation mode, got training mode; call model.eval() first"
             )
-            raise ValueError(message)
 
     @cached_property
     def _model(self) -> Model:
@@ -279,11 +277,10 @@ class InteractionLoop:
         )
         for (state, _), answer in zip(sides, logits, strict=True):
             if tuple(answer.shape) != _view(state).size:
-                message = (
+                raise ValueError(
                     f"`model` must return logits of shape {_view(state).size} for each image, got "
                     f"{tuple(answer.shape)}"
                 )
-                raise ValueError(message)
         answers = []
         for n, state in enumerate(states):
             mean = logits[n].float()  # also under autocast

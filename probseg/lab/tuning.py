@@ -136,11 +136,10 @@ def settings_of(model: Segmenter, grid: Grid) -> list[list[Adaptation]]:
             model.adapt(settings[0])
             stages.append(settings)
     if not stages:
-        message = (
+        raise UsageError(
             "`model` must have probabilistic attention, whose keys adapt or whose values "
             "propagate, or a classifier that adapts to clicks; this one has nothing to tune"
         )
-        raise UsageError(message)
     return stages
 
 

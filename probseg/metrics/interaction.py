@@ -89,8 +89,7 @@ def area_under_curve(ious: Floats, first: int = 0) -> Floats:
     curve = checked_ious(ious)
     last = curve.shape[2] - 1
     if not 0 <= first <= last:
-        message = f"`first` must be a number of clicks in 0 ... {last}, got {first}"
-        raise ValueError(message)
+        raise ValueError(f"`first` must be a number of clicks in 0 ... {last}, got {first}")
     if first == last:
         return curve[:, :, last]
     return np.asarray(np.trapezoid(curve[:, :, first:], axis=2) / (last - first))
@@ -196,17 +195,18 @@ def checked_ious(ious: Floats) -> Floats:
     """Return IoUs as float64; raise a ValueError for other values or shapes."""
     ious = np.asarray(ious, dtype=np.float64)
     if ious.ndim != 3 or ious.size == 0:
-        message = f"`ious` must have a non-empty shape (objects, trials, K + 1), got {ious.shape}"
-        raise ValueError(message)
+        raise ValueError(
+            f"`ious` must have a non-empty shape (objects, trials, K + 1), got {ious.shape}"
+        )
     if not ((ious >= 0) & (ious <= 1)).all():
-        message = "`ious` must be in [0, 1], got others (NaN, or percent instead of fractions?)"
-        raise ValueError(message)
+        raise ValueError(
+            "`ious` must be in [0, 1], got others (NaN, or percent instead of fractions?)"
+        )
     return ious
 
 
 def _reached(ious: Floats, threshold: float) -> npt.NDArray[np.bool_]:
     """Return whether each run has reached an IoU by then, shape `(objects, trials, K + 1)`."""
     if not 0 < threshold <= 1:
-        message = f"`threshold` must be a fraction in (0, 1], got {threshold}"
-        raise ValueError(message)
+        raise ValueError(f"`threshold` must be a fraction in (0, 1], got {threshold}")
     return np.asarray(np.logical_or.accumulate(checked_ious(ious) >= threshold, axis=2))

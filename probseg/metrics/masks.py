@@ -37,11 +37,10 @@ def check_prediction(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uin
     """Refuse a prediction that is not bool of the mask's shape, and a mask of other values."""
     check_mask(mask)
     if prediction.shape != mask.shape or prediction.dtype != np.bool_:
-        message = (
+        raise ValueError(
             f"`prediction` must be bool of the mask's shape {mask.shape}, "
             f"got {prediction.dtype} of shape {prediction.shape}"
         )
-        raise ValueError(message)
 
 
 DILATION = 0.02
@@ -90,8 +89,7 @@ def boundary_iou(
 def boundary_width(shape: tuple[int, ...], dilation: float = DILATION) -> int:
     """Return the width `d = max(1, round(dilation * diagonal))` of a boundary region in pixels."""
     if not dilation > 0:
-        message = f"`dilation` must be a fraction above 0 of the diagonal, got {dilation}"
-        raise ValueError(message)
+        raise ValueError(f"`dilation` must be a fraction above 0 of the diagonal, got {dilation}")
     return max(1, round(dilation * math.hypot(*shape)))
 
 
@@ -173,8 +171,7 @@ def expected_calibration_error(
     """
     check_probability(probability, mask)
     if bins < 1:
-        message = f"`bins` must be at least 1, got {bins}"
-        raise ValueError(message)
+        raise ValueError(f"`bins` must be at least 1, got {bins}")
     counted = mask != IGNORE
     if not counted.any():
         return None
@@ -189,27 +186,24 @@ def check_probability(probability: Floats, mask: npt.NDArray[np.uint8]) -> None:
     """Refuse values that are not probabilities in the mask's shape, and a mask of other values."""
     check_mask(mask)
     if probability.shape != mask.shape or not np.issubdtype(probability.dtype, np.floating):
-        message = (
+        raise ValueError(
             f"`probability` must be floats of the mask's shape {mask.shape}, "
             f"got {probability.dtype} of shape {probability.shape}"
         )
-        raise ValueError(message)
     if not probability.size:
         return
     low, high = float(probability.min()), float(probability.max())  # both are NaN if any value is
     if np.isnan(low):
-        message = (
+        raise ValueError(
             f"`probability` must be in [0, 1], got NaN at "
             f"{np.count_nonzero(np.isnan(probability))} of {probability.size} pixels; "
             "the network diverged, or divided by zero"
         )
-        raise ValueError(message)
     if low < 0 or high > 1:
-        message = (
+        raise ValueError(
             f"`probability` must be in [0, 1], got {low:g} to {high:g}; "
             "are these logits? Take their sigmoid"
         )
-        raise ValueError(message)
 
 
 def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> float | None:
@@ -235,11 +229,10 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
     for click in clicks:
         x, y = round(click.x), round(click.y)
         if not (0 <= x < width and 0 <= y < height):
-            message = (
+            raise ValueError(
                 f"`clicks` must satisfy 0 <= x < {width} and 0 <= y < {height}, "
                 f"got ({click.x}, {click.y}); are they in pixels of this prediction?"
             )
-            raise ValueError(message)
         obeyed += prediction[y, x] == click.positive
     return float(obeyed) / len(clicks)
 

@@ -67,14 +67,14 @@ def clustered_bootstrap(
     """
     values = np.asarray(values, dtype=np.float64)
     if values.ndim == 0 or not values.size or not np.isfinite(values).all():
-        message = (
+        raise ValueError(
             f"`values` must be finite numbers of shape (objects, ...), got shape {values.shape}"
             + (" with NaN or infinity" if values.size else "")
         )
-        raise ValueError(message)
     if len(photos) != len(values):
-        message = f"`photos` must hold one name per object, {len(values)} in all, got {len(photos)}"
-        raise ValueError(message)
+        raise ValueError(
+            f"`photos` must hold one name per object, {len(values)} in all, got {len(photos)}"
+        )
     cluster = np.unique(np.asarray(photos), return_inverse=True)[1]  # (objects,)
     sizes = np.bincount(cluster)  # (clusters,)
     shape = values.shape[1:]

@@ -17,8 +17,14 @@ import torch
 from torch import Tensor
 
 from probseg.ops.attention import LogPrior, attend
-from probseg.ops.backends.interface import Block, Terms, take_block
-from probseg.ops.backends.tiles import TILE, numbers_per_pair, row_multiple
+from probseg.ops.backends.interface import (
+    TILE,
+    Block,
+    Terms,
+    numbers_per_pair,
+    row_multiple,
+    take_block,
+)
 from probseg.ops.checks import as_terms, check_units
 from probseg.ops.mixture import PriorName, query_logits
 from probseg.ops.numerics import full_precision, working_dtype

@@ -1,10 +1,12 @@
-"""Training of semantic segmentation."""
+"""Training and prediction of semantic segmentation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
@@ -15,10 +17,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from probseg.errors import UsageError
+from probseg.interact import image_tensor
+from probseg.ops.folding import fold_batch_norms
 from probseg.semantic.datamodule import SemanticBatch, SemanticDataModule
-from probseg.semantic.network import SemanticSegmenter
-from probseg.tasks.base import NetworkTask, trial_optimizer
-from probseg.tasks.schedule import PolynomialDecay
+from probseg.semantic.dataset import SemanticSample
+from probseg.semantic.network import SemanticSegmenter, predict_classes
+from probseg.semantic.scores import Confusion, semantic_scores
+from probseg.tasks.base import NetworkTask, PolynomialDecay, trial_optimizer
+from probseg.tasks.prediction import Photo, PhotoResult, Prediction
 from probseg.types import IGNORE
 
 RELEASED_MOMENTUM = 3e-4
@@ -155,3 +161,47 @@ def check_classes(num_classes: int, data: Any) -> None:  # noqa: ANN401 (any dat
             f"{len(data.classes)}` among the arguments of the network's head, which are under "
             "`changes` for a network given by semantic_variant, or use other data"
         )
+
+
+class ClassPrediction(Prediction):
+    """Class maps of photographs, which go through the network one by one: their sizes differ."""
+
+    def __init__(self, model: SemanticSegmenter, batch_size: int) -> None:
+        small = model.mean.new_zeros(1, 3, 64, 64)
+        super().__init__(fold_batch_norms(model.eval(), lambda network: network(small)), batch_size)
+
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
+        """Predict the classes of one photograph after the other."""
+        return [PhotoResult(photo, {}, self._labels(photo.pixels), {}, {}) for photo in batch]
+
+    def _labels(self, pixels: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
+        if pixels is None:
+            return None
+        image = image_tensor(pixels, self.device)[None].float() / 255
+        model = cast("SemanticSegmenter", self.model)
+        labels: npt.NDArray[np.uint8] = predict_classes(model, image)[0].byte().cpu().numpy()
+        return labels
+
+
+def evaluate(
+    model: SemanticSegmenter,
+    loaders: Iterable[Iterable[list[SemanticSample]]],
+    settings: Mapping[str, Any],
+    device: str,
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Return mean scores by name, and the number of photographs, on all test sets together.
+
+    The settings are `scales`, `flip`, `iterations` and `output_stride` of the test.
+    """
+    confusion = Confusion(model.num_classes, device)
+    changed = model.changed(settings["iterations"], settings["output_stride"])
+    with changed, torch.inference_mode():
+        for loader in loaders:
+            for sample in (sample for samples in loader for sample in samples):
+                pixels = torch.tensor(sample.image, device=device).permute(2, 0, 1)
+                image = pixels.unsqueeze(0).float() / 255
+                prediction = predict_classes(model, image, settings["scales"], settings["flip"])
+                confusion.add(sample, prediction[0])
+    scores = semantic_scores(confusion.matrix())._asdict()
+    means = {name: float(score) for name, score in scores.items() if isinstance(score, float)}
+    return means, {"photographs": confusion.photographs}

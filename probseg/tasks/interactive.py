@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from probseg.attention import Adaptation, restored
 from probseg.backbones import layer_numbers, recompute_activations, rgb_parameters
-from probseg.clicks.curriculum import STAGES, Curriculum, Stage
-from probseg.clicks.iterated import IteratedClicks, corrective_clicks
-from probseg.clicks.looks import halve, look_again
-from probseg.clicks.rounds import AskNetwork, draw_count, with_clicks
+from probseg.clicks.curriculum import STAGES, Curriculum, IteratedClicks, Stage, corrective_clicks
+from probseg.clicks.rounds import AskNetwork, draw_count, halve, look_again, with_clicks
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError, require
@@ -28,8 +26,7 @@ from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross
 from probseg.models.network import Encoded, resize_maps, resize_prompts
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws, mix_seeds
-from probseg.tasks.base import NetworkTask, trial_optimizer
-from probseg.tasks.schedule import PolynomialThenConstant
+from probseg.tasks.base import NetworkTask, PolynomialThenConstant, trial_optimizer
 from probseg.types import IGNORE, Prompts
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from skimage.data import chelsea
 
 from probseg.backbones import TimmBackbone
-from probseg.backbones.weights import read_weights
+from probseg.backbones.timm import read_weights
 from probseg.errors import WeightsError
 from support.refusals import refused
 

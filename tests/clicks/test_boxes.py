@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from probseg.clicks.boxes import jitter_box, scribble_clicks
+from probseg.clicks.annotators import jitter_box, scribble_clicks
 from probseg.geometry import mask_box, padded_crop
 from probseg.types import IGNORE, Click
 from support.refusals import refused

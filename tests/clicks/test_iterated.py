@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from probseg.clicks import Curriculum, IteratedClicks
-from probseg.clicks.iterated import EROSION, corrective_clicks
+from probseg.clicks.curriculum import EROSION, corrective_clicks
 from probseg.clicks.rounds import draw_count, visible_logits, with_clicks
 from probseg.clicks.sampling import distance_to
 from probseg.seeds import Draws

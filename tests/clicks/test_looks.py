@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probseg.clicks.looks import halve, look_again
+from probseg.clicks.rounds import halve, look_again
 from probseg.types import Prompts
 
 H, W = 32, 48

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from hypothesis.extra.numpy import arrays
 
 from probseg.clicks import sampling
-from probseg.clicks.boxes import jitter_box
+from probseg.clicks.annotators import jitter_box
 from probseg.clicks.sampling import (
     drop_boxes,
     interior,

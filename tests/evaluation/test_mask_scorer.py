@@ -5,8 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from probseg.evaluation.scorer import MaskScorer
-from probseg.evaluation.scores import SCORES
+from probseg.evaluation.scores import SCORES, MaskScorer
 from probseg.metrics import (
     boundary_iou,
     brier_score,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from probseg.clicks import CLICK_RULES, Mistakes
-from probseg.clicks.boxes import scribble_clicks
+from probseg.clicks.annotators import scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation import PROTOCOLS, draw_crop, run_object, run_objects
 from probseg.interact import OneStep

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from probseg.clicks import CLICK_RULES
-from probseg.evaluation.scorer import MaskScorer
+from probseg.evaluation.scores import MaskScorer
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, iou_cross_entropy
 from probseg.metrics import boundary_iou, brier_score, expected_calibration_error, iou
 from probseg.types import IGNORE

@@ -387,7 +387,7 @@ def test_compiled_calls_give_the_same(backend, whole):
 
 @pytest.mark.parametrize("backend", ["chunked", "sdpa"])
 def test_memory_does_not_hold_all_pairs(backend, monkeypatch):
-    monkeypatch.setattr("probseg.ops.backends.tiles.TILE", 2**18)
+    monkeypatch.setattr("probseg.ops.backends.interface.TILE", 2**18)
 
     def run(n: int) -> None:
         for primitive in (attend, assign):

@@ -248,8 +248,8 @@ def assert_same(
 def tiles_of(size: int) -> Any:
     """Set the number of pairs in a tile, and let it have any number of rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probseg.ops.backends.tiles.ROWS", 1)
-        patch.setattr("probseg.ops.backends.tiles.TILE", size)
+        patch.setattr("probseg.ops.backends.interface.ROWS", 1)
+        patch.setattr("probseg.ops.backends.interface.TILE", size)
         yield
 
 

@@ -19,12 +19,18 @@ from probseg.ops.backends.interface import (
     Attended,
     Block,
     Context,
+    Layout,
     PairwisePrior,
+    Scratch,
     Terms,
+    finite,
+    flatten,
+    logits_of,
     refuse_double_backward,
     take_block,
+    tile_size,
+    tiles,
 )
-from probseg.ops.backends.tiles import Layout, Scratch, finite, flatten, logits_of, tile_size, tiles
 from probseg.ops.numerics import full_precision
 
 

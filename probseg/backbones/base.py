@@ -137,9 +137,6 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
     Args:
         network: Any network without such a stem whose first convolution has 3 inputs.
         prompt_channels: Number of click maps that will follow the RGB channels.
-
-    Raises:
-        ValueError: If the network is another.
     """
     _refuse_second_stem(network)
     for path, module in network.named_modules():
@@ -158,9 +155,6 @@ def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 
         backbone: A backbone whose network begins with timm's `conv1`, `bn1` and `act1` of
             stride 2, as `ResNet` and `HRNetV2` do.
         prompt_channels: Number of click maps that will follow the RGB channels.
-
-    Raises:
-        ValueError: If the network begins otherwise, or has a stem for prompts.
     """
     _refuse_second_stem(backbone)
     network: Any = getattr(backbone, "network", None)
@@ -207,9 +201,6 @@ def layer_numbers(backbone: nn.Module) -> dict[nn.Parameter, int]:
     Returns:
         The layer of each weight, as timm groups them: 0 for the embeddings of patches and
         positions, then one number for each block.
-
-    Raises:
-        ValueError: If timm does not group the weights of the network.
     """
     network = _first_with(backbone, "group_matcher")
     require(
@@ -233,9 +224,6 @@ def recompute_activations(backbone: nn.Module) -> None:
 
     Args:
         backbone: Around a network of timm.
-
-    Raises:
-        ValueError: If the network cannot.
     """
     network = _first_with(backbone, "set_grad_checkpointing")
     without = "false for a backbone without blocks that timm could compute again"

@@ -38,9 +38,6 @@ class HRNetV2(TimmBackbone):
         aligned: Enlarge coarser branches bilinearly, with aligned corners, to the size of the finer
             one; False enlarges by nearest neighbours and pads images to a multiple of 32 pixels.
             The maps are resized in the same way afterwards, see `FeatureInfo`.
-
-    Raises:
-        UnknownNameError: If there is no network of that width.
     """
 
     def __init__(

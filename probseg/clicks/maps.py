@@ -112,9 +112,6 @@ class ClickMaps(nn.Module):
         box: `"corners"` draws the two corner clicks that give the box, top-left and bottom-right;
             `"either"` those or the other two, as in Gabbur et al. (2021, C.1), see
             `either_corners`; `"filled"` fills the rectangle.
-
-    Raises:
-        ValueError: If `radius` is not positive or an encoding is unknown.
     """
 
     channels = 3

@@ -51,9 +51,6 @@ class PropagatedClicks(nn.Module):
         scales: Of colours and places, a pair for each space; see `probseg.ops.units.Scales`.
         stride: Of the grid of pixels that all this is done on.
 
-    Raises:
-        ValueError: If a number is below 1, a scale is negative, or there are none.
-
     Attributes:
         channels: Number of maps.
     """

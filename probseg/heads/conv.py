@@ -22,9 +22,6 @@ class ConvHead(Head):
         click_iterations: EM steps in which the classifier adapts to the clicks, see
             `AdaptiveClassifier`; 0 for none. Can be changed in a trained network.
         click_prior: Precision of the prior of its weights.
-
-    Raises:
-        ValueError: If `click_iterations` is negative or `click_prior` is not positive.
     """
 
     def __init__(

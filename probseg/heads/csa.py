@@ -71,11 +71,6 @@ class CorrectiveSelfAttention(Head):
         options: Further arguments of the attention class of all blocks, for instance
             `{"key_iterations": 1, "key_prior": 0.0}`. The last block of a head that propagates
             has `{"log_prior": "key_magnitude"}` unless another is given.
-
-    Raises:
-        UnknownNameError: If the attention is not in `ATTENTIONS`.
-        ValueError: If the layout, another choice, the stride or the number of heads is wrong, or
-            clicks are to propagate in another attention than the probabilistic one.
     """
 
     def __init__(

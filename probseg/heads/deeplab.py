@@ -18,12 +18,26 @@ from probseg.types import FeatureInfo
 
 
 class _DeepLab(Decoder):
-    """A pyramid on the coarsest map, joined with a fine one; subclasses make the parts."""
+    """A pyramid on the coarsest map, joined with a fine one; subclasses make pyramid and fusion."""
 
-    low_level: int
-    pyramid: AtrousPyramid
-    low: nn.Module
     fuse: nn.Module
+    low_channels: int  # to which the fine map is reduced
+
+    def __init__(
+        self,
+        inputs: FeatureInfo,
+        channels: int,
+        stride: int,
+        pyramid: AtrousPyramid,
+        aligned: bool = False,
+    ) -> None:
+        super().__init__()
+        self.pyramid = pyramid
+        known = f"that of one of the backbone's maps, {inputs.strides}"
+        require(stride in inputs.strides, "stride", known, stride, "or choose another backbone")
+        self.low_level = inputs.strides.index(stride)
+        self.low = conv_norm_relu(inputs.channels[self.low_level], self.low_channels, 1)
+        self.features = FeatureInfo((channels,), (stride,), aligned)
 
     def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Fuse the coarsest map and the fine one into a map of the fine one's size."""
@@ -46,25 +60,19 @@ class DeepLabV3PlusDecoder(_DeepLab):
     Args:
         inputs: Channels and strides of the backbone's maps.
         channels: Number of channels of the pyramid's branches and of the result.
-        low_channels: Number of channels to which the fine map is reduced.
         stride: Stride of the fine map, and of the result.
-
-    Raises:
-        ValueError: If no map has the stride `stride`.
     """
 
-    def __init__(
-        self, inputs: FeatureInfo, channels: int = 256, low_channels: int = 48, stride: int = 4
-    ) -> None:
-        super().__init__()
-        self.low_level = _level_of(stride, inputs)
+    low_channels = 48
+
+    def __init__(self, inputs: FeatureInfo, channels: int = 256, stride: int = 4) -> None:
         rates = default_rates(inputs.strides[-1])
-        self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout=0.1)
-        self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
+        pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout=0.1)
+        super().__init__(inputs, channels, stride, pyramid)
         self.fuse = nn.Sequential(
-            separable_conv(channels + low_channels, channels), separable_conv(channels, channels)
+            separable_conv(channels + self.low_channels, channels),
+            separable_conv(channels, channels),
         )
-        self.features = FeatureInfo((channels,), (stride,))
 
 
 class AtrousPyramid(nn.Module):
@@ -119,33 +127,20 @@ class DenseDeepLabDecoder(_DeepLab):
     Args:
         inputs: Channels and strides of the backbone's maps.
         channels: Number of channels of the pyramid's branches and of the result.
-        low_channels: Number of channels to which the fine map is reduced.
         stride: Stride of the fine map, and of the result.
-
-    Raises:
-        ValueError: If no map has the stride `stride`.
     """
 
-    def __init__(
-        self, inputs: FeatureInfo, channels: int = 256, low_channels: int = 32, stride: int = 4
-    ) -> None:
-        super().__init__()
-        self.low_level = _level_of(stride, inputs)
+    low_channels = 32
+
+    def __init__(self, inputs: FeatureInfo, channels: int = 256, stride: int = 4) -> None:
         rates = default_rates(8)
-        self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout=0.5, dense=True)
-        self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
+        pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout=0.5, dense=True)
+        super().__init__(inputs, channels, stride, pyramid, aligned=True)
         self.fuse = nn.Sequential(
-            depthwise_pointwise(channels + low_channels, channels),
+            depthwise_pointwise(channels + self.low_channels, channels),
             depthwise_pointwise(channels, channels),
             nn.Conv2d(channels, channels, kernel_size=1),
         )
-        self.features = FeatureInfo((channels,), (stride,), aligned=True)
-
-
-def _level_of(stride: int, inputs: FeatureInfo) -> int:
-    known = f"that of one of the backbone's maps, {inputs.strides}"
-    require(stride in inputs.strides, "stride", known, stride, "or choose another backbone")
-    return inputs.strides.index(stride)
 
 
 def default_rates(stride: int) -> tuple[int, ...]:

@@ -114,11 +114,6 @@ class PromptStage(Fusion):
         finer_prompts: Whether the click maps pass it by, too, at the finest stride.
         out_channels: Channels of the result.
         options: Further arguments of the attention's class.
-
-    Raises:
-        UnknownNameError: If there is no attention, layout or position of that name.
-        ValueError: If the pyramid has no such level, there is no block, or an argument of the
-            attention does not fit.
     """
 
     def __init__(

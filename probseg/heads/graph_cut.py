@@ -107,9 +107,6 @@ class GraphCut(nn.Module):
         stride: Of the grid of pixels on which values propagate.
         colour_weight: Weight of the evidence of each mixture.
         smoothness: Cost of a contour of one pixel through a single colour.
-
-    Raises:
-        ValueError: If a number is out of range.
     """
 
     def __init__(

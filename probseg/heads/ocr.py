@@ -34,9 +34,6 @@ class OCRDecoder(Decoder):
         stride: Stride of the finest map used; maps with a smaller stride are left out.
         dropout: Probability with which channels of the result are dropped.
         regions: 1 for the object alone, 2 for object and background.
-
-    Raises:
-        ValueError: If no map has a stride of at least `stride`, or `regions` is another number.
     """
 
     def __init__(

@@ -50,9 +50,6 @@ class PromptPropagation(nn.Module):
         units: Units along each side of the grid of each mixture, `units**2` in all.
         key_iterations: EM iterations in which the units adapt to the image.
 
-    Raises:
-        ValueError: If a number is below 1.
-
     Attributes:
         channels: Number of maps that `forward` returns.
     """

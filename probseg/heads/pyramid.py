@@ -23,6 +23,9 @@ from probseg.types import FeatureInfo, Prompts
 
 WIDTHS = (32, 48, 96, 128)
 
+LEVEL = 1
+"""Number of the level that takes the maps of a propagation, 0 for the finest."""
+
 
 class PyramidDecoder(Decoder):
     """Top-down decoder that returns all of its levels, each with a separate width.
@@ -34,9 +37,6 @@ class PyramidDecoder(Decoder):
         inputs: Channels and strides of the backbone's maps.
         widths: Channels of each level, finest first; further maps of the backbone are left out.
         stride: Stride of the finest level used; maps with a smaller stride are left out.
-
-    Raises:
-        ValueError: If the backbone has fewer maps of at least this stride than there are widths.
     """
 
     def __init__(
@@ -89,17 +89,12 @@ class PromptUNet(Fusion):
         prompt_channels: Number of click maps.
         blocks: Residual blocks at each level on the way down, finest first; each has two
             convolutions, but the finest level's one.
-        propagation: Builds the `PromptPropagation`, of which one level takes the maps; None
+        propagation: Builds the `PromptPropagation`, whose maps the second finest level takes; None
             without.
-        propagation_level: Number of this level, 0 for the finest.
         detail: Whether a few convolutions of the image, once for all clicks, are added to the
             finest map: contours that an encoder of coarse patches does not keep (Yao et al. 2024,
             "ViTMatte", section 3.3; Ke et al. 2023, "Segment Anything in High Quality", section
             3.2).
-
-    Raises:
-        ValueError: If the numbers of levels differ, a stride is not divisible by the one before,
-            or there is no such `propagation_level`.
     """
 
     def __init__(
@@ -108,7 +103,6 @@ class PromptUNet(Fusion):
         prompt_channels: int,
         blocks: Sequence[int] = (1, 1, 1, 1),
         propagation: Callable[[FeatureInfo], PromptPropagation] | None = None,
-        propagation_level: int = 1,
         detail: bool = False,
     ) -> None:
         super().__init__()
@@ -117,8 +111,8 @@ class PromptUNet(Fusion):
         require(len(blocks) == len(widths), "blocks", f"one number for {levels}", list(blocks))
         divide = all(coarse % fine == 0 for fine, coarse in itertools.pairwise(strides))
         require(divide, "inputs", "maps of strides that divide one another", strides)
-        has_level = propagation is None or 0 <= propagation_level < len(widths)
-        require(has_level, "propagation_level", f"one of {len(widths)} levels", propagation_level)
+        has_level = propagation is None or len(widths) > LEVEL
+        require(has_level, "inputs", "maps of two levels with `propagation`", inputs)
         self.channels = widths[0]
         self.detail = image_details(widths[0], strides[0]) if detail else None
         self.embed = nn.Conv2d(prompt_channels, widths[0], strides[0], stride=strides[0])
@@ -136,11 +130,11 @@ class PromptUNet(Fusion):
         )
         self.merge = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
         self.propagation: PromptPropagation | None = None
-        self.propagation_level = propagation_level
         if propagation is not None:
-            width = widths[propagation_level]
-            self.propagation = propagation(FeatureInfo((width,), (strides[propagation_level],)))
-            self.said = nn.Conv2d(self.propagation.channels, width, kernel_size=1)
+            self.propagation = propagation(
+                FeatureInfo(widths[LEVEL : LEVEL + 1], strides[LEVEL : LEVEL + 1])
+            )
+            self.said = nn.Conv2d(self.propagation.channels, widths[LEVEL], kernel_size=1)
 
     def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
         """Add details of the image, and let the units of the propagation adapt to it."""
@@ -150,8 +144,7 @@ class PromptUNet(Fusion):
             decoder_maps = decoder_maps._replace(features=features + details)
         if self.propagation is None:
             return decoder_maps
-        level = self.propagation_level
-        features = decoder_maps.coarser[level - 1] if level else decoder_maps.features
+        features = decoder_maps.coarser[LEVEL - 1]
         return decoder_maps._replace(units=self.propagation.prepare(features, image))
 
     def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
@@ -163,7 +156,7 @@ class PromptUNet(Fusion):
             if level:
                 x = self.down[level - 1](x)
             x = x + features
-            if self.propagation is not None and level == self.propagation_level:
+            if self.propagation is not None and level == LEVEL:
                 assert decoder_maps.units is not None, "`prepare` has made them"
                 size = x.shape[-2], x.shape[-1]
                 propagated = self.propagation(decoder_maps.units, prompts, size)
@@ -215,9 +208,6 @@ class FPNDecoder(Decoder):
         inputs: Channels and strides of the backbone's maps.
         channels: Number of channels of every level and of the result.
         stride: Stride of the finest level used; maps with a smaller stride are left out.
-
-    Raises:
-        ValueError: If no map of the backbone has a stride of at least `stride`.
     """
 
     def __init__(self, inputs: FeatureInfo, channels: int = 96, stride: int = 4) -> None:
@@ -260,9 +250,6 @@ class SimplePyramid(Decoder):
         widths: Channels of each level, finest first, at most four. If there are as many maps as
             levels, each level takes one, the finest that of the first depth; otherwise all levels
             take the last map.
-
-    Raises:
-        ValueError: If the strides differ or are not divisible by 4, or there are too many widths.
     """
 
     def __init__(self, inputs: FeatureInfo, widths: Sequence[int] = WIDTHS) -> None:

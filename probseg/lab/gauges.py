@@ -73,22 +73,15 @@ def timed_with_peak(call: Call, device: str) -> tuple[float, float | None]:
         torch.cuda.reset_peak_memory_stats()
         seconds = timed(call, device)
         return seconds, (torch.cuda.max_memory_allocated() - before) / MIB
-    if not _reset_high_water_mark():
+    try:
+        # What was freed may still be resident, and would be used again without being counted.
+        ctypes.CDLL(None).malloc_trim(0)
+        _CLEAR_REFS.write_text("5")  # resets the high-water mark
+    except (AttributeError, OSError, TypeError):  # not Linux, another C library, or not allowed
         return timed(call, device), None
     held = _resident("VmRSS")
     seconds = timed(call, device)
     return seconds, max(0.0, (_resident("VmHWM") - held) / MIB)
-
-
-def _reset_high_water_mark() -> bool:
-    """Reset the high-water mark of the resident memory; False where that cannot be done."""
-    try:
-        # What was freed may still be resident, and would be used again without being counted.
-        ctypes.CDLL(None).malloc_trim(0)
-        _CLEAR_REFS.write_text("5")
-    except (AttributeError, OSError, TypeError):  # not Linux, another C library, or not allowed
-        return False
-    return True
 
 
 def _resident(field: str) -> int:

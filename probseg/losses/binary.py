@@ -98,9 +98,6 @@ class NormalizedFocalLoss(MaskLoss):
     Args:
         alpha: Weight of the object's pixels, in (0, 1).
         gamma: Focusing exponent, at least 0.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(self, alpha: float = 0.5, gamma: float = 2.0) -> None:
@@ -131,9 +128,6 @@ class WeightedSum(MaskLoss):
     Args:
         losses: The terms, at least one.
         weights: One factor for each term; all 1 by default.
-
-    Raises:
-        ValueError: If the numbers of terms and factors differ.
     """
 
     def __init__(self, losses: Sequence[MaskLoss], weights: Sequence[float] | None = None) -> None:

@@ -43,9 +43,6 @@ class ClickMetric(Metric):  # type: ignore[misc]
             ious: After `0 ... K` clicks, `(objects, K + 1)` or `(objects, trials, K + 1)`; or,
                 with `masks`, what was predicted then, bool, `(objects, K + 1, H, W)`.
             masks: uint8, `(objects, H, W)`: 1 object, 0 background, 255 ignored.
-
-        Raises:
-            ValueError: If a shape or a value is wrong.
         """
         curves = ious.detach().cpu().numpy() if isinstance(ious, Tensor) else np.asarray(ious)
         if masks is not None:

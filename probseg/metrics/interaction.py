@@ -82,9 +82,6 @@ def area_under_curve(ious: Floats, first: int = 0) -> Floats:
 
     Returns:
         Shape `(objects, trials)`.
-
-    Raises:
-        ValueError: If `first` is not in `0 ... K`.
     """
     curve = checked_ious(ious)
     last = curve.shape[2] - 1

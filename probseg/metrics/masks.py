@@ -22,9 +22,6 @@ def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float
 
     Where neither the prediction nor the truth has an object pixel there is nothing to get wrong:
     the value is 1.
-
-    Raises:
-        ValueError: If the shapes differ, `prediction` is not bool, or `mask` has 255 and no 1.
     """
     check_prediction(prediction, mask)
     truth = mask == 1
@@ -76,9 +73,6 @@ def boundary_iou(
     value is 1.
 
     `dilation` is `d` as a fraction of the image's diagonal.
-
-    Raises:
-        ValueError: If the shapes differ, `prediction` is not bool, or `dilation` is not positive.
     """
     check_prediction(prediction, mask)
     width = boundary_width(mask.shape, dilation)
@@ -137,9 +131,6 @@ def brier_score(probability: Floats, mask: npt.NDArray[np.uint8]) -> float | Non
 
     Returns:
         The score, or None where all pixels are ignored.
-
-    Raises:
-        ValueError: If the shapes differ, or a probability is NaN or outside [0, 1].
     """
     check_probability(probability, mask)
     counted = mask != IGNORE
@@ -164,10 +155,6 @@ def expected_calibration_error(
 
     Returns:
         The error, or None where all pixels are ignored.
-
-    Raises:
-        ValueError: If the shapes differ, a probability is NaN or outside [0, 1], or `bins` is
-            not positive.
     """
     check_probability(probability, mask)
     if bins < 1:
@@ -218,9 +205,6 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
 
     Returns:
         Share in [0, 1], or None without clicks.
-
-    Raises:
-        ValueError: If a click is outside the prediction.
     """
     if not clicks:
         return None

@@ -61,9 +61,6 @@ def clustered_bootstrap(
 
     Returns:
         Each of shape `(...)`; NaN where all objects are of one photograph.
-
-    Raises:
-        ValueError: If `values` is empty or holds NaN, or `photos` is of another length.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.ndim == 0 or not values.size or not np.isfinite(values).all():

@@ -61,12 +61,7 @@ def list_presets(task: TaskName = "interactive") -> list[str]:
 
 
 def preset_task(name: str) -> TaskName:
-    """Return what the network of a preset is for.
-
-    Raises:
-        UnknownNameError: If there is no such preset.
-        UsageError: If it is the name of a backbone of timm.
-    """
+    """Return what the network of a preset is for."""
     tasks = {preset: task for task in TASKS for preset in list_presets(task)}
     if name not in tasks:
         raise unknown_model(kind="model", name=name, known=tasks)
@@ -79,10 +74,6 @@ def read_preset(name: str, task: TaskName = "interactive") -> Description:
     Args:
         name: Stem of a file in `configs/model`, or in `configs/semantic`.
         task: What the network is for.
-
-    Raises:
-        UnknownNameError: If there is no such preset.
-        UsageError: If it is a preset for another task.
     """
     other = preset_task(name)
     if other != task:
@@ -143,11 +134,6 @@ def variant(of: str, changes: Changes | None = None) -> Segmenter:
         of: Name of the preset.
         changes: Arguments to change, as in `override`:
             `{"backbone": {"attention": "probabilistic"}}`.
-
-    Raises:
-        UnknownNameError: If there is no such preset.
-        UsageError: If it is a preset for another task.
-        ValueError: If a part is to be changed by something else than a dictionary.
     """
     return build(override(read_preset(of), changes or {}), Segmenter)
 
@@ -173,9 +159,6 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
         changes: New arguments; the value for an argument that is itself a part is a dictionary of
             changes to that part, or None to leave the part out; other dictionaries, such as
             `options`, get these entries in addition to their own.
-
-    Raises:
-        ValueError: If a part is to be changed by something else than a dictionary.
     """
     arguments = dict(description.get("init_args") or {})
     for key, value in changes.items():
@@ -218,11 +201,6 @@ def build(description: Description, kind: type[Network] = Network) -> Network:
 
     Returns:
         The network with fresh weights, in training mode.
-
-    Raises:
-        UnknownNameError: If a class is not one of the project's parts.
-        TypeError: If a part has no such argument; the message lists the nearest ones.
-        ValueError: If an argument is wrong, or the network is of another class.
     """
     model = build_described(resolved(description), PARTS, "part of a network", _made)
     names = [_last(facts.network) for facts in TASKS.values()]
@@ -237,12 +215,7 @@ def _last(path: str) -> str:
 
 
 def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, or its factory)
-    """Make a part, or a factory of it where it waits for another part's features.
-
-    Raises:
-        TypeError: If the part has no such argument.
-        ValueError: If a whole network gets something else where it needs a part.
-    """
+    """Make a part, or a factory of it where it waits for another part's features."""
     part = PARTS[name]
     parameters = inspect.signature(part).parameters
     known = [key for key in parameters if key not in FROM_BEFORE]

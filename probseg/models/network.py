@@ -225,38 +225,28 @@ class SegmenterModel(NamedTuple):
         ]
 
     def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> Decoded:
-        """Answer clicks and box of each image, a batch of 1 in its pixels.
-
-        Raises:
-            ValueError: If the shapes do not fit together.
-        """
+        """Answer clicks and box of each image, a batch of 1 in its pixels."""
         network = self.network
         moved = [
             network.to_network_pixels(network.uncalibrate(asked), image)
             for image, asked in zip(encoded, prompts, strict=True)
         ]
         images = torch.cat([image.image for image in encoded])
-        raw, _, quality = network.padded_logits(
-            images, _joined_features(encoded), _joined_prompts(moved)
-        )
+        parts = [image.decoder_maps for image in encoded if image.decoder_maps is not None]
+        features = parts[0] if parts else None  # None where prompts enter at the stem
+        if len(parts) > 1:
+            units = [maps.units for maps in parts if maps.units is not None]
+            features = DecoderMaps(
+                torch.cat([maps.features for maps in parts]),
+                coarser=tuple(map(torch.cat, zip(*(maps.coarser for maps in parts), strict=True))),
+                units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
+            )
+        raw, _, quality = network.padded_logits(images, features, _joined_prompts(moved))
         logits = []
         for n, image in enumerate(encoded):
             refined = network.refine(raw[n : n + 1], image, moved[n])
             logits.append(network.calibrate(image.unpad_and_resize(refined))[0, 0])
         return logits, None if quality is None else quality.sigmoid()
-
-
-def _joined_features(encoded: Sequence[Encoded]) -> DecoderMaps | None:
-    """Return the features of several images as one batch; None where prompts enter at the stem."""
-    parts = [image.decoder_maps for image in encoded if image.decoder_maps is not None]
-    if len(parts) <= 1:
-        return parts[0] if parts else None
-    units = [maps.units for maps in parts if maps.units is not None]
-    return DecoderMaps(
-        torch.cat([maps.features for maps in parts]),
-        coarser=tuple(map(torch.cat, zip(*(maps.coarser for maps in parts), strict=True))),
-        units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
-    )
 
 
 def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:

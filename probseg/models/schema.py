@@ -71,10 +71,6 @@ def checked(
         description: A network, or a call of a task's `variant`.
         source: The file that it is in, for messages.
         changes: Changes to it, as `override` takes them, that the file makes.
-
-    Raises:
-        UnknownNameError: If a class, a preset or a layer is not one of the project.
-        ZooError: If there is anything but names of parts and settings of their architecture.
     """
     try:
         if not is_description(description) or not isinstance(description.get("init_args"), dict):
@@ -112,11 +108,7 @@ class Budget(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Count what the function makes, and call it.
-
-        Raises:
-            WeightsError: If there is nothing left for it.
-        """
+        """Count what the function makes, and call it."""
         options = kwargs or {}
         if getattr(func, "__name__", "") in ("empty", "full", "ones", "rand", "randn", "zeros"):
             size = options.get("size", args[0] if args and isinstance(args[0], Sequence) else args)

@@ -92,9 +92,6 @@ class Segmenter(Network):
             smaller ones are enlarged to it, too. `"stretch"`: all become squares of it.
         quality: Builds the part that predicts the IoU of each answer with the truth, which changes
             no answer; None for none.
-
-    Raises:
-        ValueError: If a number is out of range, a choice is unknown, or parts do not fit together.
     """
 
     task: ClassVar[TaskName] = "interactive"
@@ -189,9 +186,6 @@ class Segmenter(Network):
         Returns:
             Calibrated logits, float32, shape `(B, 1, H, W)`: their sigmoid is the probability of
             the object.
-
-        Raises:
-            ValueError: If the shapes do not fit together.
         """
         return self.decode(self.encode(image), prompts)
 
@@ -233,9 +227,6 @@ class Segmenter(Network):
 
         Returns:
             Calibrated logits, float32, shape `(B, 1, H, W)`.
-
-        Raises:
-            ValueError: If the shapes do not fit together.
         """
         return self.calibrate(self.raw_logits(encoded, self.uncalibrate(prompts)).main)
 
@@ -246,9 +237,6 @@ class Segmenter(Network):
             encoded: Result of `encode` for `B` images.
             prompts: As for `decode`; the last answer is the sigmoid of raw logits.
             refine: Whether the refinement, where there is one, may change the answer.
-
-        Raises:
-            ValueError: If the shapes do not fit together.
         """
         moved = self.to_network_pixels(prompts, encoded)
         main, auxiliary, quality = self.padded_logits(encoded.image, encoded.decoder_maps, moved)
@@ -344,10 +332,6 @@ class Segmenter(Network):
 
         Args:
             adaptation: The settings; those that are None stay as they are.
-
-        Raises:
-            UsageError: If the network has no layer to change, or a prior is given for iterations
-                that are 0 and stay so.
         """
         adapt(self._before_head(), self.head, adaptation)
 

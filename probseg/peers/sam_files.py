@@ -116,17 +116,17 @@ def import_sam(path: Path, folder: Path) -> Segmenter:
     The network computes the function of Meta's image predictors, by the modules of `transformers`.
     The file is one of Meta, `.pth` or `.pt`, or of `transformers`, `.safetensors` or `.bin`.
     """
-    return import_checkpoint(path, folder, ORIGIN, _converted)
 
+    def convert(path: Path) -> Converted:
+        state = read_sam(path)
+        return Converted(
+            description=describe_sam(state, path),
+            weights=renamed(state, _NAMES, path, "SAM"),
+            architecture="SAM 2" if _is_sam2(state) else "SAM",
+            changed="tensors are renamed; what only videos need is left out",
+        )
 
-def _converted(path: Path) -> Converted:
-    state = read_sam(path)
-    return Converted(
-        description=describe_sam(state, path),
-        weights=renamed(state, _NAMES, path, "SAM"),
-        architecture="SAM 2" if _is_sam2(state) else "SAM",
-        changed="tensors are renamed; what only videos need is left out",
-    )
+    return import_checkpoint(path, folder, ORIGIN, convert)
 
 
 def read_sam(path: Path) -> dict[str, Tensor]:

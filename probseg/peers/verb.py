@@ -35,13 +35,13 @@ def add_import(verbs: Verbs) -> None:
     verb.add_argument("kind", choices=tuple(ORIGINS), help=KIND)
     verb.add_argument("file", type=Path, help="the checkpoint; no code in it is run")
     verb.add_argument("folder", type=Path, help="model folder to write; must not exist")
-    verb.set_defaults(action=_import)
 
+    def action(options: argparse.Namespace) -> None:
+        ORIGINS[options.kind](options.file, options.folder)
+        name = f"{options.folder.resolve()}/"
+        tell(
+            f"wrote {options.folder}; test it under the protocols with\n"
+            f"  probseg test --config configs/experiment/grabcut.yaml --model.model.name {name}\n"
+        )
 
-def _import(options: argparse.Namespace) -> None:
-    ORIGINS[options.kind](options.file, options.folder)
-    name = f"{options.folder.resolve()}/"
-    tell(
-        f"wrote {options.folder}; test it under the protocols with\n"
-        f"  probseg test --config configs/experiment/grabcut.yaml --model.model.name {name}\n"
-    )
+    verb.set_defaults(action=action)

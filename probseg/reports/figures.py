@@ -128,7 +128,17 @@ def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Pro
     grid = figure.subplots(len(pictures), columns, squeeze=False, height_ratios=heights)
     for row, (record, picture) in zip(grid, pictures, strict=True):
         with log_drawing_errors(f"{record.dataset} / {record.name} on the sheet"):
-            _draw_run(row, picture, f"{record.dataset} / {record.name}", stages)
+            draw_picture(row[0], picture.image, f"{record.dataset} / {record.name}")
+            if picture.box:
+                x0, y0, x1, y1 = picture.box
+                corner = (x0 - 0.5, y0 - 0.5)  # whole numbers are pixel centres
+                row[0].add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, ec=BOX, lw=1.6))
+            draw_picture(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
+            for axes, k in zip(row[2:], stages, strict=False):
+                reached = [frame for frame in picture.frames if frame.k <= k]
+                _draw_frame(axes, picture, reached[-1], count(k, "click"))
+            last = picture.frames[-1]
+            _draw_frame(row[-1], picture, last, f"final, {count(last.k, 'click')}")
     _save(figure, target)
 
 
@@ -171,21 +181,6 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
             frame: Any = {"framealpha": 0.75, "edgecolor": "none"}
             axes.legend(loc=place, fontsize=8, title=title, title_fontsize=7, **frame)
     _save(figure, path)
-
-
-def _draw_run(row: Sequence[Axes], picture: Picture, title: str, stages: Sequence[int]) -> None:
-    """Draw a row of a sheet: image, truth, the predictions after some clicks, and the last one."""
-    draw_picture(row[0], picture.image, title)
-    if picture.box:
-        x0, y0, x1, y1 = picture.box
-        corner = (x0 - 0.5, y0 - 0.5)  # whole numbers are pixel centres
-        row[0].add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, ec=BOX, lw=1.6))
-    draw_picture(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
-    for axes, k in zip(row[2:], stages, strict=False):
-        reached = [frame for frame in picture.frames if frame.k <= k]
-        _draw_frame(axes, picture, reached[-1], count(k, "click"))
-    last = picture.frames[-1]
-    _draw_frame(row[-1], picture, last, f"final, {count(last.k, 'click')}")
 
 
 def _first_of_each(records: Sequence[ObjectRecord]) -> list[tuple[ObjectRecord, Picture]]:

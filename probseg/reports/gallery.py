@@ -25,7 +25,7 @@ from probseg.formats.colours import CLICK_COLOURS
 from probseg.reports.figures import BOX, PREDICTION, TRUTH
 from probseg.reports.tables import render
 from probseg.texts import count
-from probseg.types import IGNORE, Click
+from probseg.types import IGNORE
 
 Floats = npt.NDArray[np.float64]
 
@@ -164,17 +164,14 @@ def _tiles(name: str, scaled: _Scaled) -> list[_Tile]:
             alternative = f"{name}: prediction after {caption}, IoU {frame.iou:.3f}"
             mask = _mask(scaled, frame.prediction, np.zeros_like(frame.prediction), PREDICTION)
             mark = scaled.mark if frame.k <= MANY_CLICKS else 0.75 * scaled.mark
-            clicks = [_click(scaled, click, mark) for click in picture.clicks[: frame.k]]
+            clicks = []
+            for click in picture.clicks[: frame.k]:  # a disk on the object, else a square
+                x, y = (scaled.scale * (place + 0.5) for place in (click.x, click.y))
+                side = 15 * mark if click.positive else 13.5 * mark
+                corner = side / 2 if click.positive else 0.0
+                clicks.append(_Mark(x, y, side, corner, CLICK_COLOURS[click.positive], mark))
             tiles.append(_Tile(caption, alternative, frame.iou, mask, clicks=clicks))
     return tiles
-
-
-def _click(scaled: _Scaled, click: Click, mark: float) -> _Mark:
-    """Return a disk on the object, or a square on the background."""
-    x, y = (scaled.scale * (place + 0.5) for place in (click.x, click.y))  # of pixel centres
-    side = 15 * mark if click.positive else 13.5 * mark
-    corner = side / 2 if click.positive else 0.0
-    return _Mark(x, y, side, corner, CLICK_COLOURS[click.positive], mark)
 
 
 def _mask(scaled: _Scaled, inside: BoolMap, ignored: BoolMap, colour: str) -> str:

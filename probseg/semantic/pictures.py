@@ -73,7 +73,13 @@ def draw_sheet(
     al. (2019, Fig. 5). Below is a legend of the classes that occur.
     """
     colours = class_colours(classes)
-    legend = _legend(pictures, classes, colours)
+    maps = [values for picture in pictures for values in (picture.labels, picture.prediction)]
+    seen = {number for values in maps for number in np.unique(values).tolist()}
+    legend = [
+        Patch(fc=colours[number] / 255, label=classes[number]) for number in sorted(seen - {IGNORE})
+    ]
+    if IGNORE in seen:
+        legend.append(Patch(fc="white", ec="grey", lw=0.5, label="ignored"))
     shapes = [picture.labels.shape for picture in pictures]
     heights = [min(1.6, max(0.4, height / width)) for height, width in shapes]  # by width of a tile
     columns = 3 + len(bases)
@@ -86,8 +92,11 @@ def draw_sheet(
         draw_picture(row[1], coloured(picture.labels, colours), "truth")
         draw_picture(row[2], coloured(picture.prediction, colours), "prediction")
         for axes, base, heat in zip(row[3:], bases, picture.maps, strict=True):
-            spread = f"{heat.min():.2f} to {heat.max():.2f}"
-            draw_picture(axes, _heated(picture.image, heat), f"basis {base}, {spread}")
+            least, most = float(heat.min()), float(heat.max())
+            level = (heat - least) / (most - least) if most > least else np.zeros_like(heat)
+            grey = cv2.cvtColor(picture.image, cv2.COLOR_RGB2GRAY)[..., None] / 255
+            mixed = np.round(255 * (0.35 * grey + 0.65 * HEAT(level)[..., :3])).astype(np.uint8)
+            draw_picture(axes, mixed, f"basis {base}, {least:.2f} to {most:.2f}")
     figure.legend(
         handles=legend, loc="outside lower center", ncols=columns, frameon=False, fontsize=8
     )
@@ -113,26 +122,3 @@ class SemanticVisualLog(CropLog):
         truth = coloured(batch.labels[number].cpu().numpy(), colours)
         predicted = coloured(classes[number].cpu().numpy(), colours)
         return np.concatenate([image, truth, predicted], axis=1)
-
-
-def _legend(
-    pictures: Sequence[SemanticPicture], classes: Sequence[str], colours: Pixels
-) -> list[Patch]:
-    """Return a patch for each class that is seen in the pictures, and one for ignored pixels."""
-    seen: set[int] = set()
-    for picture in pictures:
-        seen |= {*np.unique(picture.labels).tolist(), *np.unique(picture.prediction).tolist()}
-    names = {number: classes[number] for number in sorted(seen - {IGNORE})}
-    patches = [Patch(fc=colours[number] / 255, label=name) for number, name in names.items()]
-    if IGNORE in seen:
-        patches.append(Patch(fc="white", ec="grey", lw=0.5, label="ignored"))
-    return patches
-
-
-def _heated(image: Pixels, heat: npt.NDArray[np.float32]) -> Pixels:
-    """Lay a map over a photograph, which stays visible as grey values."""
-    least, most = float(heat.min()), float(heat.max())
-    spread = (heat - least) / (most - least) if most > least else np.zeros_like(heat)
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None] / 255
-    mixed: Pixels = np.round(255 * (0.35 * grey + 0.65 * HEAT(spread)[..., :3])).astype(np.uint8)
-    return mixed

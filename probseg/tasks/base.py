@@ -235,9 +235,6 @@ class PolynomialThenConstant(LambdaLR):
         decay_epochs: Epochs until the floor is reached.
         power: Exponent of the decay.
         final_factor: The floor, relative to the starting value.
-
-    Raises:
-        ValueError: If `decay_epochs` is not positive or `final_factor` not in [0, 1].
     """
 
     def __init__(
@@ -268,9 +265,6 @@ class PolynomialDecay(LambdaLR):
         total_steps: Iterations of the whole training.
         power: Exponent of the decay.
         every: Iterations between two changes of the rate; 10 in the code of EMANet.
-
-    Raises:
-        ValueError: If `total_steps`, `power` or `every` is not positive.
     """
 
     def __init__(

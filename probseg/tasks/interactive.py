@@ -97,11 +97,6 @@ class InteractiveSegmentation(NetworkTask):
             trained network answers with any of these numbers. None keeps the network's own.
         lr_interval: When the schedule takes a step: after each `"epoch"`, or after each `"step"` of
             the optimiser, as warm-ups and `OneCycleLR` count.
-
-    Raises:
-        UsageError: If the network is one for semantic segmentation.
-        ValueError: If a number is out of range, arguments do not go together or with the network,
-            or a pattern of `frozen` matches no weight.
     """
 
     def __init__(

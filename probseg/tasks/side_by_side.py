@@ -41,9 +41,6 @@ class SideBySide(InteractiveSegmentation):
         val_protocol: Protocol of the validation of the others.
         val_clicks: Clicks in it, at least 5.
         **settings: Of `InteractiveSegmentation`; `drawn_iterations` are those of the first network.
-
-    Raises:
-        ValueError: If prompts enter a network at its stem, or its fusion adapts to each image.
     """
 
     def __init__(

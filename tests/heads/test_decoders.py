@@ -33,12 +33,12 @@ class TestFPN(DecoderTester):
 
 class TestDeepLab(DecoderTester):
     build = DeepLabV3PlusDecoder
-    arguments = {"channels": 8, "low_channels": 3}
+    arguments = {"channels": 8}
 
 
 class TestDenseDeepLab(DecoderTester):
     build = DenseDeepLabDecoder
-    arguments = {"channels": 8, "low_channels": 3}
+    arguments = {"channels": 8}
 
     def test_one_image_is_enough_to_train(self):
         with pytest.raises(ValueError, match="more than 1 value per channel"):  # as documented

@@ -116,7 +116,7 @@ LEVELS = FeatureInfo((4, 5, 6), (4, 8, 16))
         (partial(PromptUNet, FeatureInfo((4, 5), (14, 16)), 3, (1, 1)), ["`inputs`", (14, 16)]),
         (
             partial(PromptUNet, FeatureInfo((4,), (16,)), 3, (1,), PromptPropagation),
-            ["`propagation_level`", 1],
+            ["`inputs`", (16,)],
         ),
     ],
 )

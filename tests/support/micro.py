@@ -30,7 +30,7 @@ PROBABILISTIC = {
 }
 DEEPLAB = {
     "class_path": "probseg.heads.DeepLabV3PlusDecoder",
-    "init_args": {"channels": 16, "low_channels": 8},
+    "init_args": {"channels": 16},
 }
 FUSION = {
     "class_path": "probseg.heads.PromptFusion",

@@ -66,7 +66,7 @@ NOT_RUN = {
     "zoo fetch": "downloads: test_hub.py",
     "zoo import": "needs a published checkpoint: test_ritm.py, test_simpleclick.py, test_sam.py",
     "zoo publish": "needs a trained run: test_zoo_publish_verb.py",
-    "zoo push": "uploads: test_push.py",
+    "zoo push": "uploads: test_publish.py",
     "zoo verify.* --metrics": "evaluates: test_zoo_verify_verb.py",
 }
 """Beginnings of commands that do not run here: the reason, and the tests that run their verb."""

@@ -77,7 +77,7 @@ class Centred:
 
     def __init__(self, model):
         self.model = SegmenterModel(model)
-        self.grid, self.encode_each = self.model.grid, self.model.encode_each
+        self.batch_key, self.encode_each = self.model.batch_key, self.model.encode_each
 
     def decode_each(self, encoded, prompts):
         answers, quality = self.model.decode_each(encoded, prompts)

@@ -1,22 +1,55 @@
 """Zoom-in against a second implementation, written from what is known of the published code."""
 
+import itertools
 import math
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import logit
+from skimage.data import coffee
 
 from probseg.evaluation import PROTOCOLS, run_object
-from probseg.geometry import View, next_window, to_samples
-from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin
-from probseg.interact.mask import ProbabilityMap
+from probseg.geometry import (
+    CUT,
+    LENGTH,
+    MARGIN,
+    SMALLEST_SIDE,
+    View,
+    box_size,
+    condition,
+    cut_factor,
+    expected_iou,
+    first_windows,
+    look_size,
+    look_window,
+    next_window,
+    to_samples,
+)
+from probseg.interact import (
+    RECOMMENDED_ZOOM,
+    ZOOMS,
+    InteractionLoop,
+    OneStep,
+    Predictor,
+    Session,
+    Zoom,
+    begin,
+    image_tensor,
+)
+from probseg.interact.mask import ProbabilityMap, keep_clicks, with_look
+from probseg.interact.photograph import as_photograph
+from probseg.interact.session import build_loop
 from probseg.metrics import iou
+from probseg.metrics.masks import click_compliance
 from probseg.types import Click
+from support.fakes import draw_scene, micro_model
 from support.rows import each
-from support.toy_models import Spy, toy_sample
+from support.toy_models import Spy, sees_nothing, shades, toy_sample
 
 SMALL = Zoom(target=40, min_side=20)
 
@@ -320,3 +353,434 @@ def test_protocols_zoom():
     assert len({tuple(image.shape) for image, _ in shown}) > 1, "it did zoom"
     unzoomed = run_object(model, thing, replace(protocol, zoom=None))
     assert [step.iou for step in unzoomed.steps] != [step.iou for step in record.steps]
+
+
+SCALES = Zoom(target=80, first=(1.0, 0.5, 0.25))
+
+
+@given(data=st.data())
+def test_windows_have_their_sides_and_contain_the_click(data):
+    height, width = data.draw(st.tuples(st.integers(1, 400), st.integers(1, 400)))
+    click = Click(data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1)))
+    windows = first_windows(SCALES, click, (height, width))
+    assert windows[0] is None
+    assert len(set(windows)) == len(windows)
+    for window in windows[1:]:
+        x0, y0, x1, y1 = window
+        assert 0 <= x0 <= click.x < x1 <= width
+        assert 0 <= y0 <= click.y < y1 <= height
+        sides = [max(SMALLEST_SIDE, round(scale * max(height, width))) for scale in SCALES.first]
+        assert (x1 - x0, y1 - y0) in {(min(side, width), min(side, height)) for side in sides}
+
+
+def test_the_expected_iou_is_that_of_independent_pixels():
+    probability = np.array([[0.9, 0.8], [0.3, 0.1]], np.float32)
+    unions, hits = 0.0, 0.0
+    for truth in itertools.product((0, 1), repeat=4):
+        chance = np.prod(np.where(truth, probability.ravel(), 1 - probability.ravel()))
+        inside = probability.ravel() > 0.5
+        hits += chance * (inside & np.array(truth, bool)).sum()
+        unions += chance * (inside | np.array(truth, bool)).sum()
+    assert expected_iou(ProbabilityMap.from_array(probability)) == pytest.approx(hits / unions)
+    assert expected_iou(ProbabilityMap.from_array(np.full((3, 3), 0.5, np.float32))) == 0
+
+
+@each(
+    ("window", "cut"),
+    [
+        ((2, 2, 8, 8), False),
+        ((2, 2, 6, 8), True),
+        ((4, 2, 8, 8), True),
+        ((2, 4, 8, 8), True),
+        ((2, 2, 8, 6), True),
+        (None, False),
+    ],
+)
+def test_an_object_that_its_window_cuts_counts_less(window, cut):
+    probability = np.zeros((10, 10), np.float32)
+    probability[4:6, 4:6] = 0.8
+    x0, y0, x1, y1 = window or (0, 0, 10, 10)
+    shown = torch.from_numpy(probability[y0:y1, x0:x1])
+    answer = ProbabilityMap(shown, (x0, y0, x1, y1), (10, 10))
+    assert expected_iou(answer) == pytest.approx(0.8)
+    assert cut_factor(answer) == (CUT if cut else 1)
+
+
+def test_the_border_of_the_image_cuts_nothing():
+    for x0, y0 in ((0, 0), (4, 0), (0, 4), (4, 4)):  # the window, with the object in its corner
+        probability = torch.zeros(6, 6)
+        x, y = x0 // 2, y0 // 2
+        probability[y : y + 4, x : x + 4] = 1.0
+        window = (x0, y0, x0 + 6, y0 + 6)
+        assert cut_factor(ProbabilityMap(probability, window, (10, 10))) == 1, window
+
+
+class SureAt(torch.nn.Module):
+    """Sees the red object, and is the surer the closer the view is to one scale."""
+
+    def __init__(self, scale, side):
+        super().__init__()
+        self.scale, self.side, self.calls = scale, side, []
+
+    def predict(self, image, prompts):
+        own = round(self.scale * self.side)
+        share = (image[0, 1] == 1).float().sum().sqrt() / max(image.shape[-2:])
+        self.calls.append(float(share))
+        sure = 1.0 + 8.0 * (abs(share - 8 / own) < 0.02)
+        return torch.where(image[0, 0] > 0.5, sure, -sure)[None, None].float()
+
+
+@each("scale", [1.0, 0.5, 0.25])
+def test_the_surest_answer_is_taken_with_its_window_and_the_time_of_all(scale):
+    image = np.zeros((3, 320, 320), np.uint8)
+    image[0, 155:165, 155:165] = 255
+    image[1, 156:164, 156:164] = 255
+    model = SureAt(scale, 320)
+    loop = InteractionLoop(OneStep(model.predict), zoom=SCALES)
+    (state,) = loop.step([begin(torch.tensor(image))], [Click(160, 160)])
+    assert len(model.calls) == 3
+    side = round(scale * 320)
+    first = 160 - side // 2
+    expected = None if scale == 1 else (first, first, first + side, first + side)
+    assert state.window == expected
+    assert state.probability.shape == (320, 320)
+    assert state.probability[160, 160] > 0.9
+    (state,) = loop.step([state], [Click(150, 160, positive=False)])
+    assert len(model.calls) == 4, "one answer to each further click"
+
+
+def test_a_box_a_mask_and_a_negative_click_are_answered_once():
+    image = torch.zeros(3, 200, 200, dtype=torch.uint8)
+    calls = []
+
+    @OneStep
+    def model(image, prompts):
+        calls.append(image.shape)
+        return torch.ones(1, 1, *image.shape[2:])
+
+    loop = InteractionLoop(model, zoom=SCALES)
+    initial = np.zeros((200, 200), bool)
+    initial[50:60, 50:60] = True
+    for state, click in [
+        (begin(image, box=(10, 10, 50, 50)), Click(20, 20)),
+        (begin(image, initial=initial), Click(20, 20)),
+        (begin(image), Click(20, 20, positive=False)),
+    ]:
+        calls.clear()
+        loop.step([state], [click])
+        assert len(calls) == 1
+
+
+LOOK = Zoom(target=48, min_side=40, look=0.5, look_target=30)
+
+
+@given(data=st.data())
+def test_the_window_of_a_look_has_its_side_and_the_click_not_on_its_rim(data):
+    size = height, width = data.draw(st.tuples(st.integers(2, 400), st.integers(2, 400)))
+    last = None
+    for _ in range(data.draw(st.integers(1, 4))):
+        click = Click(data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1)))
+        x0, y0 = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+        window = (
+            x0,
+            y0,
+            data.draw(st.integers(x0 + 1, width)),
+            data.draw(st.integers(y0 + 1, height)),
+        )
+        look = look_window(LOOK, window, click, size, last)
+        assert 0 <= look[0] <= click.x < look[2] <= width
+        assert 0 <= look[1] <= click.y < look[3] <= height
+        if look != last:
+            side = round(0.5 * max(*box_size(window), 40))
+            assert box_size(look) == (min(side, height), min(side, width))
+        zero, one = (
+            ProbabilityMap.from_array(np.full(size, value, np.float32)) for value in (0, 1)
+        )
+        seen = ProbabilityMap(one.part(View(look, box_size(look)))[0], look, size)
+        assert with_look(zero, seen).full()[click.y, click.x] == 1
+        last = look
+
+
+def test_a_look_stays_while_the_click_is_near_its_middle():
+    first = look_window(LOOK, (0, 0, 200, 200), Click(150, 150), (300, 300), None)
+    assert first == (100, 100, 200, 200)
+    for x, y, stays in ((150, 150, True), (160, 155, True), (150, 190, False), (90, 150, False)):
+        look = look_window(LOOK, (0, 0, 200, 200), Click(x, y), (300, 300), first)
+        assert (look == first) == stays
+
+
+@given(seed=st.integers(0, 99), data=st.data())
+def test_outside_of_a_look_nothing_changes_and_within_its_rim_it_holds(seed, data):
+    generator, size = torch.Generator().manual_seed(seed), (90, 110)
+    boxes = []
+    for _ in range(2):
+        x0, y0 = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 50))
+        boxes.append(
+            (x0, y0, x0 + data.draw(st.integers(1, 50)), y0 + data.draw(st.integers(1, 40)))
+        )
+    answer, look = (
+        ProbabilityMap(torch.rand(*box_size(box), generator=generator), box, size) for box in boxes
+    )
+    both = with_look(answer, look).full()
+    x0, y0, x1, y1 = boxes[1]
+    outside = np.ones(size, bool)
+    outside[y0:y1, x0:x1] = False
+    np.testing.assert_array_equal(both[outside], answer.full()[outside])
+    rim = max(x1 - x0, y1 - y0) // 8
+    inner = (
+        slice(y0 + rim * (y0 > 0), y1 - rim * (y1 < size[0])),
+        slice(x0 + rim * (x0 > 0), x1 - rim * (x1 < size[1])),
+    )
+    np.testing.assert_array_equal(both[inner], look.full()[inner])
+    lower, upper = np.sort([answer.full(), look.full()], axis=0)
+    assert ((both >= lower - 1e-6) & (both <= upper + 1e-6)).all()
+
+
+def test_maps_with_fewer_values_than_pixels_become_as_dense_as_the_denser():
+    size = (4000, 6000)
+    coarse = ProbabilityMap(torch.full((100, 200), 0.25), (1000, 500, 5000, 2500), size)
+    fine = ProbabilityMap(torch.full((400, 400), 0.75), (500, 1000, 1500, 2000), size)
+    both = with_look(coarse, fine)
+    assert both.box == (500, 500, 5000, 2500)
+    assert tuple(both.values.shape) == (800, 1800)
+    x, y = (
+        to_samples(np.array([[1000.0, 1500], [4000, 700]]), View(both.box, (800, 1800)))
+        .astype(int)
+        .T
+    )
+    np.testing.assert_allclose(both.values[y, x], [0.75, 0.25])
+
+
+@OneStep
+def remembers(image, prompts):
+    """Logits that also hang on the answer before."""
+    return shades.predict(image, prompts) + 3 * prompts.previous - 1.5
+
+
+def test_a_look_that_stays_is_not_encoded_again():
+    model = Spy(remembers)
+    loop = InteractionLoop(model, zoom=LOOK, previous_mask=True)
+    state = begin(image_tensor(draw_scene(130, 170)[0]))
+    for click in (Click(80, 60), Click(100, 66), Click(101, 67)):
+        (state,) = loop.step([state], [click])
+    assert model.encoded == [[(130, 170)], [(48, 48)], [(30, 30)]]
+    assert len(model.decoded) == 3 * 2, "each answer and the one closer"
+
+
+def test_encodings_that_answers_share_count_once_in_memory():
+    session = Session(
+        InteractionLoop(remembers, zoom=LOOK, previous_mask=True),
+        begin(image_tensor(draw_scene(130, 170)[0])),
+    )
+    for click in (Click(80, 60), Click(100, 66)):
+        session.add(click)
+    before, states = session.nbytes, [session.answer.state, session.add(Click(101, 67)).state]
+    assert states[0].encoded is states[1].encoded
+    assert states[0].look[1] is states[1].look[1]
+    assert session.nbytes - before == states[1].answer.nbytes
+
+
+def test_a_preview_is_one_answer():
+    model = Spy(remembers)
+    zoom = replace(LOOK, first=(1.0, 0.5))
+    image = begin(image_tensor(draw_scene(130, 170)[0]))
+    session = Session(InteractionLoop(model, zoom=zoom, previous_mask=True), image)
+    for count in range(3):
+        asked = len(model.decoded)
+        session.preview(Click(80 + 9 * count, 60))
+        assert [len(images) for images in model.decoded[asked:]] == [1]
+        session.add(Click(80 + 9 * count, 60))
+
+
+def test_many_objects_are_answered_as_each_alone():
+    loop = InteractionLoop(remembers, batch_size=3, zoom=LOOK, previous_mask=True, keep_clicks=True)
+    images = [image_tensor(draw_scene(130, 170, seed=seed)[0]) for seed in range(3)]
+    states = [begin(image) for image in images]
+    alone = [begin(image) for image in images]
+    for n in range(3):
+        clicks = [Click(60 + 20 * n, 50 + seed, n < 2) for seed in range(3)]
+        states = loop.step(states[: 3 - n], clicks[: 3 - n])
+        alone = [loop.step([one], [click])[0] for one, click in zip(alone, clicks, strict=True)]
+        for one, other in zip(states, alone[: 3 - n], strict=True):
+            np.testing.assert_allclose(one.probability, other.probability, atol=1e-6)
+            click = one.clicks[-1]
+            assert (one.probability[click.y, click.x] > 0.5) == click.positive
+
+
+@each(("side", "seen"), [(20, 256), (300, 300), (900, 400)])
+def test_looks_are_shown_at_their_own_size_where_that_is_enough(side, seen):
+    assert look_size(ZOOMS[RECOMMENDED_ZOOM], (5, 5, 5 + side, 5 + side)) == (seen, seen)
+
+
+@each("previous_mask", [False, True])
+def test_only_networks_that_take_their_last_answer_look(previous_mask):
+    model = Spy(shades)
+    loop = InteractionLoop(model, zoom=LOOK, previous_mask=previous_mask)
+    states = loop.step([begin(image_tensor(draw_scene(130, 170)[0]))], [Click(80, 60)])
+    loop.step(states, [Click(100, 66)])
+    assert len(model.decoded) == 2 * (1 + previous_mask)
+
+
+def test_the_protocol_of_the_predictor_looks_and_published_zooms_do_not():
+    protocol, zoom = PROTOCOLS["probseg"], ZOOMS[RECOMMENDED_ZOOM]
+    assert (protocol.version, protocol.zoom) == (4, RECOMMENDED_ZOOM)
+    assert zoom.look is not None
+    for name in ZOOMS.keys() - {RECOMMENDED_ZOOM}:
+        assert ZOOMS[name].look is None
+
+
+IMAGE = coffee()[::4, ::4].copy()  # 100 x 150
+HEIGHT, WIDTH = IMAGE.shape[:2]
+CLICKS = st.lists(
+    st.builds(Click, st.integers(0, WIDTH - 1), st.integers(0, HEIGHT - 1), st.booleans()),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda click: (click.x, click.y),
+)
+
+
+@OneStep
+def dark(image, prompts):
+    """Logits of up to 20 by brightness alone: a model that hears no click."""
+    return 40 * (0.5 - image.mean(dim=1, keepdim=True))
+
+
+LOOP = InteractionLoop(dark, keep_clicks=True)
+(ANSWER,) = InteractionLoop(dark).step([begin(image_tensor(IMAGE))], [Click(0, 0)])
+
+
+def reference(logits, rows, columns, wanted, length):
+    """Eq. 2.38 of Rasmussen and Williams (2006), with all pairs of pixels in float64."""
+    every = np.stack(np.indices(logits.shape), axis=-1).reshape(-1, 2).astype(float)
+    seen = np.stack([rows, columns], axis=-1).astype(float)
+
+    def kernel(a, b):
+        return np.exp(-((a[:, None] - b[None]) ** 2).sum(axis=-1) / (2 * length**2))
+
+    residuals = wanted - logits[rows, columns]
+    weights = np.linalg.inv(kernel(seen, seen)) @ residuals
+    return logits + (kernel(every, seen) @ weights).reshape(logits.shape)
+
+
+@pytest.mark.parametrize("length", [0.3, 2.0, 5.0])
+def test_it_is_the_posterior_mean(length):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(0, 2, (37, 52))
+    rows, columns = np.array([3, 4, 20, 36]), np.array([5, 9, 51, 0])
+    wanted = np.array([0.1, -0.1, -2.0, 3.0])
+    values, samples = 1 / (1 + np.exp(-logits)), np.stack([rows, columns], axis=-1)
+    expected = reference(logits, rows, columns, wanted, length)
+    assert np.abs(expected - logits).max() > 1
+    for dtype, atol in ((np.float64, 1e-5), (np.float32, 1e-3)):
+        found = condition(values.astype(dtype), samples, wanted, length)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(logit(found.astype(float)), expected, atol=atol)
+
+
+def test_obeyed_clicks_change_nothing():
+    probability = ANSWER.probability
+    rows, columns = np.nonzero(probability > 0.6)
+    obeyed = [Click(columns[0], rows[0]), Click(columns[-1], rows[-1])]
+    rows, columns = np.nonzero(probability < 0.4)
+    obeyed.append(Click(columns[0], rows[0], positive=False))
+    assert keep_clicks(ANSWER.answer, obeyed) is ANSWER.answer
+    assert keep_clicks(ANSWER.answer, []) is ANSWER.answer
+    changed = keep_clicks(ANSWER.answer, [*obeyed, Click(columns[-1], rows[-1])])
+    assert changed is not ANSWER.answer
+    assert ANSWER.probability is not probability
+    np.testing.assert_array_equal(ANSWER.probability, probability)  # as it was
+
+
+def test_changes_end_near_the_click():
+    row, column = np.argwhere(ANSWER.probability < 0.01)[200]
+    changed = keep_clicks(ANSWER.answer, [Click(int(column), int(row))]).full()
+    assert changed[row, column] == pytest.approx(1 / (1 + np.exp(-MARGIN)))
+    distance = np.hypot(*(np.indices(changed.shape) - np.array([row, column])[:, None, None]))
+    far = distance > 9 * LENGTH * WIDTH  # corners of a square of 6 lengths are 8.5 away
+    np.testing.assert_array_equal(changed[far], ANSWER.probability[far])
+    assert (changed != ANSWER.probability)[distance < 2].all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(clicks=CLICKS)
+def test_clicks_hold_after_any_sequence(clicks):
+    state = begin(image_tensor(IMAGE))
+    for count, click in enumerate(clicks, 1):
+        (state,) = LOOP.step([state], [click])
+        for threshold in (0.49, 0.5):
+            assert click_compliance(state.probability > threshold, clicks[:count]) == 1
+    assert np.isfinite(state.probability).all()
+
+
+def test_the_last_click_on_a_pixel_counts():
+    here = Click(70, 50)
+    for labels in ([True, False], [False, True], [True, False, True]):
+        clicks = [here._replace(positive=label) for label in labels]
+        (state,) = LOOP.answer([begin(image_tensor(IMAGE), clicks=clicks)])
+        assert (state.probability[50, 70] > 0.5) == labels[-1]
+
+
+def test_clicks_outside_of_a_window_change_nothing():
+    values = torch.full((10, 12), 0.2)
+    answer = ProbabilityMap(values, (20, 30, 32, 40), (90, 90))
+    assert keep_clicks(answer, [Click(19, 35), Click(32, 35), Click(25, 40)]) is answer
+    changed = keep_clicks(answer, [Click(20.9, 30.2), Click(31, 39)]).full()
+    assert (changed[[30, 39], [20, 31]] > 0.5).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(x=st.integers(0, 2999), y=st.integers(0, 1999), positive=st.booleans())
+def test_clicks_hold_between_the_values_of_a_large_photograph(x, y, positive):
+    values = torch.full((250, 375), 0.01 if positive else 0.99)
+    answer = ProbabilityMap(values, (0, 0, 3000, 2000), (2000, 3000))
+    changed = keep_clicks(answer, [Click(x, y, positive)])
+    assert changed.values.shape == values.shape
+    part = changed.part(View((x, y, x + 1, y + 1), (1, 1)))
+    assert (part.item() > 0.5) == (changed.full()[y, x] > 0.5) == positive
+
+
+def test_clicks_hold_after_a_second_look_at_a_large_photograph():
+    """Whose answers have fewer values than pixels, which are interpolated once more."""
+    image = cv2.resize(IMAGE, (2600, 1733), interpolation=cv2.INTER_CUBIC)
+    loop = InteractionLoop(dark, zoom=ZOOMS["look"], previous_mask=True, keep_clicks=True)
+    places = np.random.default_rng(0).integers(0, 1700, (8, 2)).tolist()
+    clicks = [Click(x, y, positive=n % 3 == 0) for n, (x, y) in enumerate(places)]
+    state = begin(as_photograph(image))
+    for count, click in enumerate(clicks, 1):
+        (state,) = loop.step([state], [click])
+        assert click_compliance(state.probability > 0.5, clicks[:count]) == 1
+
+
+@each(("samples", "pixels"), [(8, 26), (8, 42), (577, 1054)])
+def test_rounding_leads_no_click_out_of_the_values(samples, pixels):
+    answer = ProbabilityMap(torch.zeros(samples, samples), (0, 0, pixels, pixels), (pixels, pixels))
+    assert keep_clicks(answer, [Click(pixels - 1, pixels - 1)]).full()[-1, -1] > 0.5
+
+
+def test_the_predictor_keeps_clicks_and_undoes_them():
+    torch.manual_seed(0)
+    predictor, answers = Predictor(micro_model("micro_csa")), []
+    predictor.set_image(IMAGE)
+    clicks = [Click(70, 50), Click(72, 50, positive=False), Click(20, 80), Click(140, 5)]
+    for count, click in enumerate(clicks, 1):
+        answers.append(predictor.predict([click]))
+        assert click_compliance(answers[-1].binary, clicks[:count]) == 1
+    for earlier in answers[-2::-1]:
+        undone = predictor.undo()
+        np.testing.assert_array_equal(undone.probability, earlier.probability)
+
+
+def test_without_a_zoom_the_predictor_keeps_none():
+    model = micro_model("micro_csa").eval()
+    assert build_loop(model).keep_clicks
+    assert not build_loop(model, zoom=None).keep_clicks
+
+
+def test_the_protocol_probseg_alone_keeps_clicks():
+    assert [name for name, one in PROTOCOLS.items() if one.keep_clicks] == ["probseg"]
+    kept, other = (
+        run_object(sees_nothing, toy_sample(), PROTOCOLS[name]).steps[-1].scores["compliance"]
+        for name in ("probseg", "ritm")
+    )
+    assert kept == 1
+    assert other < 1

@@ -2,18 +2,24 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torchmetrics import MetricCollection
 
 from probseg.metrics import (
+    ClickAUC,
     Failures,
+    MeanIoUAtK,
+    NumberOfClicks,
     area_under_curve,
     failures,
     median_noc,
     miou_at,
     noc,
     regressions,
+    standard_error,
     standard_error_objects,
     standard_error_trials,
     survival,
@@ -123,3 +129,46 @@ def test_wrong_arguments_are_refused():
     for score in (noc, failures, survival, median_noc):
         for threshold in (0, 90):
             refused(ValueError, lambda s=score, t=threshold: s(IOUS, t), "threshold")
+
+
+RUNS_ACCUMULATED = np.random.default_rng(0).uniform(size=(7, 3, 5))
+RUNS_ACCUMULATED[0, 0, 2] = 0.9  # exactly there
+
+
+def collection():
+    return MetricCollection([NumberOfClicks(), MeanIoUAtK(3), ClickAUC(1)], compute_groups=False)
+
+
+def expected(runs):
+    values = {
+        "noc@90": noc(runs, 0.9).mean(axis=1),
+        "miou@3": runs[:, :, 3].mean(axis=1),
+        "auc": area_under_curve(runs, 1).mean(axis=1),
+    }
+    figures = {name: value.mean() for name, value in values.items()}
+    figures |= {f"{name}_se": float(standard_error(value)) for name, value in values.items()}
+    return {name: torch.tensor(figure, dtype=torch.float32) for name, figure in figures.items()}
+
+
+def test_figures_over_batches_and_merged_states_are_those_of_all_objects():
+    first, second = collection(), collection()
+    first.update(torch.from_numpy(RUNS_ACCUMULATED[:2]))
+    first.update(RUNS_ACCUMULATED[2:3])
+    second.update(torch.from_numpy(RUNS_ACCUMULATED[3:]))
+    for name, metric in first.items():
+        metric.merge_state(second[name])
+    torch.testing.assert_close(dict(first.compute()), expected(RUNS_ACCUMULATED))
+    first.reset()
+    first.update(RUNS_ACCUMULATED[:4, 0])
+    torch.testing.assert_close(dict(first.compute()), expected(RUNS_ACCUMULATED[:4, :1]))
+
+
+def test_masks_are_scored():
+    truth = torch.zeros(2, 4, 4, dtype=torch.uint8)
+    truth[:, :2] = 1
+    answers = torch.stack([truth == 0, truth == 2, truth == 1], dim=1)  # IoU 0, 0 and 1
+    metric = NumberOfClicks(0.5)
+    metric.update(answers, truth)
+    assert metric.compute()["noc@50"] == 2
+    refused(ValueError, lambda: metric.update(answers, truth * 255), "// 255")
+    refused(ValueError, lambda: metric.update(RUNS_ACCUMULATED * 100), "percent")

@@ -275,7 +275,7 @@ def _no_memory(where: str, text: str, verb: str, config: Namespace) -> str:
         size = f"batches of {batch} crops of {height} x {width} pixels per device ({size})"
     elif together is not None:
         size = f"{together} objects at a time ({size})"
-    first = f"the {where} has not enough memory for {size} ({_in_short(text)}). Try, in this order:"
+    first = f"the {where} lacks memory for {size} ({_in_short(text)}). Try, in this order:"
     return "\n  ".join([first, *_proposals(verb, config, where)])
 
 

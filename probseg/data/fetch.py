@@ -149,7 +149,7 @@ def _obtain(
 
 
 def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
-    """Compare the checksums of an archive with those that are known; return with which, in words.
+    """Compare the checksums of an archive with the known ones; return which these are, as text.
 
     Of archives without a published sum, that of the first download is in `record`.
     """

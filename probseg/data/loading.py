@@ -207,7 +207,7 @@ class _TrainingLoader(DataLoader[_Batch]):
     """
 
     def __iter__(self) -> Iterator[_Batch]:  # type: ignore[override]
-        """Yield the batches; say how long one has not come."""
+        """Yield the batches; say so when one takes long."""
         batches, waited = super().__iter__(), 0.0
         while True:
             try:
@@ -247,8 +247,8 @@ def _free_shared_memory() -> int | None:
 def affordable_workers(workers: int, batch: int, processes: int = 1) -> int:
     """Return how many of the processes that read have room for their batches in shared memory.
 
-    Each has two of them ready, of so many bytes, and the training holds two. A notice says so where
-    fewer are started.
+    Each has two of them ready, of that size, and the training holds two. A notice says so if fewer
+    are started.
     """
     free = _free_shared_memory()
     if free is None or workers == 0:

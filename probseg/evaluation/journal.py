@@ -27,7 +27,7 @@ class Journal:
     """Adds records to a file as they are made.
 
     Args:
-        folder: Of the evaluation; made if need be.
+        folder: Folder of the evaluation; created if missing.
         subject: What is evaluated, as JSON values: whatever can change a number. An evaluation of
             the same subject continues from here.
         rank: Number of the process; each has a separate file.

@@ -63,7 +63,7 @@ def style_of(metric: str) -> MetricStyle:
 
 
 def title_of(metric: str) -> str:
-    """Return the name of a metric in words, such as `mIoU@5`."""
+    """Return the title of a metric, such as `mIoU@5`."""
     _, at, number = metric.partition("@")
     return f"{style_of(metric).title}{at}{number}"
 
@@ -120,7 +120,7 @@ class Curves:
 
     @property
     def extent(self) -> str:
-        """Number of objects, and of photographs where it differs, in words."""
+        """Text on the number of objects, and of photographs where it differs."""
         objects = count(self.n_objects, "object")
         if self.n_photos == self.n_objects:
             return objects

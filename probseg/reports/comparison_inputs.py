@@ -190,7 +190,7 @@ def read_result(folder: Path, name: str) -> Result:
 
 
 def protocol_differences(results: Sequence[Result]) -> list[str]:
-    """Return in words in which options the protocols of results differ; `MAY_DIFFER` aside."""
+    """Say in which options the protocols of results differ; `MAY_DIFFER` aside."""
     keys = sorted({key for result in results for key in result.protocol} - set(MAY_DIFFER))
     differences = []
     for key in keys:
@@ -204,7 +204,7 @@ def protocol_differences(results: Sequence[Result]) -> list[str]:
 
 
 def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[Paired], list[str]]:
-    """Return the objects that all results share by data set, and what was left out in words.
+    """Return the objects that all results share by data set, and sentences on what was left out.
 
     Where protocols differ, their steps are cut to the smallest number of clicks, the result before
     the first click counts only if all have it, and the lowest IoU at which runs end holds for all.

@@ -1,4 +1,4 @@
-"""A comparison in words and files: verdicts, tables, `comparison.json` and the figure."""
+"""A comparison as text and files: verdicts, tables, `comparison.json` and the figure."""
 
 from __future__ import annotations
 

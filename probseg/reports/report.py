@@ -63,7 +63,7 @@ def write_report(
     `overlays.png` a sheet of runs.
 
     Args:
-        folder: Where to; made if need be. The `results.json` of an earlier evaluation goes first.
+        folder: Where to write; created if missing. An earlier `results.json` is removed first.
         records: All runs, in any order; repeated ones count once.
         protocol: How they were made.
         metadata: What else belongs to the result (model, data, seed, `environment`); JSON values.

@@ -21,7 +21,7 @@ from probseg.texts import count
 
 
 class ScoreTable(NamedTuple):
-    """A table in words: a column of names, then numbers; a cell of two lines has a line break."""
+    """A table of text: a column of names, then numbers; a cell of two lines has a line break."""
 
     title: str
     legend: str
@@ -103,7 +103,7 @@ def render(template: str, **values: Any) -> Markup:  # noqa: ANN401
 
 
 def _words(value: Any) -> str:  # noqa: ANN401
-    """Return a JSON value in words."""
+    """Spell out a JSON value."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -96,7 +96,7 @@ def proposed(error, verb="fit", first="", data=SMALLEST, **trainer):
 
 def test_without_memory_what_takes_less_is_proposed():
     error = torch.OutOfMemoryError(CUDA)
-    first = "GPU has not enough memory for batches of 16 crops of 256 x 256 pixels per device (dev"
+    first = "GPU lacks memory for batches of 16 crops of 256 x 256 pixels per device (dev"
     accumulated = "--data.batch_size {} --trainer.accumulate_grad_batches {}"
     smaller = ["--data.crop_size 192", "--data.eval_batch_size 6"]
     expected = [accumulated.format(8, 2), HALF, *smaller]
@@ -112,7 +112,7 @@ def test_without_memory_what_takes_less_is_proposed():
     for text in ("out of memory\nCUDA kernel errors might", "CUBLAS_STATUS_ALLOC_FAILED when"):
         assert proposed(RuntimeError(f"CUDA error: {text}"), first="the GPU has not") == [HALF]
     for action in (lambda: torch.empty(2**60), lambda: np.empty(2**59)):
-        options = proposed(real_error(action), first="the machine has not enough memory")
+        options = proposed(real_error(action), first="the machine lacks memory")
         assert options == ["--data.num_workers 0"]
     bare = Namespace(trainer=config().trainer, data=Namespace())  # other data modules
     assert "--data" not in str(explain(error, "fit", bare, None))

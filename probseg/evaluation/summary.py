@@ -243,26 +243,25 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
     auc = area_under_curve(ious, scores.first).mean(axis=1)  # (objects,)
     # NoC: clicks to reach each IoU, as the mean over trials, (objects,).
     clicks = {percent: noc(ious, percent / 100).mean(axis=1) for percent in percents}
-    # One bootstrap for all, so that all see the same photographs.
-    of_objects = np.column_stack([ious.mean(axis=1), auc, *clicks.values()])
-    errors: list[float | None] = [None] * of_objects.shape[1]
+    # One bootstrap for mIoU@k, AUC and NoC, so that all see the same photographs.
+    per_object = np.column_stack([ious.mean(axis=1), auc, *clicks.values()])
+    errors: list[float | None] = [None] * per_object.shape[1]
     if n_objects > 1:
-        errors = standard_error(of_objects).tolist()
-    intervals: list[Interval | None] = [None] * of_objects.shape[1]
+        errors = standard_error(per_object).tolist()
+    intervals: list[Interval | None] = [None] * per_object.shape[1]
     ci_low = ci_high = None
     if n_photos > 1:
-        low, high = (bound.tolist() for bound in clustered_bootstrap(of_objects, scores.photos))
+        low, high = (bound.tolist() for bound in clustered_bootstrap(per_object, scores.photos))
         intervals = [Interval(*pair) for pair in zip(low, high, strict=True)]
         ci_low, ci_high = low[:entries], high[:entries]
     failed = {percent: failures(ious, percent / 100) for percent in percents}
     corrections = scores.answered.copy()
-    corrections[:, :, : scores.first + 1] = False  # the first result has nothing before it
+    corrections[:, :, : scores.first + 1] = False  # no answer precedes the first result
     harm = regressions(ious, corrections)
     others = [name for name in scores.values if name != "iou"]
     answered = scores.answered
-    later = np.logical_or.accumulate(answered, axis=2)  # there was an answer by then ...
-    later = np.roll(later, 1, axis=2)  # ... or before
-    later[:, :, 0] = False
+    follows = np.roll(np.logical_or.accumulate(answered, axis=2), 1, axis=2)  # an earlier answer
+    follows[:, :, 0] = False
     return Summary(
         n_objects=n_objects,
         n_photos=n_photos,
@@ -289,8 +288,8 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
         survival={percent: survival(ious, percent / 100).tolist() for percent in percents},
         regressions=harm.share,
         regression_size=harm.size,
-        first_seconds=_timing(scores.seconds[answered & ~later]),
-        next_seconds=_timing(scores.seconds[answered & later]),
+        first_seconds=_timing(scores.seconds[answered & ~follows]),
+        next_seconds=_timing(scores.seconds[answered & follows]),
     )
 
 

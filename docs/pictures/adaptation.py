@@ -37,7 +37,7 @@ def main() -> None:
     for axes in (left, right):
         axes.set(xscale="log", xlabel="standard deviation of the logits", ylim=(-0.05, 1.1))
         axes.axvline(TRAINED, color=GREY, lw=0.8, ls=":")
-        axes.legend(loc="lower left")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 0.25))
     save(figure, "adaptation")
 
 

@@ -51,7 +51,7 @@ def claim_folders(loggers: Sequence[Logger]) -> set[Path]:
     Of several runs that begin at one moment each gets a number of its own. Loggers of one run that
     share a folder keep sharing it. Returns the folders.
     """
-    made = set()
+    claimed = set()
     roots: dict[Path, list[Logger]] = {}
     for logger in filter(without_version, loggers):
         roots.setdefault(Path(str(logger.save_dir)) / str(logger.name), []).append(logger)
@@ -61,13 +61,13 @@ def claim_folders(loggers: Sequence[Logger]) -> set[Path]:
         while True:
             try:
                 (root / f"version_{number}").mkdir()
-                made.add(root / f"version_{number}")
+                claimed.add(root / f"version_{number}")
                 break
             except FileExistsError:
                 number += 1
         for logger in sharing:
             set_version(logger, number)
-    return made
+    return claimed
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def own_folder(trainer: L.Trainer, verb: str) -> Iterator[None]:
         yield
         return
     local = [one for one in trainer.loggers if ":/" not in str(one.save_dir)]
-    made = claim_folders(local)
+    claimed = claim_folders(local)
     new = trainer.logger is not None and trainer.logger.version is None
     if new or (trainer.logger is not None and trainer.logger not in local):
         yield  # Weights & Biases makes an identifier that no other run has
@@ -91,7 +91,7 @@ def own_folder(trainer: L.Trainer, verb: str) -> Iterator[None]:
         with alone_in(folder, verb):
             yield
     finally:
-        if folder in made and {path.name for path in folder.iterdir()} <= {LOCK}:
+        if folder in claimed and {path.name for path in folder.iterdir()} <= {LOCK}:
             shutil.rmtree(folder)  # of a command that was refused before it began
 
 

@@ -126,8 +126,8 @@ def device(text: str) -> str:
     kind = "cpu" if accelerator is None else accelerator.type
     numbered = [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
     if text not in (*numbered, *([kind] if numbered else [])):
-        seen = ", ".join(["cpu", *numbered])
-        msg = f"must be a device that PyTorch sees on this machine ({seen}), got {text!r}"
+        devices = ", ".join(["cpu", *numbered])
+        msg = f"must be a device that PyTorch sees on this machine ({devices}), got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return text
 

@@ -206,18 +206,18 @@ def human_click(
     A kind of mistake that does not happen by its field draws no random number. Without mistakes
     this is the rule.
     """
-    seen = prediction
+    visible = prediction
     click = None
     if previous_prediction is not None and _happens(mistakes.late, generator):
-        seen = previous_prediction
-        click = rule(seen, mask, clicked, generator)
+        visible = previous_prediction
+        click = rule(visible, mask, clicked, generator)
     if click is None:
-        seen = prediction
-        click = rule(seen, mask, clicked, generator)
+        visible = prediction
+        click = rule(visible, mask, clicked, generator)
     if click is None:
         return None
     if _happens(mistakes.off_centre, generator):
-        click = _move_off_centre(click, seen, mask, clicked, generator)
+        click = _move_off_centre(click, visible, mask, clicked, generator)
     if mistakes.jitter > 0:
         click = _tremble(click, mistakes.jitter, mask.shape, clicked, generator)
     if _happens(mistakes.wrong_sign, generator):

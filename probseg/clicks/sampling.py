@@ -82,18 +82,18 @@ def random_points(
     # (B, H * W): pixels of the region up to each one
     up_to = region.flatten(1).cumsum(dim=1, dtype=torch.int32)
     total = up_to[:, -1].long()
-    wanted = torch.minimum(counts, total)  # (B,)
-    # Floyd's algorithm: step s draws among the first `total - wanted + s + 1` pixels, and takes the
+    count = torch.minimum(counts, total)  # (B,)
+    # Floyd's algorithm: step s draws among the first `total - count + s + 1` pixels, and takes the
     # last of them where the drawn one is taken already.
     steps = torch.arange(max_points, device=region.device)
-    last = (total - wanted)[:, None] + steps  # (B, max_points)
+    last = (total - count)[:, None] + steps  # (B, max_points)
     drawn = draws.below(last + 1)
     ranks = torch.full_like(drawn, -1)
     for step in range(max_points):
         taken = (ranks == drawn[:, step, None]).any(dim=1)
         ranks[:, step] = torch.where(taken, last[:, step], drawn[:, step])
     index = torch.searchsorted(up_to, (ranks + 1).int()).clamp(max=up_to.shape[1] - 1)
-    real = steps < wanted[:, None]
+    real = steps < count[:, None]
     x = index % width
     y = torch.div(index, width, rounding_mode="floor")
     return torch.stack([x, y], dim=-1).float(), real

@@ -266,11 +266,11 @@ def split_folder(
     folder = ImageMaskFolder(root, masks=masks)
     members: dict[str, set[Path]] = defaultdict(set)
     for path in folder.photographs:
-        found = re.search(group or "^.*$", path.stem, re.DOTALL)
-        if found is None:
+        match = re.search(group or "^.*$", path.stem, re.DOTALL)
+        if match is None:
             msg = f"`group` must match the name of each image, got {group!r}: not {path.stem!r}"
             raise ValueError(msg)
-        members[found[0]].add(path)
+        members[match[0]].add(path)
     if len(members) < 2:
         of = "images" if group is None else f"groups of images (`group` {group!r})"
         msg = f"{root}: training and validation need at least 2 {of}, got {len(members)}"

@@ -64,8 +64,8 @@ def _bench(options: argparse.Namespace) -> None:
     json_file: Path | None = options.json
     names = _expand(options.name)
     if options.device is None:
-        seen = torch.accelerator.is_available()
-        options.device = str(torch.accelerator.current_accelerator()) if seen else "cpu"
+        has_accelerator = torch.accelerator.is_available()
+        options.device = str(torch.accelerator.current_accelerator()) if has_accelerator else "cpu"
     settings = Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)})
     records: list[Record] = []
     for number, name in enumerate(names, start=1):

@@ -273,10 +273,10 @@ class _Clicks:
         device = self._settings.device
         yield "first", timed(self.first, device)
         for click in self._later:
-            seen = self._predictor.view
+            view = self._predictor.view
             with self._settings.autocast():
                 seconds = timed(partial(self._predictor.predict, [click]), device)
-            yield "next" if self._predictor.view == seen else "zoomed", seconds
+            yield "next" if self._predictor.view == view else "zoomed", seconds
         yield "undo", timed(self._predictor.undo, device)
 
 

@@ -86,7 +86,7 @@ def timed_with_peak(call: Call, device: str) -> tuple[float, float | None]:
 
 def _resident(field: str) -> int:
     """Return a field of /proc/self/status in bytes."""
-    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if found is None:
+    line = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if line is None:
         raise OSError(f"/proc/self/status has no field {field}")
-    return int(found[1]) * 1024
+    return int(line[1]) * 1024

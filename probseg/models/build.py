@@ -227,7 +227,7 @@ def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, 
         # A described part is built by now, and no network is without a decoder, say.
         missing = value is None and parameters[key].default is not None
         is_part = not missing and not isinstance(value, Mapping)
-        given = "give it as {'class_path': ..., 'init_args': {...}}"
-        require(is_part, key, "a part of the network", value, given)
+        hint = "give it as {'class_path': ..., 'init_args': {...}}"
+        require(is_part, key, "a part of the network", value, hint)
     waits = len(known) < len(parameters)
     return partial(part, **arguments) if waits else part(**arguments)

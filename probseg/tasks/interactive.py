@@ -257,10 +257,10 @@ class InteractiveSegmentation(NetworkTask):
             answers = [*answers, *self._look_again(crops, batch, prompts, logits)]
         losses, total = self._losses(answers)
         size = (crops.shape[-2], crops.shape[-1])
-        seen = (images.shape[-2], images.shape[-1])
+        network_size = (images.shape[-2], images.shape[-1])
         shown: dict[str, Tensor | Prompts] = {
             "logits": resize_maps(logits, size),
-            "prompts": resize_prompts(prompts, seen, size),
+            "prompts": resize_prompts(prompts, network_size, size),
         }
         return StepResult(losses, total, shown)
 
@@ -294,8 +294,8 @@ class InteractiveSegmentation(NetworkTask):
                 with self._as_at_test_time():
                     return self.model.raw_logits(encoded, readable).main
             logits = self.model.raw_logits(encoded, readable)
-            seen = masks.masked_fill(~prompts.has_prompt[:, None, None], IGNORE)
-            answers.append(TrainedAnswer(logits, seen, readable))
+            truth = masks.masked_fill(~prompts.has_prompt[:, None, None], IGNORE)
+            answers.append(TrainedAnswer(logits, truth, readable))
             return logits.main.detach()
 
         ask(self._draw(masks, seeds, ask, epoch, batch_seed))

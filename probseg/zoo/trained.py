@@ -249,8 +249,8 @@ def best_checkpoint(run: Path) -> Path:
     if last.is_file():
         return last
     if len(files) != 1:
-        found = ", ".join(path.name for path in files) or "none"
-        msg = f"{folder}: expected one best checkpoint, found {found}; give the path of the file"
+        names = ", ".join(path.name for path in files) or "none"
+        msg = f"{folder}: expected one best checkpoint, found {names}; give the path of the file"
         raise UsageError(msg)
     return files[0]
 

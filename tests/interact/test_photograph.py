@@ -74,7 +74,7 @@ def test_copies_show_what_the_photograph_shows(scene):
     photograph = as_photograph(cv2.GaussianBlur(image, (0, 0), 12))
     for box in ((0, 0, 2600, 1500), (1, 2, 2599, 1499), (300, 200, 1900, 1300)):
         size = 150, round(150 * (box[2] - box[0]) / (box[3] - box[1]))
-        exact = type(photograph).from_array(photograph.full).render(View(box, size))
+        exact = type(photograph).from_tensor(photograph.full).render(View(box, size))
         torch.testing.assert_close(photograph.render(View(box, size)), exact, atol=0.02, rtol=0)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probseg.attention import ATTENTIONS, build_attention
 from probseg.backbones import Backbone
-from probseg.heads import Decoder, DecoderMaps
+from probseg.heads import Decoder, DecoderMaps, MaskQuality
 from probseg.semantic import EMAU
 from probseg.types import FeatureInfo, Prompts
 
@@ -40,10 +40,12 @@ def maps_of(info: FeatureInfo, batch: int, height: int, width: int) -> list[Tens
 
 
 def opened(model: nn.Module) -> nn.Module:
-    """Start no residual block with a branch that adds nothing, as timm does: it stops gradients."""
+    """Start no branch that adds nothing, as timm and `MaskQuality` do: it stops gradients."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.weight)
+        elif isinstance(module, MaskQuality):
+            nn.init.normal_(module.layers[-1].weight)
     return model
 
 

@@ -219,6 +219,22 @@ def test_every_door_for_strangers_has_tests_of_its_own(docs, repository):
     assert set().union(*named) == {f"strangers/{path.name}" for path in folder.glob("test_*.py")}
 
 
+def test_every_check_says_when_it_last_passed(repository):
+    text = (repository / "CONTRIBUTING.md").read_text("utf-8").partition("last passed\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    checks, jobs, days, places = zip(*rows[1:], strict=True)
+    targets = re.findall(r"^([a-z]+):.*##", (repository / "Makefile").read_text("utf-8"), re.M)
+    known = {f"`make {target}`" for target in targets if target != "help"}
+    assert {*checks} == known | {"-", "`.ci/run`"}
+    workflows = [
+        (path.stem, yaml.safe_load(path.read_text("utf-8"))["jobs"])
+        for path in (repository / ".github" / "workflows").glob("*.yaml")
+    ]
+    known = {f"{name}/{job}" for name, all_of_it in workflows for job in all_of_it}
+    assert {*re.findall(r"`(\S+)`", " ".join(jobs))} == known
+    assert [day == "not yet" for day in days] == [place == "-" for place in places]
+
+
 def test_tables_made_from_the_code_are_those_of_the_code(docs):
     tables = runpy.run_path(str(docs / "tables.py"))
     found = set()

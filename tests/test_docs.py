@@ -150,7 +150,7 @@ def test_the_readme_has_the_figures_of_the_files(docs, repository):
     with (repository / "benchmarks/results/inference.csv").open(encoding="utf-8") as file:
         ways = {row["way"]: float(row["noc@90"]) for row in csv.DictReader(file)}
     zoom, plain = ways["zoom, EM"], ways["plain"]
-    assert f"{zoom:.1f} clicks to 90 %; without zoom and EM {plain:.1f} " in readme
+    assert f"{zoom:.1f} clicks to 90 %; {plain:.1f} without zoom and EM " in readme
     milliseconds = beside["probseg, `lite0_unet_prop`"].split("|")[5].strip()
     assert f"a click takes {milliseconds} ms of one CPU core" in readme
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from rich.markdown import Markdown
@@ -50,6 +51,13 @@ COLUMNS = {
 }
 """Figures of models for clicks in the list, all on GrabCut."""
 
+PURPOSES = {
+    "interactive": "To click objects in photographs",
+    "semantic": "To label every pixel with a class",
+    "comparison": "To compare methods, as the lab notebook does",
+}
+"""Titles of the groups of the list: tasks, and what was trained for comparisons."""
+
 TABLE = re.compile(r"^\|.*(?:\n\|.*)+", re.MULTILINE)
 """A table in Markdown."""
 
@@ -93,21 +101,23 @@ VERBS: Mapping[str, AddVerb] = Registry(
 
 
 def _list(options: argparse.Namespace) -> None:
-    header = ["name", "task", "parameters\nM", "files\nMB", "where"]
-    rows = [
-        [
+    header = ["name", "parameters\nM", "files\nMB", "where", *COLUMNS, "mIoU\nof classes"]
+    rows: dict[str, list[list[str]]] = {title: [] for title in PURPOSES.values()}
+    for entry, root in all_models():
+        row = [
             entry.name,
-            entry.task,
             f"{entry.parameters / 1e6:.2f}",
             f"{entry.nbytes / 1e6:.1f}",
             "shipped" if root == zoo_dir() else str(root),
             *(figure(entry, key) for key in COLUMNS.values()),
             "\n".join(class_figures(entry)),
         ]
-        for entry, root in all_models()
-    ]
-    grid = Grid([*header, *COLUMNS, "mIoU\nof classes"], rows)
-    print_table(console(), "Models with weights", grid, texts=("task", "where"))
+        rows[PURPOSES["comparison" if entry.comparison else entry.task]].append(row)
+    for title, group in rows.items():
+        if group:
+            columns = [any(cells) for cells in zip(*group, strict=True)]
+            grid = [[*compress(row, columns)] for row in (header, *group)]
+            print_table(console(), title, Grid(grid[0], grid[1:]), texts=("where",))
 
 
 def _show(options: argparse.Namespace) -> None:

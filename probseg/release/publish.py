@@ -73,6 +73,7 @@ class Facts:
     recipe: str | None = None  # command that trains the model
     seed: int | None = None
     commit: str | None = None  # of probseg
+    comparison: bool = False  # trained to be compared with others, not to be used
 
 
 def facts_of(entry: Entry) -> Facts:
@@ -158,6 +159,7 @@ def publish(
             hours=facts.hours,
             limits=facts.limits,
             metrics=all_figures(evaluations),
+            comparison=facts.comparison,
         )
         (draft / CHECKSUMS).write_text(checksum_lines(entry.files), encoding="utf-8")
         card = render_card(entry, evaluations, untrained)

@@ -66,6 +66,7 @@ class Entry:
     hours: float
     limits: list[str]  # weaknesses, one line each
     metrics: Mapping[str, Metric]  # measured figures by name, `data/protocol/figure`
+    comparison: bool = False  # trained to be compared with others, not to be used
 
     @property
     def nbytes(self) -> int:

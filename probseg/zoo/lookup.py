@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from probseg.errors import UsageError
-from probseg.kinds import TASKS
+from probseg.kinds import TASKS, TaskName
 from probseg.models import list_presets, preset_task, read_preset
 from probseg.models.build import Description, unknown_model
 from probseg.paths import is_path, zoo_dir
@@ -48,26 +49,51 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
 
     By default all of `zoo_folders` are searched, in their order.
     """
-    known: set[str] = set()
+    known: dict[str, Entry] = {}
     for folder in zoo_folders() if root is None else [root]:
         entries = read_index(folder)
         tagged = (full for full in entries if full.startswith(f"{name}."))
         full_name = name if name in entries else next(tagged, None)
         if full_name is not None:
             return ZooModel(entries[full_name], folder)
-        known |= {*entries, *(full.split(".")[0] for full in entries)}
+        known |= entries
+    checkout = zoo_dir().parent / "benchmarks" / "zoo"
+    if (checkout / INDEX).is_file() and any(
+        full.startswith(f"{name}.") for full in read_index(checkout)
+    ):
+        raise UsageError(f"`{name}` has weights in {checkout}; set PROBSEG_ZOO to this folder")
     for task, facts in TASKS.items():
         if name in list_presets(task):
-            trained = sorted(full for full in known if "." in full)
-            msg = (
-                f"`{name}` is known, but not trained. Models with weights: {', '.join(trained)}. "
-                f"To train it: {facts.training.format(name)}"
+            raise UsageError(
+                f"`{name}` is known, but not trained. {_nearest(name, task, known)}Models with "
+                f"weights: {', '.join(sorted(known))}. To train it: {facts.training.format(name)}"
             )
-            raise UsageError(msg)
     if Path(name).is_dir():
         msg = f"no zoo has a model {name!r}; for the folder of this name, give {name}/"
         raise UsageError(msg)
-    raise unknown_model(kind="zoo model", name=name, known=known)
+    names = {*known, *(full.split(".")[0] for full in known)}
+    raise unknown_model(kind="zoo model", name=name, known=names)
+
+
+def _nearest(preset: str, task: TaskName, trained: Mapping[str, Entry]) -> str:
+    """Say which model with weights is the most like a preset, by parts and their arguments."""
+    parts = _parts(read_preset(preset, task))
+    shares = {}
+    for name, entry in trained.items():
+        if entry.task == task:
+            others = _parts(description_of(entry))
+            shares[name] = len(parts & others) / len(parts | others)
+    if not shares:
+        return ""
+    name = max(shares, key=shares.__getitem__)
+    return f"The nearest is {name}: {trained[name].description.rstrip('.')}. "
+
+
+def _parts(node: object, at: str = "") -> set[str]:
+    """Return all values of a description with their places."""
+    if isinstance(node, Mapping):
+        return {part for key, value in node.items() for part in _parts(value, f"{at}/{key}")}
+    return {f"{at}={node}"}
 
 
 def all_models(root: Path | None = None) -> list[ZooModel]:

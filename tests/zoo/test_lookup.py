@@ -81,6 +81,12 @@ def test_a_preset_without_weights_names_those_with_weights_and_its_training(name
         message = refused(UsageError, partial(load, name), name, "not trained", "lite0_unet_prop.")
         (preset,) = re.findall(r"configs/\S+/(\w+)\.yaml$", message)
         assert preset == name
+        (near,) = re.findall(r"The nearest is (\w+)\.", message)
+        assert near.startswith("emanet" if "emanet" in name else "lite")
+
+
+def test_weights_of_the_benchmarks_are_named_in_a_checkout():
+    refused(UsageError, lambda: find_model("resnet16_csa"), "has weights", "PROBSEG_ZOO")
 
 
 @pytest.mark.parametrize("value", ["https://host/zoo", "no/such/folder", "{tests}"])

@@ -8,8 +8,8 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -78,6 +78,7 @@ def no_file(path: Path) -> str | None:
 
 
 LEADS_OUT = "links to a file outside of the folder; copy the file into it"
+FOLLOW = f"{LEADS_OUT}, or set PROBSEG_FOLLOW_LINKS=1 if you made the link"
 
 
 def leads_out(path: Path, folder: Path) -> bool:
@@ -99,7 +100,7 @@ def leads_out(path: Path, folder: Path) -> bool:
 
 
 def follows(path: Path) -> bool:
-    """Return whether the person trusts the links of data sets: all of them, or those to their data.
+    """Return whether the person trusts links that are read: all of them, or those to their data.
 
     The first is said by `PROBSEG_FOLLOW_LINKS=1`, the second by `PROBSEG_DATA`.
     """
@@ -107,6 +108,34 @@ def follows(path: Path) -> bool:
         return True
     data = os.environ.get("PROBSEG_DATA")
     return bool(data) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(str(data)))
+
+
+def walk(
+    place: Path, root: Path, trusts: Callable[[Path], bool] = follows
+) -> tuple[list[Path], list[Path]]:
+    """Return a folder, which may be missing, and those in it; and links out of `root` among them.
+
+    Hidden folders are left out, links lead into those that are trusted, and no folder comes twice.
+    """
+    folders, refused, seen, waiting = [], [], set(), [place]
+    while waiting:
+        folder = waiting.pop()
+        real = os.path.realpath(folder)
+        if folder != place and leads_out(folder, root) and not trusts(folder):
+            refused.append(folder)
+        elif real not in seen:
+            seen.add(real)
+            folders.append(folder)
+            with suppress(OSError), os.scandir(folder) as entries:
+                names = [entry.name for entry in entries if entry.is_dir()]
+                names = sorted((name for name in names if name[0] != "."), reverse=True)
+                waiting += [folder / name for name in names]
+    return folders, refused
+
+
+def modified(folders: Iterable[Path]) -> dict[Path, int]:
+    """Return when files were added to folders or removed, in nanoseconds; 0 for missing ones."""
+    return {path: path.stat().st_mtime_ns if path.is_dir() else 0 for path in folders}
 
 
 @contextmanager

@@ -22,13 +22,13 @@ from probseg.annotate.folder import GONE, SETTLED, Folder
 from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations, read_import
 from probseg.annotate.photographs import DIGEST, Photograph, fingerprint, place_of
 from probseg.annotate.store import Effort, Fingerprint, Finished, Store, StoredObject
-from probseg.data.layout import sort_pictures, unread_folders
+from probseg.data.layout import sort_pictures
 from probseg.errors import DataError, UsageError
 from probseg.formats import coco, png, run_lengths
-from probseg.formats.mask_names import MaskNames
+from probseg.formats.mask_names import MaskNames, stem_of
 from probseg.kinds import Registry
 from probseg.masks import read_objects
-from probseg.paths import digest, leads_out, replacing
+from probseg.paths import LEADS_OUT, digest, leads_out, modified, replacing, walk
 from probseg.picture_formats import LOSSLESS_SUFFIXES
 from probseg.texts import read_text, write_rows
 
@@ -61,8 +61,11 @@ _CONVERSION: Registry[Any] = Registry("annotation_export")
 def check_links(out: Path) -> None:
     """Raise a UsageError if what is written to a folder would leave it through a link."""
     database = [f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
-    names: list[str | Path] = ["masks", ORIGINALS, *database, KEYS]
-    for place in (out / name for name in names):
+    places = [out / name for name in (*database, KEYS)]
+    for name in ("masks", ORIGINALS):  # files are written to their sub-folders
+        folders, links = walk(out / name, out, lambda path: False)
+        places += [*folders[:1], *links]
+    for place in places:
         if leads_out(place, out):
             msg = f"{place}: a link leads out of {out}; remove the link"
             raise UsageError(msg)
@@ -114,7 +117,7 @@ class Files:
         self._writing = threading.Lock()  # of annotations.json; taken before the other one
         self._resting_until = 0.0
         self._changes = 0  # of what annotations.json has
-        self._listed: dict[Path, tuple[int, MaskNames, MaskFiles]] = {}
+        self._listed: dict[Path, tuple[MaskNames, MaskFiles]] = {}
         self._all_read: tuple[object, ...] = ()  # lists of files whose masks were all read
         self.unreadable: dict[str, str] = {}  # why masks of photographs cannot be read
         self._brought: dict[str, list[Brought]] = {}
@@ -173,8 +176,7 @@ class Files:
         if self._edited:
             yield ANNOTATIONS, f"was changed by another program; it is copied to {ORIGINALS}"
         place = self.folder.path
-        nested = unread_folders(place / "images", place / "masks")
-        for path, reason in (*self.masks().refused.items(), *nested.items()):
+        for path, reason in (*self.masks().refused.items(), *self.folder.refused.items()):
             yield path.relative_to(place).as_posix(), reason
 
     def left_out(self) -> list[str]:
@@ -182,6 +184,7 @@ class Files:
         rows = (
             ("objects of photographs that have changed since", self.folder.changed),
             ("objects of photographs that are gone", self.folder.gone),
+            ("objects of photographs that cannot be read", self.folder.unread),
         )
         lines = [
             f"{sum(counts.values())} {what}: {_first(counts)}" for what, counts in rows if counts
@@ -193,12 +196,13 @@ class Files:
     def masks(self, folder: Path | None = None) -> MaskFiles:
         """List the files in `masks/`, unless other programs added or removed none since."""
         folder, names = folder or self.folder.path, self.folder.names
-        stamp, known = _changed(folder / "masks"), self._listed.get(folder)
-        if known is None or known[:2] != (stamp, names):
-            known = stamp, names, mask_files(folder, names)
-            if time.time_ns() - stamp > SETTLED:
+        known = self._listed.get(folder)
+        if known is None or known[0] != names or modified(known[1].stamps) != known[1].stamps:
+            known = names, mask_files(folder, names)
+            now = time.time_ns()
+            if all(now - stamp > SETTLED for stamp in known[1].stamps.values()):
                 self._listed[folder] = known
-        return known[2]
+        return known[1]
 
     def unread(self) -> Iterator[tuple[str, Photograph | None]]:
         """Yield photographs with masks that are not in the database yet."""
@@ -292,8 +296,8 @@ class Files:
             objects = [] if rejected else self._store.objects(name)
             names, listed = self.folder.names, self.masks(self.out)
             write_masks(self.out, photograph, objects, names, listed)
-            if (known := self._listed.get(self.out)) and known[2] is listed:
-                self._listed[self.out] = _changed(self.out / "masks"), names, listed
+            homes = {path.parent for path in listed.owned[photograph.stem]}
+            listed.stamps.update(modified({*listed.stamps, *homes}))
         self._store.set_written(name)
 
     def write_annotations_soon(self) -> None:
@@ -307,10 +311,11 @@ class Files:
         """Remove masks under the old names of photographs: they are written under the new ones."""
         for old, new in moves.items():
             masks = [stored.mask for stored in self._store.objects(new)]
-            stem = Path(old).stem
+            stem, place = stem_of(old), self.out / "masks"
             theirs, owners = MaskNames([stem]), (None, stem)
-            for path in (self.out / "masks").glob(f"{glob.escape(stem)}*.png"):
-                own = theirs.owner(path.stem) and self.folder.names.owner(path.stem) in owners
+            for path in place.glob(f"{glob.escape(stem)}*.png"):
+                mask = stem_of(path.relative_to(place).as_posix())
+                own = theirs.owner(mask) and self.folder.names.owner(mask) in owners
                 if own and not path.is_symlink() and path.read_bytes() in masks:
                     path.unlink()
 
@@ -435,32 +440,35 @@ def _first(names: Collection[str]) -> str:
     return ", ".join([*names][:3]) + " ..." * (len(names) > 3)
 
 
-def _changed(place: Path) -> int:
-    """Return when files were added to a folder or removed, in nanoseconds; 0 without the folder."""
-    return place.stat().st_mtime_ns if place.is_dir() else 0
-
-
 class MaskFiles(NamedTuple):
     """The files in `masks/`."""
 
     owned: dict[str, list[Path]]  # those of each photograph, by its stem
     refused: dict[Path, str]  # why the others are not read
+    stamps: dict[Path, int]  # of the folders, see `probseg.paths.modified`
 
 
 def mask_files(folder: Path, names: MaskNames) -> MaskFiles:
-    """List the files in `masks/`; what is in them is not looked at."""
-    # No link is trusted: copies of the files are kept in the folder, which may be sent back.
-    files, refused = sort_pictures(
-        folder / "masks", LOSSLESS_SUFFIXES, folder, trusted=lambda path: False
-    )
+    """List the files in `masks/` and its sub-folders; what is in them is not looked at."""
+
+    def no_link(path: Path) -> bool:  # copies are kept in the folder, which may be sent back
+        return False
+
+    place = folder / "masks"
+    folders, links = walk(place, folder, no_link)
+    stamps = modified(folders)
     owned: dict[str, list[Path]] = defaultdict(list)
-    for stem, path in files.items():
-        owner = names.owner(stem)
-        if owner is None:
-            refused[path] = NO_PHOTOGRAPH
-        else:
-            owned[owner].append(path)
-    return MaskFiles(owned, refused)
+    refused = dict.fromkeys(links, LEADS_OUT)
+    for one in folders:
+        files, others = sort_pictures(one, LOSSLESS_SUFFIXES, folder, trusted=no_link)
+        refused |= others
+        for path in files.values():
+            owner = names.owner(stem_of(path.relative_to(place).as_posix()))
+            if owner is None:
+                refused[path] = NO_PHOTOGRAPH
+            else:
+                owned[owner].append(path)
+    return MaskFiles(owned, refused, stamps)
 
 
 def existing_masks(
@@ -499,7 +507,7 @@ def write_masks(
     masks = [stored.mask for stored in objects if stored.mask is not None]
     stems = names.first(photograph.stem, len(masks))
     contents = {f"{stem}.png": mask for stem, mask in zip(stems, masks, strict=True)}
-    owned, refused = listed or mask_files(folder, names)
+    owned, refused, _ = listed or mask_files(folder, names)
     before = owned.get(photograph.stem, [])
     marker = folder / ORIGINALS / f"{photograph.stem}.done"
     if not marker.exists():
@@ -515,7 +523,7 @@ def write_masks(
             with replacing(path) as unfinished:
                 unfinished.write_bytes(mask)
     for path in before:
-        if path.name not in contents:
+        if path.relative_to(folder / "masks").as_posix() not in contents:
             path.unlink()
     owned[photograph.stem] = [folder / "masks" / name for name in contents]
 
@@ -523,7 +531,8 @@ def write_masks(
 def _back_up(path: Path, folder: Path) -> None:
     """Copy a file of a folder to the files of before, unless it is a link to elsewhere."""
     if not leads_out(path, folder) and path.is_file():
-        with replacing(folder / ORIGINALS / path.name) as copy:
+        home = folder / "masks" if path.is_relative_to(folder / "masks") else path.parent
+        with replacing(folder / ORIGINALS / path.relative_to(home)) as copy:
             copy.write_bytes(path.read_bytes())
 
 

@@ -17,14 +17,15 @@ from probseg.annotate.photographs import (
     fingerprint,
     list_photographs,
     mask_size,
+    photograph_folders,
     pixel_digest,
-    place_of,
     read_readable,
     stamp_of,
 )
 from probseg.annotate.store import Fingerprint, MissingError, Store
 from probseg.errors import DataError
 from probseg.formats.mask_names import MaskNames
+from probseg.paths import modified
 
 GONE = "is gone; its objects are kept, but left out of all files until it is back"
 
@@ -46,9 +47,9 @@ class Folder:
         self._list()
 
     def _list(self) -> None:
-        place = place_of(self.path)
-        stamp = place.stat().st_mtime_ns
-        self._listed = stamp if time.time_ns() - stamp > SETTLED else None
+        folders, self.refused = photograph_folders(self.path)
+        self._stamps, now = modified(folders), time.time_ns()
+        self._settled = all(now - stamp > SETTLED for stamp in self._stamps.values())
         self.photographs: Sequence[Photograph] = list_photographs(self.path, self._read)
         self.moved = self._compare()
         self.names = MaskNames(photograph.stem for photograph in self.photographs)
@@ -60,9 +61,7 @@ class Folder:
 
         Returns the photographs that were listed before and are others now, by name.
         """
-        with suppress(OSError):
-            look = look or place_of(self.path).stat().st_mtime_ns != self._listed
-        if not look:
+        if self._settled and not look and modified(self._stamps) == self._stamps:
             return {}
         before = self._by_name
         with suppress(DataError):  # all photographs are gone: the list stays as it was
@@ -130,6 +129,7 @@ class Folder:
         listed -= set(moves.values())  # what was there before is gone
         self.gone = {name: count for name, count in left.items() if name not in listed}
         self.changed = {name: left[name] for name in aside}
+        self.unread = {name: left[name] for name in left.keys() & listed - aside}
         return moves
 
     def _is_same(

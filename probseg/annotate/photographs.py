@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
@@ -22,7 +22,7 @@ from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.mask_names import too_long
 from probseg.images import image_size, opened, read_image
-from probseg.paths import LEADS_OUT, digest, leads_out
+from probseg.paths import FOLLOW, digest, follows, leads_out, walk
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     list_pictures,
@@ -62,16 +62,17 @@ class Photograph:
     size: tuple[int, int] | None  # `(H, W)` after the EXIF rotation; None if it cannot be read
     error: str | None = None  # why it cannot be read; None if it can
     stamp: tuple[int, int] = (0, 0)  # bytes, and nanoseconds of the last change
+    inside: str = ""  # folder in that of all photographs, with `/` at the end
 
     @cached_property
     def name(self) -> str:
-        """Name of the file as text; bytes that are not UTF-8 are question marks."""
-        return self.path.name.encode("utf-8", "replace").decode()
+        """Path inside the folder, with `/`; bytes that are not UTF-8 are question marks."""
+        return (self.inside + self.path.name).encode("utf-8", "replace").decode()
 
     @property
     def stem(self) -> str:
-        """Name of the file without suffix, with which the names of its masks begin."""
-        return self.path.stem
+        """The name without suffix, with which the names of its masks begin."""
+        return self.inside + self.path.stem
 
 
 def place_of(folder: Path) -> Path:
@@ -105,14 +106,34 @@ Read = dict[tuple[Path, tuple[int, int]], tuple[tuple[int, int] | None, str | No
 """Size of each file that was looked at and why it cannot be read, by its path and stamp."""
 
 
+def photograph_folders(folder: Path) -> tuple[list[Path], dict[Path, str]]:
+    """Return the folders with the photographs of a folder, and why others are not read.
+
+    They are the folder, or its `images/`, and those in it, without masks and exports.
+    """
+    place = place_of(folder)
+    folders, links = walk(place, folder)
+    read, refused = [], dict.fromkeys(links, FOLLOW)
+    for path in folders:
+        parts = path.relative_to(place).parts
+        if not any(part == "masks" or part.startswith("annotations-") for part in parts):
+            read.append(path)
+        elif parts[-1] == "masks" and path != folder / "masks" and list_pictures(path):
+            home = PurePosixPath("masks", *parts[:-1])
+            refused[path] = f"has masks of a sub-folder; move them to {home}, or open {parts[-2]}"
+    return read, refused
+
+
 def list_photographs(folder: Path, read: Read | None = None) -> list[Photograph]:
     """Return the photographs of a folder, or of its `images/` if it has one, by name.
 
-    Unreadable files, links that leave the folder, second files of one stem, and names that are not
-    UTF-8 or too long are listed with an error. Files in `read` are not looked at again.
+    Those in sub-folders are, too. Unreadable files, links that leave the folder and are not
+    trusted, second files of one stem, and names that are not UTF-8 or too long are listed with an
+    error. Files in `read` are not looked at again.
     """
     place, read = place_of(folder), {} if read is None else read
-    readable = list_pictures(place)
+    folders, _ = photograph_folders(folder)
+    readable = [path for one in folders for path in list_pictures(one)]
     if not readable:
         refuse_only_unread(place)
         msg = (
@@ -122,12 +143,12 @@ def list_photographs(folder: Path, read: Read | None = None) -> list[Photograph]
         raise DataError(msg)
     twins = of_one_stem(readable)
     photographs: list[Photograph] = []
-    for path in sorted([*readable, *unread_files(place)]):
-        name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
+    for path in sorted([*readable, *(path for one in folders for path in unread_files(one))]):
+        name = path.relative_to(place).as_posix()
         size, error, stamp = None, None, stamp_of(path)
-        if leads_out(path, folder):
-            error = LEADS_OUT
-        elif any("\ud800" <= c <= "\udfff" for c in path.name):  # bytes that are not UTF-8
+        if leads_out(path, folder) and not follows(path):
+            error = FOLLOW
+        elif any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are not UTF-8
             error = "the name has bytes that are not text; rename the file"
         elif reason := too_long(path.name):
             error = reason
@@ -142,7 +163,9 @@ def list_photographs(folder: Path, read: Read | None = None) -> list[Photograph]
                 except DataError as unreadable:
                     read[path, stamp] = None, str(unreadable).replace(f"{path}: ", "")
             size, error = read[path, stamp]
-        photographs.append(Photograph(name, path, size, error, stamp))
+        number = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+        inside = name.removesuffix(path.name)
+        photographs.append(Photograph(number, path, size, error, stamp, inside))
     return photographs
 
 

@@ -31,11 +31,12 @@ from probseg.annotate.frames import (
     describe_photograph,
     pack,
 )
-from probseg.annotate.imports import Upload
+from probseg.annotate.imports import ANNOTATIONS, Upload
 from probseg.annotate.photographs import (
     Photograph,
     fingerprint,
     list_photographs,
+    place_of,
     read_readable,
     small_map,
     stored_labels,
@@ -184,6 +185,14 @@ class Sessions:
         if self.out.resolve() != self.folder.resolve():
             return ""
         root = shlex.quote(str(self.folder.resolve()))
+        if any(photo.inside for photo in self.photographs):  # masks/ is read without sub-folders
+            images = shlex.quote(str(place_of(self.folder).resolve()))
+            names = shlex.quote(str(self.folder.resolve() / ANNOTATIONS))
+            parts = [
+                f"--data.{part}.annotations {names} --data.{part}.images {images}"
+                for part in ("train", "val")
+            ]
+            return f"probseg fit --config configs/experiment/coco_json.yaml {' '.join(parts)}"
         command = f"probseg fit --config configs/experiment/folder.yaml --data.root {root}"
         return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 

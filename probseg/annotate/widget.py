@@ -61,6 +61,7 @@ class Clicker(anywidget.AnyWidget):
         self._predictor.set_image(image)
         self._image = image.copy()
         self._finished: list[tuple[npt.NDArray[np.bool_], int]] = []
+        self._last: Mask | None = None  # of the finished objects
         self.on_msg(self._receive)
 
     @property
@@ -70,7 +71,11 @@ class Clicker(anywidget.AnyWidget):
 
     @property
     def mask(self) -> Mask | None:
-        """The answer for the object that is not finished yet; None before the first prompt."""
+        """The answer for the open object, else the object finished last; None before any."""
+        return self._last if self._open is None else self._open
+
+    @property
+    def _open(self) -> Mask | None:
         return self._predictor.session.answer.mask
 
     @property
@@ -103,12 +108,12 @@ class Clicker(anywidget.AnyWidget):
             case "preview":
                 answer = self._predictor.session.preview(as_step({**action, "type": "click"}))
                 maps = None if answer.mask is None else answer.mask.binary
-            case "uncertainty" if self.mask is not None:
-                maps = np.round(255 * self.mask.uncertainty).astype(np.uint8)
+            case "uncertainty" if self._open is not None:
+                maps = np.round(255 * self._open.uncertainty).astype(np.uint8)
             case kind:
                 self._change(kind, action)
                 header = self._state()
-                maps = None if self.mask is None else self.mask.binary
+                maps = None if self._open is None else self._open.binary
         milliseconds = 1000 * (time.perf_counter() - started)
         return pack({**header, "sequence": sequence, "milliseconds": milliseconds}, maps)
 
@@ -123,8 +128,9 @@ class Clicker(anywidget.AnyWidget):
                 predictor.redo()
             case "clear":
                 predictor.reset()
-            case "finish" if self.mask is not None:
-                self._finished.append((self.mask.binary, len(self.clicks)))
+            case "finish" if self._open is not None:
+                self._last = self._open
+                self._finished.append((self._last.binary, len(self.clicks)))
                 predictor.reset()
             case "open" | "mask" | "undo" | "redo" | "finish" | "uncertainty":
                 pass  # nothing to change

@@ -31,7 +31,7 @@ from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.interact.photograph import as_photograph
 from probseg.kinds import TASKS, find
 from probseg.models import Network, task_of
-from probseg.paths import LEADS_OUT, leads_out, write_text
+from probseg.paths import FOLLOW, follows, leads_out, write_text
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     UNREAD_SUFFIXES,
@@ -96,8 +96,8 @@ def predict_folder(options: argparse.Namespace) -> None:
     for image in prompts.images:
         path = paths[image.file]
         refusal = second_of_a_stem(twins[path]) if path in twins else None
-        if leads_out(path, options.images):
-            refusal = LEADS_OUT
+        if leads_out(path, options.images) and not follows(path):
+            refusal = FOLLOW
         digest = "" if refusal else _digest(image, path, weights, options.formats)
         jobs.append(Job(image, path, digest, refusal))
     writer = PredictionWriter(

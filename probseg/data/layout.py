@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from probseg.errors import DataError
-from probseg.paths import LEADS_OUT, data_dir, follows, leads_out
+from probseg.paths import FOLLOW, LEADS_OUT, data_dir, follows, leads_out
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -42,7 +42,7 @@ def picture_files(
     paths = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
     for path in paths:
         if leads_out(path, root or place) and not follows(path):
-            msg = f"{path}: {LEADS_OUT}, or set PROBSEG_FOLLOW_LINKS=1 if you made the link"
+            msg = f"{path}: {FOLLOW}"
             raise DataError(msg)
     for path, first in of_one_stem(paths).items():
         msg = f"{path}: {second_of_a_stem(first)}"

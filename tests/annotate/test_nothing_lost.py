@@ -482,6 +482,103 @@ def test_ids_of_photographs_stay_in_annotations(folder, model_host):
     client.sessions.close()
 
 
+@pytest.mark.parametrize("place", [".", "images"])
+def test_photographs_in_sub_folders_are_read_with_their_masks(tmp_path, model_host, place):
+    folder, outside = tmp_path / "set", tmp_path / "outside"
+    homes = [folder / place / name for name in (".", "a", "b/c")]
+    for home in homes:
+        draw_photographs(home, 1)
+    draw_photographs(outside, 2)
+    (folder / place / "a" / "linked").symlink_to(outside, target_is_directory=True)
+    (folder / place / "a" / "again").symlink_to("..", target_is_directory=True)
+    labels = np.zeros((96, 128), np.uint8)
+    labels[5:15, 5:15] = 1
+    for mask in ("masks/a/photo0_1.png", f"{place}/b/masks/photo0.png"):
+        (folder / mask).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(labels).save(folder / mask)
+    client = begin(folder, model_host)
+    names = ["a/photo0.png", "b/c/photo0.png", "photo0.png"]
+    assert [photo["name"] for photo in client.photographs] == names
+    assert [photo["objects"] for photo in client.photographs] == [1, 0, 0]
+    said = dict(client.sessions.files.refused())
+    inside = "" if place == "." else "images/"
+    assert said.keys() == {f"{inside}a/linked", f"{inside}b/masks"}
+    for n, x in enumerate((30, 64, 100)):
+        client.click(x, 48, n=n)
+        client.act({"type": "finish", "label": f"kind {n}"}, n)
+    assert "coco_json" in client.get("/api/session")["train_command"]
+    for name in client.get("/api/session")["formats"]:
+        client.http.post("/api/export", json={"format": name})
+    before = sorted(written(folder))
+    assert [one[:2] for one in before if one[1] != "object"] == [
+        (name, f"kind {n}") for n, name in enumerate(names)
+    ]
+    masks = sorted(path.relative_to(folder).as_posix() for path in folder.glob("masks/**/*.png"))
+    assert masks == [
+        *("masks/a/photo0_1.png", "masks/a/photo0_2.png"),
+        *("masks/b/c/photo0_1.png", "masks/photo0_1.png"),
+    ]
+    assert (folder / "annotations-yolo/labels/b/c/photo0.txt").read_text().startswith("2 ")
+    client.sessions.close()
+
+    (folder / place / "a/photo0.png").rename(folder / place / "b/moved.png")
+    shutil.rmtree(folder / ".probseg" / "masks")
+    client = begin(folder, model_host)
+    draw_photographs(folder / place / "new", 1)  # while the server runs
+    shown = client.get("/api/session")["photographs"]
+    assert [(photo["name"], photo["objects"]) for photo in shown] == [
+        *(("b/c/photo0.png", 1), ("b/moved.png", 2), ("new/photo0.png", 0), ("photo0.png", 1))
+    ]
+    assert not list(folder.glob("masks/a/*.png"))
+    client.sessions.close()
+    shutil.rmtree(folder / ".probseg")  # objects come back from annotations.json
+    client = begin(folder, model_host)
+    client.http.post("/api/export", json={"format": "coco"})
+    again = sorted(written(folder))
+    assert sorted(one[1] for one in again) == ["kind 0", "kind 1", "kind 2", "object"]
+    client.sessions.close()
+
+
+def test_links_that_leave_the_folder_are_followed_when_the_person_says_so(
+    tmp_path, model_host, monkeypatch
+):
+    folder, outside = tmp_path / "set", draw_photographs(tmp_path / "outside", 2, (96, 120))
+    draw_photographs(folder, 1)
+    (folder / "photo1.png").symlink_to(outside / "photo1.png")
+    (folder / "more").symlink_to(outside, target_is_directory=True)
+    monkeypatch.delenv("PROBSEG_DATA", raising=False)
+    client = begin(folder, model_host)
+    assert [photo["error"] is None for photo in client.photographs] == [True, False]
+    assert "PROBSEG_FOLLOW_LINKS=1" in client.photographs[1]["error"]
+    client.sessions.close()
+    monkeypatch.setenv("PROBSEG_FOLLOW_LINKS", "1")
+    client = begin(folder, model_host)
+    names = ["more/photo0.png", "more/photo1.png", "photo0.png", "photo1.png"]
+    assert [p["name"] for p in client.photographs if p["error"] is None] == names
+    client.click(30, 48, n=0)
+    client.act({"type": "finish", "label": None}, 0)
+    assert (folder / "masks/more/photo0_1.png").is_file()
+    client.sessions.close()
+    monkeypatch.delenv("PROBSEG_FOLLOW_LINKS")
+    client = begin(folder, model_host)
+    answer = client.http.post("/api/export", json={"format": "coco"}).json()
+    assert "1 objects of photographs that are gone: more/photo0.png" in answer["lost"]
+    client.sessions.close()
+    shutil.rmtree(folder / "masks" / "more")
+    (folder / "masks" / "more").symlink_to(outside, target_is_directory=True)
+    with pytest.raises(UsageError, match="masks/more: a link leads out"):
+        begin(folder, model_host)
+
+
+def test_objects_of_a_photograph_that_cannot_be_read_are_counted(folder, model_host):
+    annotate(folder, model_host, 1)
+    (folder / "photo0.png").write_bytes(b"no photograph")
+    client = begin(folder, model_host)
+    answer = client.http.post("/api/export", json={"format": "coco"}).json()
+    assert "2 objects of photographs that cannot be read: photo0.png" in answer["lost"]
+    client.sessions.close()
+
+
 COCO = {
     "images": [
         {"id": n, "file_name": f"set/{name}", "height": 96, "width": 128}

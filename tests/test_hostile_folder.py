@@ -216,7 +216,8 @@ def test_annotate(hostile, here):
     nested = {file for file in shown if Path(file).parent.as_posix() in hostile.of(NESTED)}
     assert {*hostile.of(USED, "images"), *hostile.of(BARE)} <= shown
     assert nested
-    assert shown - nested <= {file for kind in (USED, BARE, STRANDED) for file in hostile.of(kind, "images")}
+    usable = {file for kind in (USED, BARE, STRANDED) for file in hostile.of(kind, "images")}
+    assert shown - nested <= usable
     unnamed = {file for file in {*hostile.of(REFUSED)} - refused if Path(file).name not in said}
     assert unnamed <= {"masks/phone.png"}  # with its photograph
 

@@ -39,7 +39,7 @@ MAX_PIXELS = max(89_478_485, 10**6 * int(os.environ.get(MEGAPIXELS) or 0))
 if os.environ.get(MEGAPIXELS):
     Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 
-SMALL = 500_000_000
+SMALL = max(500_000_000, 16 * 10**6 * int(os.environ.get(MEGAPIXELS) or 0))
 """Bytes that the pixels of a file of a megabyte may take; a larger file may take more in ratio."""
 
 DECODING = {"JPEG": 12, "MPO": 12, "WEBP": 16, "HEIF": 16}
@@ -162,8 +162,8 @@ def _unreadable(name: Path | str, error: Exception) -> DataError:
 def _too_large(name: Path | str) -> DataError:
     return DataError(
         f"{name}: has more than {MAX_PIXELS / 1e6:.0f} million pixels, and is not decoded as it "
-        f"could fill the memory; scale it down, cut it into several images, or set {MEGAPIXELS} to "
-        "as many million pixels as shall be read"
+        f"could fill the memory; scale it down, cut it into several images, or add --megapixels N "
+        f"for N million pixels (in Python, set {MEGAPIXELS}=N before the import of probseg)"
     )
 
 

@@ -18,6 +18,7 @@ import lightning as L
 import yaml
 from jsonargparse import Namespace, set_dumper
 from jsonargparse import Path as ConfigPath
+from lightning.pytorch.callbacks import RichModelSummary
 from lightning.pytorch.callbacks.model_summary import ModelSummary, log
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
@@ -107,8 +108,18 @@ def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
     return epochs
 
 
+SUMMARIES = (ModelSummary, RichModelSummary)
+
+
 class Summary(ModelSummary):
-    """Lightning's table of a network without its operations, of which it counts none here."""
+    """Lightning's table of a network without its operations, of which it counts none here.
+
+    Args:
+        replaced: Lightning's own, which may be asked for more depth.
+    """
+
+    def __init__(self, replaced: ModelSummary) -> None:
+        super().__init__(max_depth=replaced._max_depth)
 
     @staticmethod
     def summarize(

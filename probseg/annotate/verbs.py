@@ -24,7 +24,7 @@ from probseg.cli.arguments import Parser, add_device, check_writable
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 from probseg.paths import cache_dir, no_folder
-from probseg.texts import tell
+from probseg.texts import count, tell
 
 PORT = 8808
 """Port of the page."""
@@ -93,7 +93,7 @@ def run_annotate(arguments: Sequence[str]) -> None:
     app = create_app(sessions, listening.hosts, token, reader)
     address = f"{listening.address}/#{token}"
     lines = [
-        f"{len(sessions.photographs)} photographs",
+        count(len(sessions.photographs), "photograph"),
         *refusals(sessions.files.refused()),
         address,
         f"to look without changing anything: {listening.address}/#{reader}",

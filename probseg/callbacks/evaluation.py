@@ -42,6 +42,7 @@ from probseg.interact import Model
 from probseg.interact.session import prepare_model
 from probseg.models import Segmenter
 from probseg.terminal import console, print_paths
+from probseg.texts import count
 from probseg.types import Sample
 
 _logger = logging.getLogger(__name__)
@@ -295,7 +296,7 @@ class InteractiveEvaluation(Evaluation):
         mine = taken_over if trainer.is_global_zero else ()
         journal = Journal(folder, subject, trainer.global_rank, mine)
         if taken_over and trainer.is_global_zero:
-            _logger.info("%d runs are taken over from %s", len(taken_over), place)
+            _logger.info("%s taken over from %s", count(len(taken_over), "run"), place)
             if place != folder:
                 remove_journal(place)
         return Collection(protocol, self.pictures, journal, taken_over)

@@ -29,7 +29,7 @@ from probseg.formats.mask_names import mask_names, stem_of
 from probseg.images import MAX_PIXELS
 from probseg.paths import leads_out, replacing, write_text
 from probseg.tasks.prediction import Job, PhotoResult
-from probseg.texts import read_json
+from probseg.texts import count, read_json
 
 ANNOTATIONS = "annotations.json"
 
@@ -158,7 +158,7 @@ class PredictionWriter(L.Callback):
             others = sorted(set(listed).difference(job.image.file for job in self.jobs))
             if others:
                 msg = (
-                    f"--output {self.folder}: {ANNOTATIONS} has {len(others)} photographs that are "
+                    f"--output {self.folder}: {ANNOTATIONS} has {count(len(others), 'photograph')} "
                     f"not among these, {others[0]!r} for instance; rename it, or choose another "
                     "folder"
                 )

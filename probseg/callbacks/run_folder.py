@@ -172,10 +172,13 @@ class SaveConfig(SaveConfigCallback):
         self.parser.save(saved, folder / "config.yaml", **options)
         code = environment(trainer.strategy.root_device)
         checkpoint = self.config.get("ckpt_path")  # a trainer that fits has none
+        # Where modules may be that its classes come from, see `probseg.cli.trainer.add_code`.
+        configs = [Path(str(path)) for path in self.config.get("config") or ()]
         start = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "verb": stage,
             "folder": str(Path.cwd()),  # which relative paths of the configuration start from
+            "code": sorted({str(path.absolute().parent) for path in configs}),
             "checkpoint": str(checkpoint) if checkpoint else None,
             "versions": [version_name(logger) for logger in trainer.loggers],
             "environment": code,

@@ -54,6 +54,7 @@ models:
                                     probseg export lite2_unet_prop --to onnx --output exported
 
 Each verb explains itself: probseg VERB --help. All settings of a run: add --print_config.
+Each verb takes --megapixels N: photographs of up to N million pixels are read (otherwise 89).
 """
 
 
@@ -84,6 +85,12 @@ class _Notices(logging.Handler):
 NOTICES = _Notices()
 
 
+def say_what_is_logged() -> None:
+    """Print what the library logs, as `probseg: ...`."""
+    logging.getLogger("probseg").addHandler(NOTICES)
+    logging.getLogger("probseg").setLevel(logging.INFO)
+
+
 def _indented(text: str) -> str:
     """Indent all lines but the first: a line break in a file's name must not fake a message."""
     return text.replace("\n", "\n  ")
@@ -95,6 +102,21 @@ def _end_with_the_terminal() -> None:
     main_thread = threading.current_thread() is threading.main_thread()
     if hangup is not None and main_thread and signal.getsignal(hangup) is signal.SIG_DFL:
         signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+
+def _with_megapixels(arguments: Sequence[str]) -> list[str]:
+    """Take the option `--megapixels` out, for this process and those that it starts."""
+    rest = list(arguments)
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--megapixels":
+            value = value if equals else "".join(arguments[place + 1 : place + 2])
+            if not value.isdecimal():
+                tell(f"probseg: error: {name} must be a whole number, got {value!r}\n", sys.stderr)
+                raise SystemExit(2)
+            os.environ["PROBSEG_MEGAPIXELS"] = value  # which `probseg.images` reads
+            del rest[place : place + 2 - len(equals)]
+    return rest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,9 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _end_with_the_terminal()
     # Of Pillow, about photographs that probseg refuses in its own words.
     warnings.filterwarnings("ignore", r"Image size .* exceeds limit")
-    logging.getLogger("probseg").addHandler(NOTICES)
-    logging.getLogger("probseg").setLevel(logging.INFO)
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    say_what_is_logged()
+    arguments = _with_megapixels(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         tell(USAGE)
         return 0

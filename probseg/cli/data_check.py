@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from rich import box
 from rich.table import Column, Table
@@ -17,6 +17,7 @@ from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.published import PUBLISHED, find_published
 from probseg.errors import UnknownNameError, UsageError
 from probseg.kinds import Registry
+from probseg.masks import Meaning
 from probseg.paths import find_data, no_folder
 from probseg.texts import count
 
@@ -87,6 +88,11 @@ def add_verb(verbs: Verbs) -> None:
     verb.add_argument("--against", metavar="TEST", help="data set or folder to compare with")
     verb.add_argument("--against-root", type=Path, metavar="DIR", help="folder of TEST")
     verb.add_argument("--against-split", metavar="SPLIT", help="split of TEST")
+    verb.add_argument(
+        "--masks",
+        choices=get_args(Meaning),
+        help="what masks of a folder mean; by default their values decide, as in a training",
+    )
     verb.add_argument("--json", type=new_file, metavar="FILE", help="write everything to a file")
     verb.set_defaults(action=_check)
 
@@ -102,9 +108,12 @@ def _check(options: argparse.Namespace) -> None:
     if options.against_root is not None or options.against_split is not None:
         msg = "--against-root and --against-split describe the data set of --against: add it"
         raise UsageError(msg)
+    if options.masks is not None and place.dataset is not None:
+        msg = f"--masks {options.masks}: is for a folder; the masks of {options.name} are known"
+        raise UsageError(msg)
     with bars() as progress:
         if place.dataset is None:
-            reports = [check_folder(place.root, progress)]
+            reports = [check_folder(place.root, progress, options.masks)]
         else:
             usual: tuple[str | None, ...] = place.dataset.source.splits or (None,)
             reports = [

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from importlib.util import find_spec
 from inspect import signature
@@ -182,6 +182,11 @@ class Invocation:
                 path = beside if beside.is_file() else Path(value)
                 if path not in above:
                     yield from self._parts(self._content(path), path.parent, (*above, path))
+
+    @property
+    def configs(self) -> list[Path]:
+        """The configurations of the run, in order."""
+        return self._configs(self.arguments)
 
     def _configs(self, arguments: Sequence[str]) -> list[Path]:
         options = read_options(arguments)
@@ -413,13 +418,53 @@ def _walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN40
             yield from _walk(value, f"{key}[{number}]")
 
 
-def run(verb: str, options: Sequence[str]) -> None:
+def run(verb: str, options: Sequence[str]) -> Any:  # noqa: ANN401 (a `ProbsegCLI`, with Lightning)
     """Check the command line of fit, validate or test, then load what runs it."""
     invocation = Invocation(verb, options)
     invocation.check()
     from probseg.cli import trainer  # with Lightning
 
-    trainer.run(invocation)
+    return trainer.run(invocation)
+
+
+def train(
+    folder: Path | str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    config: Path | str = "configs/experiment/folder.yaml",
+) -> Path:
+    """Train on a folder with `images/` and `masks/`, as `probseg fit --data.root FOLDER` does.
+
+    Args:
+        folder: See `probseg.data.ImageMaskFolder`.
+        settings: Options of `probseg fit` by their names, as `{"trainer.max_epochs": 5}`;
+            `{"ckpt_path": "last"}` goes on with a training that was interrupted.
+        config: A configuration, of those that ship with probseg or of your own.
+
+    Returns:
+        The folder of the run, which is a name of its model: `Predictor.from_pretrained(run)`.
+
+    Raises:
+        ValueError: For wrong settings or data, in the words of the command line.
+        SystemExit: After a signal to stop, as the command line.
+    """
+    from probseg.cli import say_what_is_logged
+
+    say_what_is_logged()
+    values = {"data.root": folder, **(settings or {})}
+    options = [
+        f"--{name}={value if isinstance(value, str | Path) else json.dumps(value)}"
+        for name, value in values.items()
+    ]
+    try:
+        cli = run("fit", ["--config", str(config), *options])
+    except SystemExit as end:
+        if (finished := getattr(end, "run", None)) is None:
+            raise
+        return Path(finished)
+    from probseg.callbacks.run_folder import run_folder
+
+    return run_folder(cli.trainer)
 
 
 fit, validate, test = (partial(run, verb) for verb in ("fit", "validate", "test"))

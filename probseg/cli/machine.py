@@ -13,6 +13,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator, XLAA
 from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.functional import conv2d
 
+from probseg.data.reading import available_cores
 from probseg.errors import UsageError
 from probseg.texts import tell
 
@@ -50,7 +51,7 @@ def check_processes(trainer: Namespace) -> None:
     if not str(devices).removeprefix("-").isdecimal():
         msg = f"--trainer.devices must be a number of processes on the CPU, got {devices}"
         raise UsageError(msg)
-    processes, cores = int(devices), os.cpu_count() or 1
+    processes, cores = int(devices), available_cores()
     if processes < 1:
         msg = f"--trainer.devices must be at least 1 on the CPU, got {processes}"
         raise UsageError(msg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import lightning as L
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor, ModelSummary
+from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -26,6 +27,7 @@ from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.loggers import make_logger
 from probseg.callbacks.run_folder import (
+    STARTS,
     StartScore,
     is_dry,
     missing_versions,
@@ -58,7 +60,7 @@ from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
 from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
 from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
-from probseg.lightning_internals import DataFirstParser, Summary, VerbCLI
+from probseg.lightning_internals import SUMMARIES, DataFirstParser, Summary, VerbCLI
 from probseg.texts import tell
 from probseg.zoo.trained import LAST
 
@@ -134,7 +136,7 @@ class ProbsegCLI(VerbCLI):
         stored = check_readable(Path(self.checkpoint))
         if self.verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
             tell(f"probseg: {self.checkpoint}: {done}\n", sys.stderr)
-            raise SystemExit(0)
+            raise FinishedTraining(self.run_to_continue)
         if ckpt_path == "last":
             tell(f"probseg: continuing from {self.checkpoint}\n", sys.stderr)
 
@@ -198,7 +200,7 @@ class ProbsegCLI(VerbCLI):
         if task not in self.evaluations:  # a configuration that names classes of a user alone
             callbacks.append(find(TASKS[task].evaluation)())
         if fits:
-            callbacks[:] = [Summary() if type(c) is ModelSummary else c for c in callbacks]
+            callbacks[:] = [Summary(c) if type(c) in SUMMARIES else c for c in callbacks]
             callbacks[:0] = [FiniteLoss(), StartScore()]
             if not trainer.loggers:
                 callbacks[:] = [c for c in callbacks if not isinstance(c, LearningRateMonitor)]
@@ -253,6 +255,14 @@ def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Ligh
     return [*listed, AtomicCheckpointIO()]
 
 
+class FinishedTraining(SystemExit):
+    """Ends the process with status 0: nothing is left to do in a run."""
+
+    def __init__(self, run: Path | None) -> None:
+        super().__init__(0)
+        self.run = run
+
+
 class _Datasets:
     """Builds data sets for the parser, and keeps the error of the last one.
 
@@ -274,6 +284,7 @@ class _Datasets:
 def run(invocation: Invocation) -> ProbsegCLI:
     """Parse a command line and run it; return it with its trainer, model and data."""
     silence_notices()
+    add_code(invocation)
     import_named(invocation.words)
     verb = invocation.verb
     folder = f"{FOLDER} DIR: all objects of a folder with images/ and masks/ are the data. "
@@ -294,6 +305,26 @@ def run(invocation: Invocation) -> ProbsegCLI:
         },
         args=["--help" if argument == ALL else argument for argument in invocation.arguments],
     )
+
+
+def add_code(invocation: Invocation) -> None:
+    """Let Python find the modules whose classes are named, beside the configurations or here.
+
+    For the configuration of a run, also where it was started and where its configurations were.
+    """
+    folders = [Path.cwd()]
+    for path in invocation.configs:
+        folders.append(path.absolute().parent)
+        if path.name == "config.yaml" and (starts := path.with_name(STARTS)).is_file():
+            for line in starts.read_text(encoding="utf-8").splitlines():
+                start = json.loads(line)
+                folders += map(Path, [start.get("folder", "."), *start.get("code", ())])
+    for module in sorted({word.partition(".")[0] for word in invocation.words if "." in word}):
+        for folder in folders:
+            path = folder / module
+            is_code = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+            if module and is_code and str(folder) not in sys.path:
+                sys.path.append(str(folder))  # last: no other module is replaced
 
 
 def import_named(words: Set[str]) -> None:

@@ -14,7 +14,7 @@ from probseg.convert.parts import IMAGES, OBJECTS
 from probseg.errors import UsageError
 from probseg.paths import no_file, no_folder
 from probseg.terminal import console
-from probseg.texts import one_line
+from probseg.texts import count, one_line
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
@@ -77,10 +77,11 @@ def _convert(options: argparse.Namespace) -> None:
     formats = options.reader, options.writer
     with bars() as progress:
         ledger = convert(
-            source, target, formats, request, lambda count: progress("images", count, None)
+            source, target, formats, request, lambda done: progress("images", done, None)
         )
     objects, images = ledger.written[OBJECTS], ledger.written[IMAGES]
-    lines = [f"{objects} objects of {images} images written to {target} as {options.writer}"]
+    written = f"{count(objects, 'object')} of {count(images, 'image')} written"
+    lines = [f"{written} to {target} as {options.writer}"]
     lines += [f"lost: {line}" for line in ledger.lines()] or ["nothing is lost"]
     for line in lines:
         console().print(one_line(line), markup=False, soft_wrap=True, highlight=False)

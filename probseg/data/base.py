@@ -13,8 +13,8 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from probseg.data.published import Source
-from probseg.errors import DatasetNotFoundError
-from probseg.types import Sample, read_only
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.types import Sample, check_mask, read_only
 
 
 class Named:
@@ -34,7 +34,7 @@ class InteractiveDataset(Named, Dataset[Sample], ABC):
 
     All raise a `DatasetNotFoundError` where their files are not, and a `DataError` if files are
     missing, do not pair up or cannot be used, or if no object is left. `licence` has the terms of
-    use, as far as they are known.
+    use, as far as they are known. One of your own has a `name`, `__len__` and `__getitem__`.
     """
 
     licence: ClassVar[str] = "yours"
@@ -57,6 +57,31 @@ class InteractiveDataset(Named, Dataset[Sample], ABC):
     def object_name(self, index: int) -> str:
         """Return the name of an object, where possible without reading its files."""
         return self[index].name
+
+    def check(self) -> None:
+        """Refuse a first object that networks would not understand, with a `DataError`."""
+        try:
+            sample = self[0]
+        except DataError:  # files of one object, which others replace
+            return
+        what = f"{type(self).__name__}.__getitem__"
+        size = np.shape(sample.mask)[:2]
+        for name, values, shape in (
+            ("image", sample.image, (*size, 3)),
+            ("mask", sample.mask, size),
+        ):
+            array = np.asarray(values)
+            if array is not values or array.dtype != np.uint8 or array.shape != shape:
+                got = f"{type(values).__name__} of {array.dtype}, shape {array.shape}"
+                msg = f"{what}: `{name}` must be a NumPy array of uint8, shape {shape}, got {got}"
+                raise DataError(msg)
+        try:
+            check_mask(sample.mask, f"{what}: mask")
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        if not (sample.mask == 1).any():
+            msg = f"{what}: `mask` must be 1 on the object, got no such pixel in {sample.name!r}"
+            raise DataError(msg)
 
 
 class PublishedDataset(InteractiveDataset):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
-from probseg.data.folder import check_layout, images_folder
+from probseg.data.folder import check_layout, count_objects, images_folder, in_doubt
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.published import Full
@@ -21,7 +22,8 @@ from probseg.data.reading import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image
-from probseg.masks import read_objects
+from probseg.masks import Meaning, read_objects
+from probseg.object_numbers import DoubtError
 from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, refuse_only_unread
 from probseg.types import IGNORE, Sample
@@ -108,7 +110,7 @@ def check_dataset(
     return _report(name, root, problems, results, full)
 
 
-def check_folder(root: Path, progress: Progress = silent) -> Report:
+def check_folder(root: Path, progress: Progress = silent, meaning: Meaning | None = None) -> Report:
     """Look at all files of a folder of photographs and masks; see `ImageMaskFolder`.
 
     The problems are those of `check_dataset`, all of them serious except for an image without mask
@@ -133,8 +135,22 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
     folders = unread_folders(place, root / "masks")
     notes += [Problem(str(path), reason, False) for path, reason in folders.items()]
 
+    @cache
+    def in_doubt_by_others() -> list[Path]:
+        rows = []
+        for pair in pairs:
+            with contextlib.suppress(DataError):
+                areas = count_objects(meaning, pair)
+                rows += [(pair, number, 1) for number in np.flatnonzero(areas).tolist()]
+        return in_doubt(rows)
+
     def read(path: Path) -> dict[str, Pixels]:
-        objects = read_objects(path)
+        try:
+            objects = read_objects(path, meaning)
+        except DoubtError:
+            if path in in_doubt_by_others():
+                raise
+            objects = read_objects(path, "numbers")
         return {f"object {number}": objects.mask(number) for number in objects.numbers}
 
     checks = [partial(_check_files, image, masks[image], read, image.stem) for image in images]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
+from probseg.data.layout import match_names
 from probseg.data.loading import (
+    Prepared,
     TrainCrop,
     TrainingData,
     as_list,
@@ -28,6 +31,7 @@ from probseg.data.selection import checksum, held_out
 from probseg.data.transforms import SMALLEST_CROP, TrainingCrop
 from probseg.errors import DataError
 from probseg.masks import Meaning
+from probseg.texts import count, read_lines
 from probseg.types import Sample
 
 
@@ -110,6 +114,9 @@ class InteractiveDataModule(TrainingData):
         if sets or proportions is not None:
             self.order = MixedOrder(sets, proportions, samples_per_epoch)
         self.train, self.val, self.test = sets, as_list(val), as_list(test)
+        for dataset in (*self.train, *self.val, *self.test):
+            if not type(dataset).__module__.startswith("probseg."):
+                dataset.check()
         for role, of_role in (("val", self.val), ("test", self.test)):
             check_names(
                 role,
@@ -121,7 +128,8 @@ class InteractiveDataModule(TrainingData):
 
     def train_dataloader(self) -> DataLoader[TrainBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        return self.training_loader(self.train, self.crop, _collate, of="objects", order=self.order)
+        sets = [Prepared(dataset, self.crop.prepared) for dataset in self.train]
+        return self.training_loader(sets, self.crop, _collate, of="objects", order=self.order)
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
         """One loader of lists of objects per validation set."""
@@ -152,9 +160,10 @@ class FolderDataModule(InteractiveDataModule):
         val_fraction: Part of the images that is kept for validation, about: at least one image, and
             at least one is left for training.
         split_seed: Decides, with their names, which images these are.
-        group: A regular expression that finds in the name of an image, without suffix, what it has
-            in common with others: those of one video, patient or place, which are on the same side.
-            `"^[^_]+"` is all before the first `_`. By default each image is by itself.
+        group: What images of one video, patient or place have in common, which are on the same
+            side: a regular expression that finds it in their names without suffix, such as
+            `"^[^_]+"`, all before the first `_`; or a text file, relative to `root`, whose lines
+            have the name of an image, a tab and its group. By default each image is by itself.
         batch_size: Training crops per batch and device.
         val_objects: Limit of objects that a validation clicks through, evenly spread; None for all.
         samples_per_epoch: Training crops per epoch of all devices. By default each object once;
@@ -164,7 +173,7 @@ class FolderDataModule(InteractiveDataModule):
 
     Raises:
         ValueError: If fewer than two images or groups have masks, `val_fraction` is not between 0
-            and 1, `split_seed` is negative, or `group` does not match a name.
+            and 1, `split_seed` is negative, or an image has no `group`.
         DataError: If all images that were held out were trained on in the meantime.
     """
 
@@ -183,14 +192,15 @@ class FolderDataModule(InteractiveDataModule):
         train, val = split_folder(root, val_fraction, split_seed, group, masks)
         photographs, held_out = len(train.photographs), len(val.photographs)
         rank_zero_info(
-            f"{root}: {len(train)} objects of {photographs} photographs to train on, {len(val)} of "
-            f"{held_out} to validate on"
+            f"{root}: {count(len(train), 'object')} of {count(photographs, 'photograph')} to train "
+            f"on, {len(val)} of {held_out} to validate on"
         )
         if samples_per_epoch is None and len(train) < batch_size:
             rounds = -(-_SMALL_EPOCH * batch_size // len(train))
             samples_per_epoch = rounds * len(train)
             rank_zero_info(
-                f"{root}: an epoch has each of the {len(train)} training objects {rounds} times"
+                f"{root}: an epoch has {count(len(train), 'training object')} "
+                f"{count(rounds, 'time')}"
             )
         super().__init__(
             train,
@@ -223,14 +233,14 @@ class FolderDataModule(InteractiveDataModule):
         left_out = len(val.photographs) - len(clean)
         if not clean:
             msg = (
-                f"{self.root}: the run was trained on all {left_out} photographs that are held out "
-                "now; add photographs, or test it with --folder on others"
+                f"{self.root}: the run was trained on all that is held out now, "
+                f"{count(left_out, 'photograph')}; add others, or test it with --folder on others"
             )
             raise DataError(msg)
         if left_out:
             rank_zero_warn(
-                f"{self.root}: {left_out} photographs that are held out now were trained on, and "
-                "are left out: the folder or its settings have changed since"
+                f"{self.root}: {count(left_out, 'photograph')} of those held out now were trained "
+                "on, and are left out: the folder or its settings have changed since"
             )
             self.val = self.test = [val.of_photographs(clean)]
 
@@ -239,9 +249,9 @@ class FolderDataModule(InteractiveDataModule):
         (val,) = self.test
         assert isinstance(val, ImageMaskFolder), "a part of the folder"
         rank_zero_info(
-            f"the test has the {len(val.photographs)} photographs of {self.root} that a training "
-            f"on this folder holds out; --folder {self.root} instead of --data.root tests all of "
-            "any folder"
+            f"the test has what a training on {self.root} holds out, "
+            f"{count(len(val.photographs), 'photograph')}; --folder {self.root} instead of "
+            "--data.root tests all of any folder"
         )
         return super().test_dataloader()
 
@@ -265,12 +275,16 @@ def split_folder(
     check_least(0, split_seed=split_seed)
     folder = ImageMaskFolder(root, masks=masks)
     members: dict[str, set[Path]] = defaultdict(set)
+    listed = folder.root / (group or ".")
+    column = _groups(listed, folder.photographs) if listed.is_file() else None
     for path in folder.photographs:
         match = re.search(group or "^.*$", path.stem, re.DOTALL)
-        if match is None:
-            msg = f"`group` must match the name of each image, got {group!r}: not {path.stem!r}"
+        name = match and match[0] if column is None else column.get(path.stem)
+        if name is None:
+            what = "match the name of each image" if column is None else "list each image"
+            msg = f"`group` must {what}, got {group!r}: not {path.stem!r}"
             raise ValueError(msg)
-        members[match[0]].add(path)
+        members[name].add(path)
     if len(members) < 2:
         of = "images" if group is None else f"groups of images (`group` {group!r})"
         msg = f"{root}: training and validation need at least 2 {of}, got {len(members)}"
@@ -280,6 +294,18 @@ def split_folder(
     val = set().union(*(members[name] for name in chosen))
     train = set(folder.photographs) - val
     return folder.of_photographs(train), folder.of_photographs(val)
+
+
+def _groups(path: Path, photographs: Sequence[Path]) -> dict[str, str]:
+    """Read the groups of images, the second column of a list, by their stems."""
+    known = ((photograph.stem, photograph) for photograph in photographs)
+    matches, _ = match_names(path, "group", known)
+    columns = {number: line.split("\t") for number, line in read_lines(path)}
+    for number, cells in columns.items():
+        if len(cells) < 2 or not cells[1].strip():
+            msg = f"{path}, line {number}: expected the name of an image, a tab and its group"
+            raise DataError(msg)
+    return {stem: columns[number][1].strip() for number, stem in matches.items()}
 
 
 def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:

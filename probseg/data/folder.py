@@ -32,6 +32,7 @@ from probseg.masks import RULES, Meaning, read_object, read_objects
 from probseg.object_numbers import DoubtError, count_values
 from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
+from probseg.texts import count
 from probseg.types import IGNORE, Sample
 
 _logger = logging.getLogger(__name__)
@@ -119,7 +120,9 @@ class ImageMaskFolder(InteractiveDataset):
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in owned[stem]]
         read = (path for pair in pairs for path in pair)
         options = {"rules": RULES, "masks": masks or ""}
-        rows = index_objects("folder", self.root, partial(_count, masks), pairs, read, **options)
+        rows = index_objects(
+            "folder", self.root, partial(count_objects, masks), pairs, read, **options
+        )
         rows = _without_doubt(rows)
         large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
@@ -184,7 +187,9 @@ def check_layout(root: Path, name: str = "folder") -> None:
     expected = "images/ and masks/ (or masks/ next to the photographs)"
     if root.is_dir():
         there = len([path for path in root.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES])
-        has = "images/" if (root / "images").is_dir() else f"{there} photographs" if there else ""
+        has = (
+            "images/" if (root / "images").is_dir() else count(there, "photograph") if there else ""
+        )
         expected += f"; it has {f'{has}, but no masks/' if has else 'neither'}"
     if root.is_dir():
         places = [root.absolute().parent, *sorted(root.iterdir())]
@@ -208,7 +213,7 @@ def images_folder(root: Path) -> str:
     return "." if flat else "images"
 
 
-def _count(meaning: Meaning | None, pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
+def count_objects(meaning: Meaning | None, pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     """Count the pixels of each object of a mask; from `DOUBT` on, those of one in doubt."""
     image_path, mask_path = pair
     try:
@@ -227,15 +232,19 @@ _Row = tuple[tuple[Path, Path], int, int]
 
 
 def _without_doubt(rows: Sequence[_Row]) -> list[_Row]:
+    """Read masks in doubt as numbers, or raise the errors of those that may not be."""
+    list(read_all(read_objects, in_doubt(rows), "folder"))
+    return [(pair, number % DOUBT, area) for pair, number, area in rows]
+
+
+def in_doubt(rows: Sequence[_Row]) -> list[Path]:
     """Decide about masks in doubt: numbers that the others of the folder have are numbers."""
     sure = {(mask, number) for (_, mask), number, _ in rows if number < IGNORE}
     doubtful = {mask for (_, mask), number, _ in rows if number >= DOUBT}
     known = {number for _, number in sure}
     few = len(doubtful) <= len({mask for mask, _ in sure})
     strange = {m for (_, m), number, _ in rows if number >= DOUBT and number - DOUBT not in known}
-    refused = sorted(strange if few else doubtful)
-    list(read_all(read_objects, refused, "folder"))  # for their errors
-    return [(pair, number % DOUBT, area) for pair, number, area in rows]
+    return sorted(strange if few else doubtful)
 
 
 def pair_masks(

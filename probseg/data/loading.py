@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shutil
 import signal
+import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,8 +24,10 @@ from probseg.data.reading import available_cores
 from probseg.data.sampling import DrawnSample, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
+from probseg.paths import replacing
 from probseg.seeds import mix_seeds
-from probseg.texts import one_line
+from probseg.texts import count, one_line
+from probseg.types import Sample
 
 _logger = logging.getLogger(__name__)
 
@@ -30,6 +36,9 @@ SHARED_MEMORY = Path("/dev/shm")
 
 HEARTBEAT, LONGEST_WAIT = 30.0, 600.0
 """Seconds without a batch after which that is said, and after which the training stops."""
+
+ROOM = 2_000_000_000
+"""Bytes that stay free on the disk of parts of large photographs."""
 
 READER_GRACE = 120
 """Seconds that a process that reads outlives SIGTERM."""
@@ -79,6 +88,42 @@ class _Crops(Dataset[TrainCrop]):
         raise DataError(_message(skipped, "cannot be used, one after the other"))
 
 
+class Prepared(Dataset[Sample]):
+    """Objects of which those on large photographs are cut out once and kept until the process ends.
+
+    To decode a photograph of 12 megapixels and its mask takes a hundred times as long as a crop.
+    The parts are in a temporary folder, where that has room.
+    """
+
+    def __init__(self, samples: Dataset[Sample], prepare: Callable[[Sample], Sample]) -> None:
+        self.samples = samples
+        self.prepare = prepare
+        self.folder = Path(tempfile.mkdtemp(prefix="probseg-crops-"))
+        weakref.finalize(self, _remove, self.folder, os.getpid())
+
+    def __len__(self) -> int:
+        return len(self.samples)  # type: ignore[arg-type]
+
+    def __getitem__(self, number: int) -> Sample:
+        path = self.folder / f"{number}.npz"
+        if path.is_file():
+            with np.load(path) as kept:
+                return Sample(kept["image"], kept["mask"], *kept["names"].tolist())
+        whole = self.samples[number]
+        sample = self.prepare(whole)
+        if sample is not whole and shutil.disk_usage(self.folder).free > ROOM:
+            with contextlib.suppress(OSError), replacing(path) as draft, draft.open("wb") as file:
+                names = (sample.name, sample.dataset)
+                np.savez(file, image=sample.image, mask=sample.mask, names=names)
+        return sample
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Remove a folder in the process that made it, not in those that read for it."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class SkipCounter:
     """Counts samples that cannot be read, and stops a training that has more than a limit."""
 
@@ -100,7 +145,7 @@ class SkipCounter:
 def _message(messages: Sequence[str], what: str) -> str:
     lines = "\n  ".join(messages)
     return (
-        f"{len(messages)} samples {what}:\n  {lines}\n"
+        f"{count(len(messages), 'sample')} {what}:\n  {lines}\n"
         "Replace or remove the files (`probseg data check` looks at all of a data set), or raise "
         "`max_skipped` of the data module"
     )

@@ -63,6 +63,9 @@ Picture = npt.NDArray[np.uint8]
 Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
 
 
+LARGE = 2_000_000
+"""Pixels from which on a photograph is cut before crops are made of it."""
+
 SMALLEST_CROP = 32
 """Least side of a training crop, in pixels."""
 
@@ -130,6 +133,29 @@ class TrainingCrop:
                 return image_part, mask_part
         # Reduced, a line falls between the pixels: a part of it at its own size.
         return self._fitted(sample.image, sample.mask, generator)
+
+    def prepared(self, sample: Sample) -> Sample:
+        """Cut out what crops of an object can show, of a large photograph; others stay.
+
+        Crops are the same, unless all of them are less than half as large as in the photograph:
+        then it is halved before, and once more where they are less than a quarter, and so on.
+        """
+        if sample.mask.size < LARGE or not (sample.mask == 1).any():
+            return sample
+        box, size = mask_box(sample.mask), sample.mask.shape
+        # As much as the largest padding shows, and a window around each pixel of the object.
+        x0, y0, x1, y1 = padded_crop(box, size, padding=self.padding[1], min_padding=self.size)
+        image, mask = sample.image[y0:y1, x0:x1], sample.mask[y0:y1, x0:x1]
+        near = padded_crop(box, size, padding=self.padding[0], min_padding=4)
+        factor = self.size * self.scale[1] / max(near[2] - near[0], near[3] - near[1])
+        halvings = int(math.log2(1 / factor)) if factor < 0.5 else 0
+        if halvings:
+            width, height = (max(1, side >> halvings) for side in mask.shape[::-1])
+            small = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+            if (small == 1).any():  # no line that falls between the pixels
+                image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+                mask = small
+        return sample._replace(image=np.ascontiguousarray(image), mask=np.ascontiguousarray(mask))
 
     def _fitted(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
         """Crop or pad to the size, with some of the object if any is left; mirror one in two."""

@@ -130,6 +130,7 @@ def _images() -> Iterator[npt.NDArray[np.uint8]]:
 @torch.inference_mode()
 def _run(module: torch.nn.Module, feed: Mapping[str, Array]) -> list[Array]:
     """Run a program whose inputs are in the order of the arrays."""
-    results = module(*map(torch.from_numpy, feed.values()))
+    writable = (np.require(values, requirements="W") for values in feed.values())  # torch warns
+    results = module(*map(torch.from_numpy, writable))
     results = results if isinstance(results, tuple) else (results,)
     return [result.numpy() for result in results]

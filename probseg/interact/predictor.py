@@ -158,7 +158,7 @@ class Predictor:
         if not isinstance(image, np.ndarray):
             raise ValueError(
                 "`image` must be an array (H, W, 3), a Pillow image or a path, got "
-                f"{type(image).__name__}"
+                f"{type(image).__name__}; lists and tensors become one by np.asarray(image)"
             )
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             raise ValueError(

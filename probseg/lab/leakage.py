@@ -25,6 +25,7 @@ from probseg.errors import DatasetNotFoundError
 from probseg.images import GREY_WEIGHTS, opened, rgb_pixels
 from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, refuse_only_unread
+from probseg.texts import count
 
 SIDE = 24
 """Height and width of the thumbnails."""
@@ -84,7 +85,7 @@ def compare(train: Place, test: Place, json_file: Path | None) -> None:
         print_findings(table, [(*leak[:3], f"{leak.correlation:.3f}") for leak in leaks])
     trained, tested = {leak.train for leak in leaks}, {leak.test for leak in leaks}
     print_line(
-        f"{len(trained)} of the {len(ours.paths)} photographs of {ours.name} are among the "
+        f"{len(trained)} of {count(len(ours.paths), 'photograph')} of {ours.name} are among the "
         f"{len(theirs.paths)} of {theirs.name}, where they are {len(tested)}"
     )
     if leaks:

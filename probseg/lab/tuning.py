@@ -238,7 +238,8 @@ def run(arguments: Sequence[str]) -> None:
 
     runs = len(samples) * protocol.trials
     console.print(
-        f"{total} evaluations, each of {runs} runs of at most {protocol.max_clicks} clicks"
+        f"{number_of(total, 'evaluation')}, each of {number_of(runs, 'run')} of at most "
+        f"{number_of(protocol.max_clicks, 'click')}"
     )
     begin, done = time.monotonic(), itertools.count(1)
 

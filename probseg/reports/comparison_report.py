@@ -23,6 +23,7 @@ from probseg.reports.comparison import (
     title_of,
 )
 from probseg.reports.tables import ScoreTable, listed, render
+from probseg.texts import count
 
 _PERCENT = [style.title for style in METRIC_STYLES.values() if style.scale == 100]
 _HIGHER = [style.title for style in METRIC_STYLES.values() if style.higher_is_better]
@@ -213,10 +214,10 @@ def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_te
         if row.direction == 0:
             sentences.append(
                 f"In {title_of(row.metric)} most objects and the mean disagree: {_effect(row)}, "
-                f"but {other} is ahead on {row.ahead} objects and behind on {row.behind}."
+                f"but {other} is ahead on {count(row.ahead, 'object')} and behind on {row.behind}."
             )
     lead = f"By {title_of(leading.metric)} {other} is ahead on {leading.ahead}, behind on "
-    lead += f"{leading.behind} and level on {leading.level} of {of.n_objects} objects"
+    lead += f"{leading.behind} and level on {leading.level} of {count(of.n_objects, 'object')}"
     sentences.append(
         f"{lead}; {len(shown)} of {len(rows)} tests are significant, corrected for all {n_tests}."
     )

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import io
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -214,7 +216,11 @@ def _cell(value: float, digits: int, prefix: str = "") -> dict[str, Any]:
 
 def _options(options: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:  # noqa: ANN401
     """Yield name, value and documented meaning of the fields of a dataclass, and of those in it."""
-    documented = inspect.getdoc(type(options)) or ""
+    kind = type(options)
+    documented = inspect.getdoc(kind) or ""
+    if sys.flags.optimize > 1:  # `python -OO` leaves docstrings out
+        (defined,) = ast.parse(inspect.getsource(kind)).body
+        documented = ast.get_docstring(defined) or ""
     meanings = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", documented, flags=re.MULTILINE))
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), prefix + field.name

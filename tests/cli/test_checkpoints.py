@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from jsonargparse import Namespace
+from lightning.pytorch.callbacks import EMAWeightAveraging
 
 import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
@@ -143,6 +144,21 @@ def test_printed_commands_are_those_of_a_shell(tmp_path):
     ]
     named = [word for line in words for word in line if word.startswith(str(run))]
     assert named == [f"{run}/config.yaml", *[str(run)] * 3]
+
+
+@pytest.mark.parametrize("updates", [0, 3])
+def test_an_average_without_an_update_is_said(updates, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    state = {"state_dict": {}, "averaging_state": {"n_averaged": torch.tensor(updates)}}
+    torch.save(state, tmp_path / "checkpoints" / "last.ckpt")
+    trainer = SimpleNamespace(
+        logger=None,
+        default_root_dir=tmp_path,
+        checkpoint_callbacks=[],
+        callbacks=[EMAWeightAveraging()],
+        lightning_module=SimpleNamespace(hparams={}, model=None),
+    )
+    assert ("not averaged" in next_commands(trainer)) == (updates == 0)
 
 
 def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):

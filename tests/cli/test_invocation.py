@@ -176,7 +176,7 @@ def test_a_recipe_for_a_folder_says_that_it_tests_the_held_out_part(monkeypatch)
     said = []
     monkeypatch.setattr("probseg.data.datamodule.rank_zero_info", said.append)
     FolderDataModule("mine").test_dataloader()
-    assert "the test has the 1 photographs of mine that a training" in said[-1]
+    assert "the test has what a training on mine holds out, 1 photograph;" in said[-1]
 
 
 def test_a_model_of_classes_is_refused(capsys):

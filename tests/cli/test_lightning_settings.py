@@ -53,7 +53,7 @@ def test_schedules_take_steps(options, steps, fit):
         ([f"{SCHEDULE}={PLATEAU}", f"{SCHEDULE}.monitor=train/los"], "train/loss"),
         (
             [*ONE_CYCLE, f"{SCHEDULE}.total_steps=1"],
-            "has 1 steps, and the training takes 2, one each",
+            "has 1 step, and the training takes 2, one each",
         ),
         (["--trainer.callbacks+=LearningRateFinder"], "--model.optimizer.lr"),
         (["--trainer.callbacks+=DeviceStatsMonitor"], "DeviceStatsMonitor"),

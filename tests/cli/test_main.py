@@ -1,6 +1,8 @@
 import logging
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -40,6 +42,29 @@ def test_what_the_library_logs_is_printed_once(capsys):
         assert command("--version") == 0
     logging.getLogger("probseg.data").info("%d images have no mask", 3)
     assert capsys.readouterr().err == "probseg: 3 images have no mask\n"
+
+
+PLAIN = """
+from probseg.cli import main
+assert main(["data", "list", "--megapixels", "108"]) == 0
+from probseg.images import MAX_PIXELS
+print(MAX_PIXELS)
+from probseg.evaluation import get_protocol
+from probseg.reports.report import render_options
+print(render_options(get_protocol("ritm"), {}))
+"""
+
+
+@pytest.mark.process
+def test_a_limit_of_pixels_and_options_of_a_report_without_docstrings(capsys):
+    for wrong in (["--megapixels", "many"], ["--megapixels"]):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            command("data", "list", *wrong)
+        assert "--megapixels must be a whole number" in capsys.readouterr().err
+    run = [sys.executable, "-OO", "-c", PLAIN]
+    text = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert "\n108000000\n" in text
+    assert "Corrective clicks per object" in text, "what the option max_clicks means"
 
 
 @pytest.mark.parametrize("verb", list(EXAMPLES))

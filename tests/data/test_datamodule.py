@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
-from probseg.data import FolderDataModule, InteractiveDataModule, loading
+from probseg.data import FolderDataModule, ImageMaskFolder, InteractiveDataModule, loading
+from probseg.data.loading import Prepared
 from probseg.data.selection import held_out
+from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
 from support.fakes import FakeObjects, write_folder
 from support.refusals import refused
@@ -229,6 +231,44 @@ def test_images_of_a_group_are_on_one_side(tmp_path):
     sides = [{stem[:6] for stem in stems(part)} for part in (data.train[0], data.val[0])]
     assert not sides[0] & sides[1]
     assert len(sides[0] | sides[1]) == 4
+
+
+def test_groups_of_images_are_read_from_a_list(tmp_path):
+    write_folder(tmp_path, images=6)
+    rows = [f"photo{number}.jpg\tplace {number % 3}\tsunny" for number in range(6)]
+    for lines, part in ((rows[:5], "photo5"), ([*rows, "photo5"], "groups.tsv, line 7")):
+        (tmp_path / "groups.tsv").write_text("\n".join(lines))
+        refused(ValueError, lambda: FolderDataModule(tmp_path, group="groups.tsv"), part)
+    (tmp_path / "groups.tsv").write_text("\n".join(rows))
+    data = FolderDataModule(tmp_path, group="groups.tsv")
+    assert {int(stem[-1]) % 3 for stem in stems(data.val[0])} < {0, 1, 2}
+    assert len(stems(data.val[0])) == 2
+
+
+def test_large_photographs_are_cut_out_once(tmp_path):
+    write_folder(tmp_path, images=1, size=(1600, 2000), suffix=".png")
+    (photograph,) = tmp_path.glob("images/*")
+    samples = ImageMaskFolder(tmp_path)
+    # Crops that show the object at its size are the same; smaller ones are nearly so.
+    for crop, tolerance in ((TrainingCrop(800), 0), (TrainingCrop(64), 8)):
+        prepared = Prepared(samples, crop.prepared)
+        seeds = range(6)
+        whole = [crop.cut(samples[0], np.random.default_rng(seed)) for seed in seeds]
+        parts = [crop.cut(prepared[0], np.random.default_rng(seed)) for seed in seeds]
+        pairs = [*zip(whole, parts, strict=True)]
+        differences = [np.abs(one[0].astype(int) - other[0]).mean() for one, other in pairs]
+        assert np.median(differences) <= tolerance  # rounded, a window may be drawn elsewhere
+        shares = [[(mask == 1).mean() for _, mask in pair] for pair in pairs]
+        assert abs(np.diff(np.mean(shares, axis=0))) <= tolerance / 100
+        assert prepared[0].mask.size < samples[0].mask.size / (30 if tolerance else 1)
+    content = photograph.read_bytes()
+    photograph.write_bytes(b"")  # no longer read
+    assert prepared[0].name == samples.object_name(0)
+    photograph.write_bytes(content)
+    folder = prepared.folder
+    assert [path.name for path in folder.iterdir()] == ["0.npz"]
+    del prepared
+    assert not folder.exists()
 
 
 def test_no_photograph_that_a_run_was_trained_on_is_tested(tmp_path):

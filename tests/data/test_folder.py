@@ -11,9 +11,11 @@ from probseg.data import FolderDataModule, ImageMaskFolder
 from probseg.data.checks import check_folder
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.masks import read_objects
+from probseg.paths import data_dir, find_data
 from support.fakes import draw_scene, save, write_folder
 from support.refusals import refused
 from support.rows import each
+from support.runs import command
 
 
 @each("suffix", [".jpg", ".JPG", ".png", ".bmp", ".webp", ".jpeg"])
@@ -35,15 +37,26 @@ def test_one_mask_with_the_numbers_of_its_objects(tmp_path, suffix):
         np.testing.assert_array_equal(sample.mask, expected)
 
 
+def test_an_empty_variable_is_unset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBSEG_DATA", "")
+    root = write_folder(tmp_path / "data" / "mine")
+    assert data_dir() / "mine" == find_data("mine") == root.relative_to(tmp_path)
+
+
 def test_masks_in_doubt_mean_what_the_folder_or_the_user_says(tmp_path):
     root = write_folder(tmp_path, images=3, objects=3)
     doubtful = np.full_like(draw_scene()[1], 255)  # ignored, but for a small object
     doubtful[:3], doubtful[20:26, 20:26] = 0, 1
     save(doubtful, root / "masks" / "photo0.png")
     assert next(iter(ImageMaskFolder(root))).name == "photo0#1"
+    assert check_folder(root).sound
     for other in (1, 2):
         save(draw_scene(seed=other)[1] * 255, root / "masks" / f"photo{other}.png")
     refused(DataError, lambda: ImageMaskFolder(root), "photo0.png: 255", "--data.masks numbers or")
+    (problem,) = [problem for problem in check_folder(root).problems if problem.serious]
+    assert "--data.masks numbers or" in problem.text
+    assert command("data", "check", root, "--masks", "numbers") == 0
     (sample,) = ImageMaskFolder(root, masks="numbers")
     assert (sample.mask == 1).sum() == 36
     white = ImageMaskFolder(root, masks="black_and_white")

@@ -464,7 +464,7 @@ def train(
         return Path(finished)
     from probseg.callbacks.run_folder import run_folder
 
-    return run_folder(cli.trainer)
+    return run_folder(cli.trainer).absolute()
 
 
 fit, validate, test = (partial(run, verb) for verb in ("fit", "validate", "test"))

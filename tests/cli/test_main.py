@@ -46,7 +46,7 @@ def test_what_the_library_logs_is_printed_once(capsys):
 
 PLAIN = """
 from probseg.cli import main
-assert main(["data", "list", "--megapixels", "108"]) == 0
+main(["data", "list", "--megapixels", "108"])
 from probseg.images import MAX_PIXELS
 print(MAX_PIXELS)
 from probseg.evaluation import get_protocol

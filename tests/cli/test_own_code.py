@@ -1,5 +1,6 @@
 """Training from Python, and classes in files beside the configuration."""
 
+import json
 import re
 
 import numpy as np
@@ -51,7 +52,8 @@ def test_a_data_set_beside_its_configuration(own):
     few = ("--evaluation.max_clicks=1", "--evaluation.trials=1")
     # Module and relative paths are found where the training was started.
     separately(own / "elsewhere", "test", f"--config={run / 'config.yaml'}", *few)
-    assert "horses" in (run / "test" / "summary.csv").read_text()
+    (results,) = run.parent.glob("version_1/test/*/results.json")
+    assert json.loads(results.read_text())["datasets"].keys() == {"horses"}
 
 
 class Odd(FakeObjects):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -57,10 +56,7 @@ def run(arguments: Sequence[str]) -> None:
         flag = "no-train" if field.name == "train" else field.name.replace("_", "-")
         add(f"--{flag}", dest=field.name, **{"default": field.default, **field.metadata})
     add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
-    _bench(parser.parse_args(list(arguments)))
-
-
-def _bench(options: argparse.Namespace) -> None:
+    options = parser.parse_args(list(arguments))
     json_file: Path | None = options.json
     names = _expand(options.name)
     if options.device is None:
@@ -134,27 +130,27 @@ def _print_table(records: Sequence[Record], settings: Settings) -> None:
         "peak\nMiB",
         "training\nimages/s",
     ]
-    grid = Grid(header, [_row(record, settings) for record in records])
+    rows = []
+    for record in records:
+        works_at = shrink_to(settings.size, record.working_size)
+        rows.append(
+            [
+                record.model,
+                record.prompts or "failed",
+                f"{works_at[0]}x{works_at[1]}" if record.prompts else "",
+                _number(record.parameters_m, 3),
+                _number(record.first_multiply_adds_g, 3),
+                _number(record.next_multiply_adds_g, 3),
+                f"{_number(record.first_ms, 1)} ({_number(record.first_ms_p95, 1)})",
+                f"{_number(record.next_ms, 1)} ({_number(record.next_ms_p95, 1)})",
+                _number(record.zoomed_ms, 1),
+                _number(record.undo_ms, 1),
+                _number(record.peak_mib, 1),
+                _number(record.train_images_per_second, 1),
+            ]
+        )
     caption = f"MACs: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
-    print_table(console(), title, grid, caption)
-
-
-def _row(record: Record, settings: Settings) -> list[str]:
-    height, width = shrink_to(settings.size, record.working_size)
-    return [
-        record.model,
-        record.prompts or "failed",
-        f"{height}x{width}" if record.prompts else "",
-        _number(record.parameters_m, 3),
-        _number(record.first_multiply_adds_g, 3),
-        _number(record.next_multiply_adds_g, 3),
-        f"{_number(record.first_ms, 1)} ({_number(record.first_ms_p95, 1)})",
-        f"{_number(record.next_ms, 1)} ({_number(record.next_ms_p95, 1)})",
-        _number(record.zoomed_ms, 1),
-        _number(record.undo_ms, 1),
-        _number(record.peak_mib, 1),
-        _number(record.train_images_per_second, 1),
-    ]
+    print_table(console(), title, Grid(header, rows), caption)
 
 
 def _number(value: float | None, digits: int) -> str:

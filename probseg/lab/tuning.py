@@ -246,7 +246,8 @@ def run(arguments: Sequence[str]) -> None:
     def tell(trial: Trial) -> None:
         number = next(done)
         left = (time.monotonic() - begin) / number * (total - number)
-        progress = f"[{number} of {total}, {_rough(left)} left]"
+        rough = f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
+        progress = f"[{number} of {total}, {f'{left:.0f} s' if left < 90 else rough} left]"
         console.print(f"  {trial} {progress}", soft_wrap=True, markup=False)
 
     tuning = tune(
@@ -272,13 +273,6 @@ def run(arguments: Sequence[str]) -> None:
             "No setting is shown to be better than the network as it was trained; "
             "more objects would tell."
         )
-
-
-def _rough(seconds: float) -> str:
-    """Return a time in the unit that fits."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _objects(options: argparse.Namespace) -> InteractiveDataset:

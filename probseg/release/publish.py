@@ -275,18 +275,11 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any] |
             continue
         changes[key] = value
         if isinstance(before, dict) and isinstance(value, dict):
-            changes[key] = _change(before, value)
-            if changes[key] is None:
-                return None
+            if "class_path" not in before:  # their entries are merged
+                if not before.keys() <= value.keys():
+                    return None
+                changes[key] = {k: v for k, v in value.items() if before.get(k) != v}
+            elif before["class_path"] == value.get("class_path"):
+                inner = _changes(before.get("init_args") or {}, value.get("init_args") or {})
+                changes[key] = value if inner is None else inner
     return changes
-
-
-def _change(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what `override` makes a new part, or other dictionary, of an old one."""
-    if "class_path" not in old:  # their entries are merged
-        changed = {key: value for key, value in new.items() if old.get(key) != value}
-        return changed if old.keys() <= new.keys() else None
-    if old["class_path"] != new.get("class_path"):
-        return new
-    changes = _changes(old.get("init_args") or {}, new.get("init_args") or {})
-    return new if changes is None else changes

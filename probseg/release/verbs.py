@@ -92,6 +92,12 @@ def _publish(options: argparse.Namespace) -> None:
     trained = read_trained(options.source, options.weights)
     facts = _facts(options.facts, entries.get(options.name), trained)
     evaluations = _evaluations(options.results, trained)
+    try:
+        changes = yaml.safe_load(options.changes or "{}")
+    except yaml.YAMLError as error:
+        raise UsageError(f"--changes must be JSON or YAML: {error}") from error
+    if not isinstance(changes, dict):
+        raise UsageError(f"--changes must be arguments with their values, got {changes!r}")
     console = Terminal(highlight=False, markup=False, soft_wrap=True)
 
     def measure(model: Any, evaluation: Evaluation) -> dict[str, float]:  # noqa: ANN401
@@ -112,7 +118,7 @@ def _publish(options: argparse.Namespace) -> None:
         facts,
         evaluations,
         untrained=_evaluations(options.untrained, None),
-        changes=_changes(options.changes),
+        changes=changes,
         preset=options.preset,
         measure=None if options.no_parity else measure,
     )
@@ -129,17 +135,6 @@ def _evaluations(paths: list[Path], trained: Trained | None) -> list[Evaluation]
         if trained is not None:
             check_same_weights(trained, recorded_digest(path), path)
     return evaluations
-
-
-def _changes(text: str | None) -> dict[str, Any]:
-    """Read `--changes`."""
-    try:
-        changes = yaml.safe_load(text or "{}")
-    except yaml.YAMLError as error:
-        raise UsageError(f"--changes must be JSON or YAML: {error}") from error
-    if not isinstance(changes, dict):
-        raise UsageError(f"--changes must be arguments with their values, got {changes!r}")
-    return changes
 
 
 def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Facts:

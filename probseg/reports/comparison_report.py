@@ -198,9 +198,19 @@ def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_te
     elif shown:
         first = f"{other} and {reference} differ on {of.dataset}, but neither is better throughout"
     else:
+        title = title_of(leading.metric)
+        if leading.low is None or leading.high is None:
+            lead = f"the difference in {title} is {_amount(leading)}, and one photograph gives no "
+            lead += "interval"
+        else:
+            lead = f"the interval of {title} is {_interval(leading)} "
+            lead = f"{lead}{style_of(leading.metric).unit}".rstrip()
+            if leading.low * leading.high > 0:
+                corrected = _p(leading.corrected_p, "corrected p")
+                lead += f", not corrected ({_p(leading.p, 'p')}, {corrected})"
         first = (
             f"No difference between {reference} and {other} could be shown on {of.dataset} with "
-            f"{of.extent}; {_range(leading)}"
+            f"{of.extent}; {lead}"
         )
     if shown:
         first += "".join(
@@ -238,16 +248,6 @@ def _effect(row: Row) -> str:
     return (
         f"{_amount(row)} of {title_of(row.metric)} ({interval}{_p(row.corrected_p, 'corrected p')})"
     )
-
-
-def _range(row: Row) -> str:
-    title = title_of(row.metric)
-    if row.low is None:
-        return f"the difference in {title} is {_amount(row)}, and one photograph gives no interval"
-    text = f"the interval of {title} is {_interval(row)} {style_of(row.metric).unit}".rstrip()
-    if row.low is not None and row.high is not None and row.low * row.high > 0:
-        text += f", not corrected ({_p(row.p, 'p')}, {_p(row.corrected_p, 'corrected p')})"
-    return text
 
 
 def _amount(row: Row) -> str:

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import lightning as L
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from probseg.attention.bases import Bases
 from probseg.callbacks.base import (
@@ -171,7 +169,12 @@ class SemanticEvaluation(Evaluation):
             tally.confusion.add(sample, prediction)
             if len(tally.pictures) < self.pictures:
                 with log_drawing_errors(f"{sample.dataset} / {sample.name}"):
-                    maps = _maps(model, image, self.bases)
+                    height, width = image.shape[-2:]
+                    maps = np.zeros((0, height, width), np.float32)
+                    if self.bases and _number_of_bases(model):
+                        shares = model.responsibilities(image)[:, list(self.bases)]
+                        stride = model.backbone.features.strides[-1]
+                        maps = enlarged(shares, stride, (height, width))[0].cpu().numpy()
                     predicted = prediction.to(torch.uint8).cpu().numpy()
                     picture = SemanticPicture(
                         sample.name, sample.image, sample.labels, predicted, maps
@@ -267,17 +270,6 @@ def _number_of_bases(model: SemanticSegmenter) -> int:
     if not isinstance(model.head, EMAHead) or model.head.emau.bases is None:
         return 0
     return model.head.emau.bases.initial.shape[-2]
-
-
-def _maps(model: SemanticSegmenter, image: Tensor, bases: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Return the responsibilities of some bases for each pixel, `(n, H, W)`; n may be 0."""
-    height, width = image.shape[-2:]
-    if not bases or not _number_of_bases(model):
-        return np.zeros((0, height, width), np.float32)
-    shares = model.responsibilities(image)[:, list(bases)]
-    stride = model.backbone.features.strides[-1]
-    maps: npt.NDArray[np.float32] = enlarged(shares, stride, (height, width))[0].cpu().numpy()
-    return maps
 
 
 def _class_names(trainer: L.Trainer, num_classes: int) -> tuple[str, ...]:

@@ -145,14 +145,15 @@ def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
         f"objects{' ± standard error over trials' if over_trials else ''}; below it the 95 % "
         "interval of a bootstrap over photographs."
     ) + ending(protocol)
-    rows = [
-        [name, f"{summary.n_objects}", f"{summary.n_photos}", f"{summary.n_trials}"]
-        + [
-            f"{_spread(summary, k, over_trials)}\n{_interval(summary.interval(k), 1, 100)}"
-            for k in clicks
-        ]
-        for name, summary in summaries.items()
-    ]
+    rows = []
+    for name, summary in summaries.items():
+        row = [name, f"{summary.n_objects}", f"{summary.n_photos}", f"{summary.n_trials}"]
+        errors = [summary.se_objects, summary.se_trials][: 1 + over_trials]
+        for k in clicks:
+            spreads = [_percent(None if error is None else error[k]) for error in errors]
+            mean = "±".join([f"{100 * summary.miou[k]:.1f}", *spreads])
+            row.append(f"{mean}\n{_interval(summary.interval(k), 1, 100)}")
+        rows.append(row)
     header = ["data", "objects", "photos", "trials", *(f"mIoU@{k}" for k in clicks)]
     return ScoreTable("Mean IoU", legend, header, rows)
 
@@ -227,12 +228,6 @@ def _others(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
             row.append(f"{_percent(summary.regressions)} (by {size})")
         rows.append([*row, _timing(summary.first_seconds), _timing(summary.next_seconds)])
     return ScoreTable("Other scores", legend, header, rows)
-
-
-def _spread(summary: Summary, k: int, over_trials: bool) -> str:
-    errors = [summary.se_objects, summary.se_trials] if over_trials else [summary.se_objects]
-    spreads = [_percent(None if error is None else error[k]) for error in errors]
-    return "±".join([f"{100 * summary.miou[k]:.1f}", *spreads])
 
 
 def _number(value: float | None, digits: int, missing: str = "n/a") -> str:

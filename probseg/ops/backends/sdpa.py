@@ -16,9 +16,9 @@ evidence, and silently writes out all pairs if the widths of keys and values dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,35 +41,14 @@ ATEN = torch.ops.aten
 ALIGNMENT = 8  # channels of CUDA's kernels come in multiples of it
 
 
-class Recorded(NamedTuple):
-    """Arguments of the backward pass of a kernel; all widths are the same."""
-
-    d_attended: Tensor
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    attended: Tensor
-    log_evidence: Tensor  # as the forward pass returned it, which may be padded
-    state: Sequence[Any]  # further results of the forward pass
-    pairs: Tensor | None
-    scale: float
-
-
-class Kernel(NamedTuple):
-    """Forward and backward pass of a stock kernel.
-
-    `forward(queries, keys, values, pairs, scale)` returns the attended values, the log evidence
-    and its state; `backward(recorded)` the gradients of queries, keys and values.
-    """
-
-    forward: Callable[..., Sequence[Any]]
-    backward: Callable[[Recorded], Sequence[Tensor]]
+Kernel = Literal["cpu", "flash", "efficient"]
+"""A stock kernel."""
 
 
 def choose_kernel(queries: Tensor, width: int, pairs: Tensor | None) -> Kernel:
     """Return the kernel for queries of this device and dtype, and for keys of this width."""
     if queries.device.type == "cpu":
-        return Kernel(_cpu_forward, _cpu_backward)
+        return "cpu"
     half = queries.dtype in (torch.float16, torch.bfloat16)
     # The backward pass has one more channel, and has to fit the same kernel.
     narrow = width + ALIGNMENT <= FLASH_WIDTH
@@ -81,8 +60,8 @@ def choose_kernel(queries: Tensor, width: int, pairs: Tensor | None) -> Kernel:
         and flash
         and torch.cuda.get_device_capability(queries.device) >= (8, 0)
     ):
-        return Kernel(_flash_forward, _flash_backward)
-    return Kernel(_efficient_forward, _efficient_backward)
+        return "flash"
+    return "efficient"
 
 
 def kernel_width(queries: Tensor, values: Tensor) -> int:
@@ -100,64 +79,59 @@ def pad(width: int, *tensors: Tensor) -> list[Tensor]:
     ]
 
 
-def _cpu_forward(
-    queries: Tensor, keys: Tensor, values: Tensor, pairs: Tensor | None, scale: float
+def run_forward(
+    kernel: Kernel,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    pairs: Tensor | None,
+    scale: float,
 ) -> Sequence[Any]:
-    results: Sequence[Any] = ATEN._scaled_dot_product_flash_attention_for_cpu(
-        queries, keys, values, attn_mask=_expand(pairs, queries, keys), scale=scale
-    )
+    """Return the attended values, the log evidence, and the state of a kernel."""
+    results: Sequence[Any]
+    tensors = queries, keys, values
+    if kernel == "cpu":
+        results = ATEN._scaled_dot_product_flash_attention_for_cpu(
+            *tensors, attn_mask=_expand(pairs, queries, keys), scale=scale
+        )
+    elif kernel == "flash":
+        results = ATEN._scaled_dot_product_flash_attention(*tensors, scale=scale)
+        results = results[:-1]  # the last one is for debugging
+    else:
+        results = ATEN._scaled_dot_product_efficient_attention(
+            *tensors, _align(pairs, queries, keys), True, scale=scale
+        )
     return results
 
 
-def _cpu_backward(recorded: Recorded) -> Sequence[Tensor]:
-    gradients: Sequence[Tensor] = ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
-        *recorded[:6],
-        0.0,
-        False,
-        attn_mask=_expand(recorded.pairs, recorded.queries, recorded.keys),
-        scale=recorded.scale,
-    )
-    return gradients
+def run_backward(
+    kernel: Kernel,
+    tensors: Sequence[Tensor],
+    state: Sequence[Any],
+    pairs: Tensor | None,
+    scale: float,
+) -> Sequence[Tensor]:
+    """Return the gradients of queries, keys and values, for the state of the forward pass.
 
-
-def _flash_forward(
-    queries: Tensor, keys: Tensor, values: Tensor, pairs: None, scale: float
-) -> Sequence[Any]:
-    del pairs
-    results: Sequence[Any] = ATEN._scaled_dot_product_flash_attention(
-        queries, keys, values, scale=scale
-    )
-    return results[:-1]  # the last one is for debugging
-
-
-def _flash_backward(recorded: Recorded) -> Sequence[Tensor]:
-    starts_and_lengths, random_state = recorded.state[:4], recorded.state[4:]
-    gradients: Sequence[Tensor] = ATEN._scaled_dot_product_flash_attention_backward(
-        *recorded[:6], *starts_and_lengths, 0.0, False, *random_state, scale=recorded.scale
-    )
-    return gradients
-
-
-def _efficient_forward(
-    queries: Tensor, keys: Tensor, values: Tensor, pairs: Tensor | None, scale: float
-) -> Sequence[Any]:
-    results: Sequence[Any] = ATEN._scaled_dot_product_efficient_attention(
-        queries, keys, values, _align(pairs, queries, keys), True, scale=scale
-    )
-    return results
-
-
-def _efficient_backward(recorded: Recorded) -> Sequence[Tensor]:
-    gradients: Sequence[Tensor] = ATEN._scaled_dot_product_efficient_attention_backward(
-        *recorded[:4],
-        _align(recorded.pairs, recorded.queries, recorded.keys),
-        recorded.attended,
-        recorded.log_evidence,
-        *recorded.state,
-        0.0,
-        [True, True, True, False],
-        scale=recorded.scale,
-    )
+    The tensors, of the same width, are the gradient of the attended values, queries, keys, values,
+    attended values, and the log evidence as it was returned, which may be padded.
+    """
+    gradients: Sequence[Tensor]
+    _, queries, keys, _, attended, log_evidence = tensors
+    if kernel == "cpu":
+        gradients = ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
+            *tensors, 0.0, False, attn_mask=_expand(pairs, queries, keys), scale=scale
+        )
+    elif kernel == "flash":
+        starts_and_lengths, random_state = state[:4], state[4:]
+        gradients = ATEN._scaled_dot_product_flash_attention_backward(
+            *tensors, *starts_and_lengths, 0.0, False, *random_state, scale=scale
+        )
+    else:
+        prior, wanted = _align(pairs, queries, keys), [True, True, True, False]
+        gradients = ATEN._scaled_dot_product_efficient_attention_backward(
+            *tensors[:4], prior, attended, log_evidence, *state, 0.0, wanted, scale=scale
+        )
     return gradients[:3]
 
 
@@ -319,7 +293,7 @@ class _Fused(torch.autograd.Function):
         width = kernel_width(queries, values)
         kernel = choose_kernel(queries, width, pairs)
         padded = pad(width, queries, keys, values)
-        attended, log_evidence, *state = kernel.forward(*padded, pairs, scale)
+        attended, log_evidence, *state = run_forward(kernel, *padded, pairs, scale)
         attended = attended[..., : values.shape[-1]]
         ctx.save_for_backward(queries, keys, values, pairs, attended, log_evidence)  # type: ignore[arg-type]
         ctx.kernel, ctx.state, ctx.scale = kernel, state, scale
@@ -342,10 +316,8 @@ class _Fused(torch.autograd.Function):
             values = F.pad(values, (0, 1))
         width = kernel_width(queries, values)
         d_attended, q, k, v, attended = pad(width, d_attended, queries, keys, values, attended)
-        recorded = Recorded(
-            d_attended, q, k, v, attended, log_evidence, ctx.state, pairs, ctx.scale
-        )
+        tensors = d_attended, q, k, v, attended, log_evidence
         with full_precision(queries.device):
-            gradients = ctx.kernel.backward(recorded)
+            gradients = run_backward(ctx.kernel, tensors, ctx.state, pairs, ctx.scale)
         d_queries, d_keys = (gradient[..., : queries.shape[-1]] for gradient in gradients[:2])
         return d_queries, d_keys, gradients[2][..., :value_width], None, None

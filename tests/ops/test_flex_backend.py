@@ -210,13 +210,3 @@ def test_kernel_in_single_precision(primitive, kind, sizes):
 def test_kernel_in_half_precision(primitive, kind):
     """Weights and gradients are rounded to 8 bits, but the logits and their sums are not."""
     check_kernel(primitive, kind, KERNEL_SIZES[0], torch.bfloat16, logarithms=1e-3, rest=5e-2)
-
-
-@needs_cuda
-def test_kernel_by_the_public_door():
-    q, k, v = (draw(1, 2, n, 8, seed=n).to("cuda", torch.bfloat16) for n in (130, 70, 70))
-    attended = attend(q, k, v, backend="flex")
-    expected = attend(q.cpu().double(), k.cpu().double(), v.cpu().double())
-    assert attended.values.dtype == torch.bfloat16
-    assert relative_error(attended.values, expected.values) < 1e-2
-    assert relative_error(attended.log_evidence, expected.log_evidence) < 1e-4

@@ -28,10 +28,7 @@ PROBABILISTIC = {
     "position": "full",
     "attention_options": {"position_keys": True},
 }
-DEEPLAB = {
-    "class_path": "probseg.heads.DeepLabV3PlusDecoder",
-    "init_args": {"channels": 16},
-}
+DEEPLAB = {"class_path": "probseg.heads.DeepLabV3PlusDecoder", "init_args": {"channels": 16}}
 FUSION = {
     "class_path": "probseg.heads.PromptFusion",
     "init_args": {"channels": 8, "dilations": [1, 2]},

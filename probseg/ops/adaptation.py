@@ -335,5 +335,5 @@ def _shares(
         together = torch.cat([first, log_weights], dim=-2)  # (B, G, 1 + S, M)
     else:
         together = F.pad(log_weights, (0, 0, 1, 0), value=prior)
-    rest, shares = together.softmax(-2).split([1, log_weights.shape[-2]], dim=-2)
-    return rest, shares
+    shares = together.softmax(-2)
+    return shares[:, :, :1], shares[:, :, 1:]

@@ -87,8 +87,8 @@ def test_details_of_the_image_reach_the_clicks_at_every_stride(strides):
     """A pixel changes the fused features, although the decoder's maps stay as they are."""
     torch.manual_seed(0)
     info = FeatureInfo((4, 5, 6)[: len(strides)], strides)
-    make = partial(PromptUNet, info, 3, [1] * len(strides), detail=True)
-    fusion = opened(make(partial(PromptPropagation, units=2), len(strides) - 1)).eval()
+    propagation = partial(PromptPropagation, units=2) if len(strides) > 1 else None
+    fusion = opened(PromptUNet(info, 3, [1] * len(strides), propagation, detail=True)).eval()
     side = 4 * strides[-1]
     finest, *coarser = maps_of(info, 1, side, side)
     image = torch.rand(1, 3, side, side).requires_grad_()

@@ -33,7 +33,8 @@ class TestFPN(DecoderTester):
 
 class TestDeepLab(DecoderTester):
     build = DeepLabV3PlusDecoder
-    arguments = {"channels": 8}
+    arguments = {"channels": 6}
+    channels = (6,)
 
 
 class TestDenseDeepLab(DecoderTester):

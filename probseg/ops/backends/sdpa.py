@@ -80,16 +80,14 @@ def pad(width: int, *tensors: Tensor) -> list[Tensor]:
 
 
 def run_forward(
-    kernel: Kernel,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    pairs: Tensor | None,
-    scale: float,
+    kernel: Kernel, tensors: Sequence[Tensor], pairs: Tensor | None, scale: float
 ) -> Sequence[Any]:
-    """Return the attended values, the log evidence, and the state of a kernel."""
+    """Return the attended values, the log evidence, and the state of a kernel.
+
+    The tensors, of the same width, are queries, keys and values.
+    """
     results: Sequence[Any]
-    tensors = queries, keys, values
+    queries, keys, _ = tensors
     if kernel == "cpu":
         results = ATEN._scaled_dot_product_flash_attention_for_cpu(
             *tensors, attn_mask=_expand(pairs, queries, keys), scale=scale
@@ -293,7 +291,7 @@ class _Fused(torch.autograd.Function):
         width = kernel_width(queries, values)
         kernel = choose_kernel(queries, width, pairs)
         padded = pad(width, queries, keys, values)
-        attended, log_evidence, *state = run_forward(kernel, *padded, pairs, scale)
+        attended, log_evidence, *state = run_forward(kernel, padded, pairs, scale)
         attended = attended[..., : values.shape[-1]]
         ctx.save_for_backward(queries, keys, values, pairs, attended, log_evidence)  # type: ignore[arg-type]
         ctx.kernel, ctx.state, ctx.scale = kernel, state, scale

@@ -230,8 +230,12 @@ def _misfit(
 
 OUTPUT_STRIDES = (8, 16, 32)
 
-ANY_SIZE: tuple[dict[str, bool], ...] = ({"dynamic_img_size": True}, {"strict_img_size": False}, {})
-"""timm's arguments for images of any size: most networks', Swin's before timm 1.0.31, and none."""
+ANY_SIZE: tuple[dict[str, bool], ...] = (
+    {"dynamic_img_size": True, "strict_img_size": False},
+    {"dynamic_img_size": True},
+    {},
+)
+"""timm's arguments for images of any size. Swin ignores the first one before timm 1.0.31."""
 
 
 class TimmBackbone(Backbone):

@@ -230,12 +230,8 @@ def _misfit(
 
 OUTPUT_STRIDES = (8, 16, 32)
 
-ANY_SIZE: tuple[dict[str, bool], ...] = (
-    {"dynamic_img_size": True, "strict_img_size": False},
-    {"dynamic_img_size": True},
-    {},
-)
-"""timm's arguments for images of any size. Swin ignores the first one before timm 1.0.31."""
+ANY_SIZE = "dynamic_img_size"
+"""timm's argument of networks that interpolate their position embeddings to the image."""
 
 
 class TimmBackbone(Backbone):
@@ -319,15 +315,17 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
     if output_stride != 32:  # which not every network would take
         arguments["output_stride"] = output_stride
     config = timm.get_pretrained_cfg(name)
-    # Position embeddings are interpolated, where the network knows how.
-    choices = ANY_SIZE if config is not None and config.fixed_input_size else ({},)
+    if config is not None and config.fixed_input_size:
+        # Position embeddings are interpolated, where the network knows how.
+        arguments.setdefault(ANY_SIZE, True)
     try:
-        for choice in choices:
-            try:
-                return timm.create_model(name, **{**choice, **arguments})
-            except TypeError as error:
-                if not any(key in str(error) for key in choice):
-                    raise
+        try:
+            return timm.create_model(name, **arguments)
+        except TypeError as error:
+            if ANY_SIZE in options or ANY_SIZE not in str(error):
+                raise
+            del arguments[ANY_SIZE]
+            return timm.create_model(name, **arguments)
     except (AssertionError, TypeError) as error:
         # Networks without the choice assert that it is 32, or do not know the argument.
         of_stride = isinstance(error, AssertionError) or "output_stride" in str(error)

@@ -189,6 +189,7 @@ def test_trying_sizes_leaves_a_network_as_it_was():
         ("hiera_tiny_224", {"stages": (1, 1, 1, 1), "embed_dim": 16}),
         ("beit_base_patch16_224", NARROW),
         ("levit_128s", {}),
+        ("crossvit_9_240", {}),
         ("mixer_s32_224", {}),
     ],
 )

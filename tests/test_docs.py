@@ -190,13 +190,17 @@ def test_the_page_of_the_family_has_every_attention_and_configurations_that_buil
         assert ATTENTIONS[change["attention"]] in layers
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
     table = {row[0].strip(" `"): set(re.findall(r"\w+", row[5])) for row in rows}
+    shipped = {  # examples register their own
+        name: layer for name, layer in ATTENTIONS.items() if layer.__module__.startswith("probseg.")
+    }
     assert table == {
         name: {
             option for option in ("position", "span") if getattr(layer, f"no_{option}") is not None
         }
-        for name, layer in ATTENTIONS.items()
-        if layer.__module__.startswith("probseg.")  # examples register their own
+        for name, layer in shipped.items()
     }
+    stored = (docs / "notebooks" / "own_network.md").read_text("utf-8")
+    assert str([*shipped]) in stored, "what the notebook has printed is of an earlier version"
 
 
 def test_every_fault_has_tests_that_exist(docs, repository):

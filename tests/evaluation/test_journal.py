@@ -26,7 +26,7 @@ def runs(*names, trial=0, dataset="Toy, set", clicks=2):
     return [ObjectRecord(dataset, name, trial, steps, f"photo of {name}") for name in names]
 
 
-def place(root, run="run1", test="test", protocol="ritm"):
+def place(root, run="run1", test="test [a]", protocol="ritm"):
     return root / run / test / protocol
 
 

@@ -91,7 +91,10 @@ class Predictor:
 
     @classmethod
     def from_pretrained(
-        cls, name: str, device: torch.device | str = "cpu", zoom: str | None = RECOMMENDED_ZOOM
+        cls,
+        name: str | Path,
+        device: torch.device | str = "cpu",
+        zoom: str | None = RECOMMENDED_ZOOM,
     ) -> Predictor:
         """Load a model of the zoo, a run, a local folder or the hub; see `probseg.create_model`.
 
@@ -99,7 +102,8 @@ class Predictor:
             UsageError: If it is a model for semantic segmentation.
             UnknownNameError: If there is no such zoom.
         """
-        return cls(create_interactive(name, pretrained=True), device, zoom)
+        named = str(name.absolute()) if isinstance(name, Path) else name
+        return cls(create_interactive(named, pretrained=True), device, zoom)
 
     @property
     def session(self) -> Session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from pathlib import Path
 from typing import Any
 
 from probseg.errors import UsageError
@@ -43,7 +44,11 @@ def list_models(
     return sorted(fnmatch.filter(names, pattern))
 
 
-def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network:  # noqa: ANN401
+def create_model(
+    name: str | Path,
+    pretrained: bool = False,
+    **changes: Any,  # noqa: ANN401
+) -> Network:
     """Create a network of any task.
 
     Args:
@@ -52,6 +57,7 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
             contain a slash; the folder of a run (`"runs/probseg/version_7"`, of which the best
             checkpoint is taken; `"runs/probseg/"` if it holds one run) or a checkpoint file; or a
             model of the Hugging Face hub, `"hf-hub:owner/name"` or `"hf-hub:owner/name@revision"`.
+            A `Path` is that of a folder or file.
         pretrained: Load the weights of the zoo, the folder or the hub, after checking their sha256.
         **changes: Arguments of the network to change, as dictionaries:
             `head={"attention": "standard"}`.
@@ -72,6 +78,7 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
             than a stranger's file may ask for.
         ZooError: If an index or the model's description is damaged.
     """
+    name = str(name.absolute()) if isinstance(name, Path) else name
     if (run := find_run(name)) is not None:
         trained = read_trained(run)
         network = override(trained.description, changes)

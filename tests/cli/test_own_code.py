@@ -92,6 +92,7 @@ def test_training_from_python(tmp_path, monkeypatch, caplog, capfd):
     assert "FLOPs" not in said
     assert run == tmp_path / "runs" / "probseg" / "version_0"
     probseg.Predictor.from_pretrained(run)
+    probseg.create_model(run, pretrained=True)
     assert probseg.train(folder, {**MICRO, "ckpt_path": "last"}) == run
     with pytest.raises(UsageError, match="batch_sise"):
         probseg.train(folder, {**MICRO, "data.batch_sise": 2})

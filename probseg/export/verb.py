@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,14 +43,17 @@ def run(arguments: Sequence[str]) -> None:
             model.adapt(Adaptation(**settings))
         except ValueError as error:
             raise UsageError(str(error)) from error
-    parity = export_model(
-        model,
-        options.output,
-        options.to,
-        options.size,
-        options.model,
-        tell=lambda step: tell(f"{step}\n", sys.stderr),
-    )
+    try:
+        parity = export_model(
+            model,
+            options.output,
+            options.to,
+            options.size,
+            options.model,
+            tell=lambda step: tell(f"{step}\n", sys.stderr),
+        )
+    except UsageError as error:  # about an argument of the function
+        raise UsageError(re.sub("^`(output|size)`", r"--\1", str(error))) from error
     console().print(
         f"{parity.answers} answers compared: logits differ by at most "
         f"{parity.logit_difference:.2g} (largest: {parity.largest_logit:.3g}), "

@@ -214,7 +214,10 @@ class NetworkTask(L.LightningModule):
 
 def trial_optimizer(optimizer: Callable[..., torch.optim.Optimizer]) -> torch.optim.Optimizer:
     """Build the optimiser for one number: wrong settings fail before a run writes anything."""
-    return optimizer([nn.Parameter(torch.zeros(()))])
+    try:
+        return optimizer([nn.Parameter(torch.zeros(()))])
+    except ValueError as error:  # of torch, which knows nothing of options
+        raise UsageError(f"model.optimizer: {error}") from error
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401

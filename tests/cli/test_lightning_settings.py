@@ -56,6 +56,7 @@ def test_schedules_take_steps(options, steps, fit):
             "has 1 step, and the training takes 2, one each",
         ),
         (["--trainer.callbacks+=LearningRateFinder"], "--model.optimizer.lr"),
+        (["--model.optimizer.lr=-1"], "model.optimizer: Invalid learning rate: -1.0"),
         (["--trainer.callbacks+=DeviceStatsMonitor"], "DeviceStatsMonitor"),
     ],
 )

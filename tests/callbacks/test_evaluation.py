@@ -269,7 +269,7 @@ def test_only_the_same_evaluation_takes_over_what_was_done(tmp_path, caplog, ver
         run(100, changes={"threshold": 0.5})
     assert "taken over" not in caplog.text
     run(100)
-    assert "3 runs are taken over" in caplog.text
+    assert "3 runs taken over" in caplog.text
     caplog.clear()
     run(100)
     assert "taken over" not in caplog.text, "the last one came to its end"

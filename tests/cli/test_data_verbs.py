@@ -127,13 +127,13 @@ def test_photographs_in_both(here, capsys):
     save(labels, here / "mine" / "masks" / "new.png")
     arguments = ("check", "mine", "--against", "SBD", "--against-split", "val")
     assert command("data", *arguments) == 0
-    assert "0 of the 1 photographs of mine are among the 3 of SBD" in words(capsys)
+    assert "0 of 1 photograph of mine are among the 3 of SBD" in words(capsys)
     copy = here / "data" / "SBD" / "img" / "2008_000201.jpg"
     shutil.copy(copy, here / "mine" / "images" / "copied.jpg")
     with_problems(*arguments, "--json", "shared.json")
     shown = words(capsys)
     assert "copied.jpg" in shown
-    assert "1 of the 2 photographs of mine" in shown
+    assert "1 of 2 photographs of mine" in shown
     (leak,) = json.loads((here / "shared.json").read_text())["shared"]
     assert leak["train"].endswith("copied.jpg")
     assert leak["test"].endswith("2008_000201.jpg")

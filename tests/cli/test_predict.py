@@ -319,7 +319,7 @@ def test_annotations_of_other_work_are_not_replaced(here, capsys):
     assert predict(*asked("p0.png")) == predict(*asked("p0.png")) == 0
     before = path.read_bytes()
     shown = usage_error(capsys, "predict", *asked("p1.png"), "--model=./clicks")
-    assert "1 photographs that are not among these, 'p0.png'" in shown
+    assert "1 photograph not among these, 'p0.png'" in shown
     assert predict(*asked("p1.png", "masks")) == 0
     assert "annotations.json: was there before, and has not been" in capsys.readouterr().out
     assert path.read_bytes() == before

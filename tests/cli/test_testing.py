@@ -68,7 +68,7 @@ def test_a_test_that_was_killed_twice_is_that_of_an_undisturbed_one(tmp_path, mo
 
     monkeypatch.setattr(evaluation, "run_objects", recording)
     assert command(*COMMAND) == 0
-    taken = f"{len(second)} runs are taken over from runs/grabcut/version_2/test/ritm"
+    taken = f"{len(second)} runs taken over from runs/grabcut/version_2/test/ritm"
     assert taken in capsys.readouterr().err
     again = second & set(asked)
     assert len(again) <= PICTURED < len(second)

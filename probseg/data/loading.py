@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +99,7 @@ class Prepared(Dataset[Sample]):
     def __init__(self, samples: Dataset[Sample], prepare: Callable[[Sample], Sample]) -> None:
         self.samples = samples
         self.prepare = prepare
-        self.folder = Path(tempfile.mkdtemp(prefix="probseg-crops-"))
+        self.folder = Path(tempfile.gettempdir(), f"probseg-crops-{uuid.uuid4().hex}")
         weakref.finalize(self, _remove, self.folder, os.getpid())
 
     def __len__(self) -> int:
@@ -111,10 +112,12 @@ class Prepared(Dataset[Sample]):
                 return Sample(kept["image"], kept["mask"], *kept["names"].tolist())
         whole = self.samples[number]
         sample = self.prepare(whole)
-        if sample is not whole and shutil.disk_usage(self.folder).free > ROOM:
-            with contextlib.suppress(OSError), replacing(path) as draft, draft.open("wb") as file:
-                names = (sample.name, sample.dataset)
-                np.savez(file, image=sample.image, mask=sample.mask, names=names)
+        if sample is not whole and shutil.disk_usage(self.folder.parent).free > ROOM:
+            names = (sample.name, sample.dataset)
+            with contextlib.suppress(OSError):
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                with replacing(path) as draft, draft.open("wb") as file:
+                    np.savez(file, image=sample.image, mask=sample.mask, names=names)
         return sample
 
 

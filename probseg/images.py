@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -30,6 +32,8 @@ from PIL.TiffImagePlugin import (
 from probseg.errors import DataError
 from probseg.picture_formats import decoders, foreign_content, not_supported
 
+_logger = logging.getLogger(__name__)
+
 MEGAPIXELS = "PROBSEG_MEGAPIXELS"
 """Environment variable that raises `MAX_PIXELS`, in millions, before probseg is imported."""
 
@@ -44,6 +48,11 @@ SMALL = max(500_000_000, 16 * 10**6 * int(os.environ.get(MEGAPIXELS) or 0))
 
 DECODING = {"JPEG": 12, "MPO": 12, "WEBP": 16, "HEIF": 16}
 """Maximum bytes of a pixel while it is read; in other formats 5 of a grey one, 8 of a colour."""
+
+DARK = 1 << 15
+"""Values of 16 bits below which an image that ends there is dark, and noticeably so."""
+
+_said: list[str] = []  # names of images that were said to be stretched
 
 STRIP = 1 << 20
 """Pixels that are converted at a time: whole copies of a large image would take gigabytes."""
@@ -184,8 +193,9 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file of any mode as 8-bit RGB: uint8, shape `(H, W, 3)`.
 
     Grey images are repeated over the channels, transparency is laid over white unless all pixels
-    are clear, 16-bit values are divided by 257, and a rotation noted in the EXIF data is carried
-    out. Of several pages or frames the first one is read.
+    are clear, and a rotation noted in the EXIF data is carried out. Of several pages or frames the
+    first one is read. The largest value of a 16-bit image becomes white if it is below `DARK`, as
+    of cameras and microscopes that use 10 to 14 of the bits, see `stretched_from`; otherwise 65535.
     """
     with opened(path, path) as picture:
         return rgb_pixels(picture, str(path))
@@ -203,9 +213,11 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
     if picture.mode == "F":
         msg = f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
         raise DataError(msg)
-    _load(picture)
+    colours = _load_dark_colours(picture)
     if picture.mode.startswith("I"):
         return _deep_grey(picture, name)
+    if colours is not None:
+        return _stretched(colours, picture, name)
     alpha = picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
     # Of many BMP files, all pixels are clear: the channel is not in use.
     if alpha:
@@ -232,8 +244,76 @@ def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
             "save it with 8 or 16 bits"
         )
         raise DataError(msg)
-    factor = 257 if high > 255 else 1  # mode "I" also holds plain 8-bit values
-    return by_strips(picture, lambda strip: np.stack(3 * [np.asarray(strip) // factor], axis=2))
+    white = 65535 if high >= DARK else max(255, high)  # mode "I" also holds plain 8-bit values
+    _tell_stretched(high, name)
+
+    def rgb(strip: Image.Image) -> npt.NDArray[Any]:
+        return np.stack(3 * [np.asarray(strip).astype(np.uint32) * 255 // white], axis=2)
+
+    return by_strips(picture, rgb)
+
+
+def is_deep_colour(picture: Image.Image) -> bool:
+    """Return whether a file has colours of 16 bits, of which Pillow reads the upper 8."""
+    return picture.mode in ("RGB", "RGBA") and any(";16" in str(tile[3]) for tile in picture.tile)
+
+
+def _load_dark_colours(picture: Image.Image) -> npt.NDArray[np.uint16] | None:
+    """Decode an image, and return its pixels if they are dark colours of 16 bits, `(H, W, 3)`."""
+    deep, file = is_deep_colour(picture), picture.fp
+    content = b""
+    if deep and file is not None:
+        place = file.tell()
+        file.seek(0)
+        content = file.read()
+        file.seek(place)
+    _load(picture)
+    if not content or max(high for _, high in picture.getextrema()[:3]) >= DARK >> 8:
+        return None
+    decoded = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
+    if decoded is None or decoded.dtype != np.uint16 or decoded.ndim != 3:
+        return None
+    return np.ascontiguousarray(decoded[..., 2::-1])
+
+
+def _stretched(
+    colours: npt.NDArray[np.uint16], picture: Image.Image, name: str
+) -> npt.NDArray[np.uint8]:
+    """Return dark colours `(H, W, 3)` of a picture, upright; what is transparent is not white."""
+    high = int(colours.max())
+    _tell_stretched(high, name)
+    white = max(255, high)
+    read = Image.fromarray((colours.astype(np.uint32) * 255 // white).astype(np.uint8))
+    orientation = ExifTags.Base.Orientation
+    read.getexif()[orientation] = picture.getexif().get(orientation, 1)
+    return by_strips(read, np.asarray)
+
+
+def _tell_stretched(high: int, name: str) -> None:
+    """Say once in a process that dark 16-bit images are stretched."""
+    if 255 < high < DARK and not _said:
+        _said.append(name)
+        text = (
+            "%s: has 16 bits and values up to %s: it is read so that the largest is white, as are "
+            "others like it; save images that belong together with 8 bits to keep their contrast"
+        )
+        _logger.warning(text, name, high)
+
+
+def stretched_from(path: Path) -> int | None:
+    """Return the largest value of a 16-bit image that is dark if white is 65535; None for others.
+
+    It is read as white.
+    """
+    with opened(path, path) as picture:
+        if not is_deep_colour(picture) and not picture.mode.startswith("I"):
+            return None
+        colours, high = _load_dark_colours(picture), 0
+        if colours is not None:
+            high = int(colours.max())
+        elif picture.mode.startswith("I"):
+            high = max(int(np.asarray(strip).max()) for _, strip in strips(picture))
+    return high if 255 < high < DARK else None
 
 
 def by_strips(

@@ -124,7 +124,19 @@ class Patch:
         object.__setattr__(self, "pixels", read_only(self.pixels))
 
 
-Step = Click | BoxStep | MaskStep | Stroke | Patch
+class ScaleStep(NamedTuple):
+    """The first click answered at another of the scales at which a zoom answers it.
+
+    Where the answer has no such scale, it stays as it is.
+
+    Args:
+        number: Of the scale in `Zoom.first`.
+    """
+
+    number: int
+
+
+Step = Click | BoxStep | MaskStep | Stroke | Patch | ScaleStep
 """What an annotator did, the same for the page, files, the command line and tools."""
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from probseg.annotate.database import LONGEST_LABEL, MOST_LABELS, is_label
+from probseg.annotate.database import LONGEST_COMMENT, LONGEST_LABEL, MOST_LABELS, is_label
 from probseg.annotate.files import finished
 from probseg.annotate.photographs import Photograph, stored_labels
 from probseg.annotate.steps import (
@@ -30,12 +30,16 @@ from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.interact.session import Answer
 from probseg.interact.steps import fill_holes, islands, remove_islands, snap
+from probseg.metrics.masks import iou
 from probseg.types import Patch, Stroke
 
 if TYPE_CHECKING:
     from probseg.annotate.sessions import Sessions
 
 STATES: tuple[State, ...] = get_args(State)
+
+ALIKE = 0.95
+"""IoU from which on two masks look alike."""
 
 NO_OBJECT = "no object is open; click on one first"
 NO_PIXEL = "the object has no pixel; click on it, or clear it"
@@ -108,6 +112,35 @@ class Change:
         if not patch.pixels.any():
             raise RequestError(otherwise)
         self._patch(current, patch)
+        return False
+
+    def rescale(self) -> bool:
+        """Answer the first click at another scale: `by` 1 a larger mask, -1 a smaller one, 0 round.
+
+        Scales whose masks look alike count once.
+        """
+        current, by = self._open_object(NO_OBJECT), self.action.get("by", 0)
+        if by not in (-1, 0, 1):
+            msg = f"`by` must be 1 for a larger mask, -1 for a smaller one or 0, got {by!r:.200}"
+            raise RequestError(msg)
+        session = self.answers.session(self.photograph, current)
+        answers = session.scales()
+        if not answers:
+            msg = "other sizes are offered after the first click on an object, before further ones"
+            raise RequestError(msg)
+        now = session.answer
+        masks = [self.answers.mask(self.photograph, answer) for answer in (now, *answers)]
+        sizes = {0: int(masks[0].sum())}
+        for number, mask in enumerate(masks[1:], start=1):
+            if all(iou(masks[other], mask.astype(np.uint8)) < ALIKE for other in sizes):
+                sizes[number] = int(mask.sum())
+        order = sorted(sizes, key=lambda number: sizes[number])
+        place = order.index(0) + (by or 1)
+        if len(order) == 1 or (by and not 0 <= place < len(order)):
+            which = {1: "larger", -1: "smaller", 0: "other"}[by]
+            msg = f"the model has no {which} mask for this click; correct it by further clicks"
+            raise RequestError(msg)
+        self._add(current, {"type": "scale", "number": order[place % len(order)] - 1})
         return False
 
     def reshape(self) -> bool:
@@ -212,7 +245,10 @@ class Change:
         return True
 
     def set_state(self) -> bool:
-        """Set the state of the photograph; one that is done has no open object."""
+        """Set the state of the photograph; one that is done has no open object.
+
+        One that is sent back may have a comment, which stays until the next decision.
+        """
         state = self.action.get("state")
         if state not in STATES:
             msg = f"`state` must be one of {list(STATES)}, got {state!r}"
@@ -221,6 +257,12 @@ class Change:
         closed = closes and self._close_object()
         before = self.store.photograph(self.name).state
         self.store.set_state(self.name, state)
+        if state in ("returned", "accepted", "rejected"):
+            comment = self.action.get("comment") or ""
+            if not isinstance(comment, str) or len(comment) > LONGEST_COMMENT:
+                msg = f"`comment` must be text of at most {LONGEST_COMMENT} characters"
+                raise RequestError(msg)
+            self.store.set_comment(self.name, (state == "returned" and comment) or None)
         return closed or "rejected" in {before} ^ {state}
 
     def reopen(self) -> bool:
@@ -339,6 +381,7 @@ ACTIONS: dict[str, Callable[[Change], bool]] = {
     "fill_holes": Change.edit,
     "remove_islands": Change.edit,
     "reshape": Change.reshape,
+    "scale": Change.rescale,
     "split": Change.split,
     "merge": Change.merge,
     "copy": Change.copy,

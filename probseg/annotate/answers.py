@@ -33,6 +33,7 @@ from probseg.geometry import RECOMMENDED_ZOOM
 from probseg.interact.loop import InteractionLoop, InteractionState
 from probseg.interact.photograph import as_photograph
 from probseg.interact.session import Answer, Session, build_loop, encode_image, prepare_model
+from probseg.interact.steps import tidy
 from probseg.paths import is_path
 from probseg.zoo import create_interactive, list_models
 
@@ -171,11 +172,13 @@ class Answers:
     """Answers to the steps of the open object of each photograph.
 
     All methods are called under one lock. With `avoid_finished`, masks leave out the finished
-    objects of a photograph.
+    objects of a photograph; with `tidy`, what the model answers has no crumbs and no tiny holes.
     """
 
-    def __init__(self, model_host: ModelHost, store: Store, avoid_finished: bool) -> None:
-        self.avoid_finished = avoid_finished
+    def __init__(
+        self, model_host: ModelHost, store: Store, avoid_finished: bool, tidy: bool
+    ) -> None:
+        self.avoid_finished, self.tidy = avoid_finished, tidy
         self._model_host, self._store = model_host, store
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
 
@@ -238,10 +241,12 @@ class Answers:
         self._bound_memory(photograph)
 
     def mask(self, photograph: Photograph, answer: Answer) -> npt.NDArray[np.bool_] | None:
-        """Return the mask of an answer, without the finished objects if `avoid_finished` is set."""
+        """Return the mask of an answer as the settings say: tidy, without finished objects."""
         if answer.mask is None:
             return None
         mask = answer.mask.binary
+        if self.tidy and answer.predicted:
+            mask = answer.drawn_over(tidy(mask, answer.state.clicks))
         if not self.avoid_finished:
             return mask
         opened = self.open(photograph)
@@ -250,7 +255,10 @@ class Answers:
             for stored in self._store.objects(photograph.name):
                 if stored.mask is not None and not stored.open:
                     opened.finished |= stored_labels(stored.mask, photograph) == 1
-        return mask & ~opened.finished
+        mask = mask & ~opened.finished
+        if self.tidy and answer.predicted:  # what sticks out behind others
+            mask = answer.drawn_over(tidy(mask, answer.state.clicks, holes=False)) & mask
+        return mask
 
     def without_adapting(
         self, photograph: Photograph, current: StoredObject | None

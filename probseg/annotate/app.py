@@ -13,11 +13,11 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from probseg.annotate.photographs import Photograph, shown, thumbnail
-from probseg.annotate.routes import AsciiJson, refusal
+from probseg.annotate.routes import EVENTS, AsciiJson, refusal
 from probseg.annotate.server import READER, Guard
 from probseg.annotate.sessions import Sessions
 from probseg.annotate.steps import RequestError
@@ -52,6 +52,15 @@ def create_app(
         reads = request.scope[READER]
         return await _answered(lambda: {**sessions.session(), "reader": reads})
 
+    async def events(request: Request) -> Response:
+        window = request.query_params.get("window", "")
+        news = sessions.windows.listen(window, request)
+        return StreamingResponse(news, media_type="text/event-stream")
+
+    def leave(body: dict[str, Any]) -> dict[str, Any]:
+        sessions.windows.opens(str(body.get("window")), None)
+        return {}
+
     def model(body: dict[str, Any]) -> dict[str, Any]:
         sessions.choose_model(body.get("name"))
         return sessions.session()
@@ -68,9 +77,14 @@ def create_app(
             for name, (folder, media) in FILES.items()
         ),
         Route("/api/session", session),
+        Route(EVENTS, events),
+        _post("/api/leave", leave),
         _get("/api/report", sessions.report),
         _get("/api/photos/{name}", lambda name: sessions.describe(photo(name))),
-        _post("/api/photos/{name}/open", lambda name, body: sessions.open(photo(name))),
+        _post(
+            "/api/photos/{name}/open",
+            lambda name, body: sessions.open(photo(name), body.get("window")),
+        ),
         _get("/api/photos/{name}/image", image),
         _get("/api/photos/{name}/masks", lambda name: sessions.small_masks(photo(name))),
         _get(

@@ -28,13 +28,14 @@ from probseg.paths import replacing
 
 _logger = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
 """`PRAGMA user_version` of `SCHEMA`."""
 
 COLUMNS = {
     "photographs": (
         *("name", "state", "revision", "written"),
         *("height", "width", "bytes", "modified", "digest", "pixels"),
+        "comment",
     ),
     "objects": (
         *("id", "photo", "label", "open", "kept", "mask", "counts", "area", "source", "base"),
@@ -55,7 +56,8 @@ CREATE TABLE photographs (
     revision INTEGER NOT NULL DEFAULT 0 CHECK (revision BETWEEN 0 AND 1000000000000),
     written INTEGER NOT NULL DEFAULT 0,
     height INTEGER, width INTEGER, bytes INTEGER, modified INTEGER, -- of the file that was clicked
-    digest TEXT, pixels TEXT
+    digest TEXT, pixels TEXT,
+    comment TEXT CHECK (length(comment) <= 1000) -- of the reviewer who sent it back
 ) STRICT;
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -112,6 +114,7 @@ def insertion(table: str, columns: Sequence[str]) -> str:
 
 INVERSES = {
     "photographs_state": "UPDATE photographs SET state = ? WHERE name = ?",
+    "photographs_comment": "UPDATE photographs SET comment = ? WHERE name = ?",
     **{f"objects_{name}": f"UPDATE objects SET {name} = ? WHERE id = ?" for name in UNDONE},
     "objects_insert": "DELETE FROM objects WHERE id = ?",
     "objects_delete": insertion("objects", _DELETED),
@@ -155,7 +158,11 @@ def literal(value: str | bytes | float | None) -> str:
 
 
 PLACES = {
-    "name": {"photographs_state": 1, "objects_delete": _DELETED.index("photo")},
+    "name": {
+        "photographs_state": 1,
+        "photographs_comment": 1,
+        "objects_delete": _DELETED.index("photo"),
+    },
     "label": {"objects_label": 0, "objects_delete": _DELETED.index("label")},
 }
 """Where names of photographs and labels stand among the literals of the history."""
@@ -188,6 +195,7 @@ SCHEMA = "".join(
     [
         _TABLES,
         _assigned("photographs", "state", "name", "NULL"),
+        _assigned("photographs", "comment", "name", "NULL"),
         *(_assigned("objects", column, "id", "OLD.id") for column in UNDONE),
         _recorded("objects_insert", "INSERT ON objects", ["NEW.id"], "NEW.id"),
         _recorded("objects_delete", "DELETE ON objects", _OLD_OBJECT),
@@ -200,6 +208,9 @@ SCHEMA = "".join(
 
 LONGEST_LABEL = 100
 """Maximum characters of a label."""
+
+LONGEST_COMMENT = 1000
+"""Most characters of a comment, as in the schema."""
 
 MOST_LABELS = 1000
 """Maximum number of classes to choose from."""
@@ -229,6 +240,7 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
         Annotated[list[Annotated[str, AfterValidator(_label)]], Field(max_length=MOST_LABELS)]
     ),
     "avoid_finished": TypeAdapter(bool),
+    "tidy": TypeAdapter(bool),
     "inference": TypeAdapter(Inference),
     "annotations": TypeAdapter(bool),
     "annotations_due": TypeAdapter(bool),
@@ -375,11 +387,12 @@ def _renew(path: Path, old: sqlite3.Connection, version: int) -> None:
     """Replace a file of an earlier schema by one with its rows; `old` is closed.
 
     Version 1 had no quality; version 3 has a history of statements as text; before it, steps that
-    undo had taken back lay behind a cursor of their object. Version 4 did not know the files.
+    undo had taken back lay behind a cursor of their object. Version 4 did not know the files, 5 no
+    comments.
     """
     inverses = {text: name for name, text in INVERSES.items()}  # version 3 has the texts
     numbers = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
-    history = old.execute("SELECT * FROM history").fetchall() if version == 4 else []
+    history = old.execute("SELECT * FROM history").fetchall() if version >= 4 else []
     for *row, text in old.execute("SELECT * FROM history") if version == 3 else []:
         name = inverses.get(LITERAL.sub("?", text))
         history.append((*row, name, ", ".join(LITERAL.findall(text))))
@@ -389,7 +402,7 @@ def _renew(path: Path, old: sqlite3.Connection, version: int) -> None:
         )
         history = []
     old.set_authorizer(_authorized)
-    later = {"quality": 2, **dict.fromkeys(COLUMNS["photographs"][4:], 5)}
+    later = {"quality": 2, **dict.fromkeys(COLUMNS["photographs"][4:-1], 5), "comment": 6}
     selected = {
         table: ", ".join("NULL" if version < later.get(name, 0) else name for name in columns)
         for table, columns in COLUMNS.items()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.annotate.photographs import CHANGED, Photograph
+from probseg.annotate.photographs import CHANGED, Photograph, notice
 from probseg.annotate.store import Overview, StoredObject, StoredPhotograph
 from probseg.geometry import mask_box
 
@@ -79,7 +79,9 @@ def describe_photograph(
         "width": width,
         "height": height,
         "state": stored.state,
+        "comment": stored.comment,
         "error": photograph.error,
+        "notice": notice(photograph),
         "revision": stored.revision,
         "stamp": photograph.stamp[1] // 1000,
         **describe_open(stored, next((o for o in objects if o.open), None)),
@@ -136,7 +138,7 @@ def describe_finished(
 
 def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[str, Any]:
     """Describe a photograph in the list of all."""
-    state, labels, quality = stored or Overview("open", {}, None)
+    state, labels, quality, comment = stored or Overview("open", {}, None, None)
     height, width = photograph.size or (None, None)
     return {
         "id": photograph.id,
@@ -147,6 +149,7 @@ def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[s
         "objects": sum(labels.values()),
         "labels": labels,
         "quality": quality,
+        "comment": comment,
         "error": photograph.error,
         "changed": photograph.error == CHANGED,
         "stamp": photograph.stamp[1] // 1000,

@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -21,7 +21,7 @@ from probseg.annotate.store import Fingerprint
 from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.mask_names import too_long
-from probseg.images import image_size, opened, read_image
+from probseg.images import image_size, is_deep_colour, opened, read_image, stretched_from
 from probseg.paths import FOLLOW, digest, follows, leads_out, walk
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
@@ -194,6 +194,7 @@ def shown(photograph: Photograph) -> tuple[bytes, str]:
         plain = (
             picture.format in _SHOWN
             and picture.mode in ("RGB", "L")
+            and not is_deep_colour(picture)
             and "transparency" not in picture.info
             and picture.getexif().get(ExifTags.Base.Orientation, 1) == 1
             and getattr(picture, "n_frames", 1) == 1
@@ -243,6 +244,15 @@ def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.
         inside = (stored_labels(content, photograph) == 1).astype(np.uint8)
         places[cv2.resize(255 * inside, small, interpolation=cv2.INTER_AREA) > 127] = place
     return places
+
+
+@lru_cache(10_000)
+def notice(photograph: Photograph) -> str | None:
+    """Return what a person must know of the pixels of a photograph; None if nothing."""
+    high = None if photograph.error else stretched_from(photograph.path)
+    if high is None:
+        return None
+    return f"16-bit values end at {high}: the photograph is brightened until the largest is white"
 
 
 def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:

@@ -36,6 +36,9 @@ SLOWEST = 250_000
 CONNECTIONS = 64
 """Most connections, and most that are accepted at once: some systems give a program 256 handles."""
 
+EVENTS = "/api/events"
+"""Address of the stream of news, whose answer has no end."""
+
 Json = dict[str, Any]
 
 
@@ -114,6 +117,13 @@ class Connection(H11Protocol):
         """Stop waiting."""
         super().connection_lost(exc)
         self._stop_waiting()
+
+    def shutdown(self) -> None:
+        """Answer what was asked, and close; a stream of news ends at once."""
+        if self.cycle is not None and self.scope["path"] == EVENTS:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         """Count what arrives."""

@@ -41,8 +41,9 @@ from probseg.annotate.photographs import (
     small_map,
     stored_labels,
 )
-from probseg.annotate.steps import RequestError, as_step, check_step, next_click
+from probseg.annotate.steps import RequestError, as_step, check_step, check_truth, next_click
 from probseg.annotate.store import MissingError, Store
+from probseg.annotate.windows import LONGEST_NAME, Windows
 from probseg.errors import DataError, UsageError
 from probseg.formats import polygons
 from probseg.formats.prompts import MAX_RADIUS
@@ -50,6 +51,9 @@ from probseg.interact.session import Session
 
 REVIEWED = ("accepted", "rejected")
 """States that a photograph loses when it is changed."""
+
+RULES = ("avoid_finished", "tidy")
+"""Settings of the masks, true or false."""
 
 PATIENCE = 2.0
 """Seconds that a page waits for existing masks; those of large folders arrive later."""
@@ -87,10 +91,11 @@ class Sessions:
             raise
         self.model_host = model_host
         self.labels: list[str] = self.store.setting("labels") or []
+        self.windows = Windows()
         self.shared = 0  # number of changes of what all windows have in common
         self._aliases: dict[str | None, str | None] = {}  # new names of classes, for other windows
-        avoid_finished = self.store.setting("avoid_finished")
-        self.answers = Answers(model_host, self.store, avoid_finished in (None, True))
+        rules = {name: self.store.setting(name) in (None, True) for name in RULES}
+        self.answers = Answers(model_host, self.store, **rules)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
         self._upload = Upload()
@@ -175,6 +180,7 @@ class Sessions:
             "folder": self.folder.name,
             "unread": len(left),
             "left_out": self.files.left_out(),
+            "open": self.windows.opened(),
         }
 
     def _train_command(self, objects: int) -> str:
@@ -207,7 +213,8 @@ class Sessions:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network lacks."""
-        return {**self.model_host.settings(), "avoid_finished": self.answers.avoid_finished}
+        rules = {name: getattr(self.answers, name) for name in RULES}
+        return {**self.model_host.settings(), **rules}
 
     def photograph(self, name: str) -> Photograph:
         """Return a photograph by its opaque name, as its file is now."""
@@ -231,10 +238,13 @@ class Sessions:
             self._folder.keep(photograph)
             self._refresh(look=True)
             self.files.write_annotations_soon()
+            self.windows.tell({"again": True})
         return self.session()
 
-    def open(self, photograph: Photograph) -> dict[str, Any]:
+    def open(self, photograph: Photograph, window: object = None) -> dict[str, Any]:
         """Describe a photograph, and prepare it and the next one in the background."""
+        if isinstance(window, str):
+            self.windows.opens(window, photograph.id)
         described = self.describe(photograph)
         place = self.photographs.index(photograph)
         following = [p for p in self.photographs[place + 1 :] if p.error is None][:1]
@@ -265,9 +275,9 @@ class Sessions:
         with self._lock:
             self.files.read(photograph.name, photograph)
             objects = self.store.objects(photograph.name)
-        masks = {o.id: o.mask for o in objects if o.mask is not None and not o.open}
-        numbers = [*masks][:255]
-        return pack({"objects": numbers}, small_map([masks[n] for n in numbers], photograph))
+        drawn = [(o, o.mask) for o in objects if o.mask is not None and not o.open][:255]
+        shown = [{"id": o.id, "label": o.label} for o, _ in drawn]
+        return pack({"objects": shown}, small_map([mask for _, mask in drawn], photograph))
 
     def outline(self, photograph: Photograph, tolerance: float) -> dict[str, Any]:
         """Return the outline of the open object, simplified to a tolerance in pixels."""
@@ -349,28 +359,30 @@ class Sessions:
             state = self.store.photograph(name).state
             if state != before.state:
                 news["state"] = state
-                if before.state in REVIEWED and action["type"] not in ("state", "undo", "redo"):
+                if action["type"] in ("undo", "redo"):
+                    news["was"] = before.state
+                elif before.state in REVIEWED and action["type"] != "state":
                     news["reviewed"] = before.state
+            self._tell(photograph, request.get("window"))
             return self._frame(photograph, {**news, **_timed(request, began)})
 
     def change_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Change settings of inference; the open objects are answered with the new ones."""
         rest = dict(settings)
         with self._lock:
-            avoid = rest.pop("avoid_finished", self.answers.avoid_finished)
-            if not isinstance(avoid, bool):
-                msg = f"`avoid_finished` must be true or false, got {avoid!r}"
-                raise RequestError(msg)
+            rules = {name: check_truth(rest, name, getattr(self.answers, name)) for name in RULES}
+            rest = {name: value for name, value in rest.items() if name not in RULES}
             try:
                 self.model_host.change(rest)
             except (TypeError, ValueError) as error:
                 raise RequestError(str(error)) from error
-            self.answers.avoid_finished = avoid
-            self.store.set_setting("avoid_finished", avoid)
+            for name, value in rules.items():
+                setattr(self.answers, name, value)
+                self.store.set_setting(name, value)
             if rest:
                 self._remember_inference()
                 self.answers.clear()
-            self.shared += 1
+            self._share()
             return self.share()
 
     def choose_model(self, name: object) -> None:
@@ -382,7 +394,7 @@ class Sessions:
             self.model_host.load(name)
             self._remember_inference()
             self.answers.clear()
-            self.shared += 1
+            self._share()
 
     def change_labels(self, change: Mapping[str, Any]) -> dict[str, Any]:
         """Add a class, rename or remove one with its objects, or order the classes.
@@ -426,6 +438,7 @@ class Sessions:
         self.files.read_all()
         with self._lock:
             self.set_labels([*self.labels, *self.files.classes])
+            self.windows.tell({"again": True})
             return {"objects": sum(self.store.with_objects().values()) - before}
 
     def current_label(self, label: object) -> str | None:
@@ -444,7 +457,7 @@ class Sessions:
         if names != self.labels:
             self.labels = names
             self.store.set_setting("labels", names)
-            self.shared += 1
+            self._share()
 
     def export(self, name: object) -> dict[str, Any]:
         """Write the finished objects in a format of `export_names`, or the report of the work.
@@ -492,11 +505,32 @@ class Sessions:
         """Return the frame of the open object, with news for the client in the header."""
         stored = self.store.photograph(photograph.name)
         current, mask = self.store.open_object(photograph.name), None
+        shown = describe_open(stored, current)
         if current is not None and photograph.error is None:
             answer = self.answers.session(photograph, current).answer
-            mask = self.answers.mask(photograph, answer)
-        shown = describe_open(stored, current)
+            mask, whole = self.answers.mask(photograph, answer), answer.mask
+            empty = mask is not None and not mask.any()
+            shown["current"] |= {
+                "quality": round(whole.quality, 3) if whole and answer.predicted else None,
+                "scales": len(answer.state.tried),
+                "covered": empty and whole is not None and bool(whole.binary.any()),
+            }
         return pack({"revision": stored.revision, "shared": self.shared, **shown, **news}, mask)
+
+    def _tell(self, photograph: Photograph, window: object = None) -> None:
+        """Send all windows what their lists say of a photograph that one of them has changed."""
+        if not self.windows:
+            return
+        name = photograph.name
+        row = describe_overview(photograph, self.store.overview(name).get(name))
+        revision = self.store.photograph(name).revision
+        by = window if isinstance(window, str) and len(window) <= LONGEST_NAME else None
+        self.windows.tell({"photo": row, "revision": revision, "by": by})
+
+    def _share(self) -> None:
+        """Tell all windows that what they have in common has changed."""
+        self.shared += 1
+        self.windows.tell({"shared": self.shared})
 
     def _prepare(self, photograph: Photograph) -> None:
         if photograph in self.answers:

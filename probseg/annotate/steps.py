@@ -34,9 +34,9 @@ def check_stored(body: str) -> None:
 
 def check_place(step: StoredStep, size: tuple[int, int]) -> None:
     """Raise a `ValueError` unless a stored step lies in a photograph of `(H, W)`."""
-    if step["type"] != "patch":
+    if step["type"] in ("click", "box", "brush"):
         check_step(step, size)
-    elif tuple(step["segmentation"]["size"]) != size:
+    elif step["type"] == "patch" and tuple(step["segmentation"]["size"]) != size:
         msg = f"a patch has the size {step['segmentation']['size']}, its photograph {size}"
         raise ValueError(msg)
 

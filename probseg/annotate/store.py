@@ -56,6 +56,7 @@ class StoredPhotograph(NamedTuple):
     revision: int  # number of its changes
     undo: bool  # whether there is a change to undo
     redo: bool
+    comment: str | None = None  # of the reviewer who sent it back
 
 
 class Past(NamedTuple):
@@ -73,6 +74,7 @@ class Overview(NamedTuple):
     state: State
     labels: dict[str, int]  # number of finished objects by label, which is empty for those without
     quality: float | None  # the lowest `Mask.quality` of its finished objects
+    comment: str | None  # of the reviewer who sent it back
 
 
 class Effort(NamedTuple):
@@ -207,12 +209,13 @@ class Store:
     def photograph(self, photo: str) -> StoredPhotograph:
         """Return what is stored of a photograph."""
         has = "EXISTS (SELECT 1 FROM history WHERE photo = name AND undone = {})"
-        sql = f"SELECT state, revision, {has.format(0)}, {has.format(1)} FROM photographs "
+        columns = f"state, revision, {has.format(0)}, {has.format(1)}, comment"
+        sql = f"SELECT {columns} FROM photographs"
         row = self._db.execute(f"{sql} WHERE name = ?", (photo,)).fetchone()
         if row is None:
             return StoredPhotograph("open", 0, undo=False, redo=False)
-        state, revision, undo, redo = row
-        return StoredPhotograph(state, revision, bool(undo), bool(redo))
+        state, revision, undo, redo, comment = row
+        return StoredPhotograph(state, revision, bool(undo), bool(redo), comment)
 
     def undo(self, photo: str) -> bool:
         """Undo the last change of a photograph, if there is one; inside `change`."""
@@ -273,19 +276,20 @@ class Store:
             msg = f"{self._path}: is damaged ({faults[0]}); {HINT}"
             raise DataError(msg)
 
-    def overview(self) -> dict[str, Overview]:
-        """Return what the list of photographs says of each known one, by name."""
+    def overview(self, photo: str | None = None) -> dict[str, Overview]:
+        """Return what the list of photographs says of each known one, or of one, by name."""
+        one, values_of_it = ("", ()) if photo is None else (" WHERE name = ?", (photo,))
         sql = (
             "SELECT name, state, (SELECT MIN(quality) FROM objects WHERE photo = name AND open = 0)"
-            " FROM photographs"
+            f", comment FROM photographs{one}"
         )
-        rows = self._db.execute(sql)
-        known = {name: Overview(state, {}, quality) for name, state, quality in rows}
+        rows = self._db.execute(sql, values_of_it)
+        known = {name: Overview(state, {}, *rest) for name, state, *rest in rows}
         sql = (
             "SELECT photo, COALESCE(label, ''), COUNT(*) FROM objects WHERE open = 0 "
-            "GROUP BY photo, label ORDER BY label"
+            f"{'' if photo is None else 'AND photo = ? '}GROUP BY photo, label ORDER BY label"
         )
-        for name, label, count in self._db.execute(sql):
+        for name, label, count in self._db.execute(sql, values_of_it):
             known[name].labels[label] = count
         return known
 
@@ -341,7 +345,7 @@ class Store:
             self._rewrite("label", old, new)
 
     def _rename(self, old: str, new: str) -> None:
-        columns = ("state", "revision", *Fingerprint._fields)
+        columns = ("state", "revision", "comment", *Fingerprint._fields)
         listed = ", ".join(columns)
         sql = (
             f"INSERT INTO photographs (name, written, {listed}) "
@@ -380,6 +384,10 @@ class Store:
     def set_state(self, photo: str, state: State) -> None:
         """Note whether a photograph is done; inside `change`."""
         self._db.execute("UPDATE photographs SET state = ? WHERE name = ?", (state, photo))
+
+    def set_comment(self, photo: str, comment: str | None) -> None:
+        """Keep what a reviewer says of a photograph; inside `change`."""
+        self._db.execute("UPDATE photographs SET comment = ? WHERE name = ?", (comment, photo))
 
     def objects(self, photo: str) -> list[StoredObject]:
         """Return the objects of a photograph in the order in which they were begun."""

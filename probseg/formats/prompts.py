@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from probseg.formats import run_lengths
 from probseg.images import MAX_PIXELS
-from probseg.types import BoxStep, Click, Patch, Step, Stroke
+from probseg.types import BoxStep, Click, Patch, ScaleStep, Step, Stroke
 
 MAX_POINTS = 10_000
 """Maximum points of a stroke."""
@@ -29,8 +29,11 @@ EXPECTED = {
     "radius": f"above 0 and at most {MAX_RADIUS}",
     "points": f"1 to {MAX_POINTS} pairs [x, y]",
     "segmentation": "run lengths with a size",
+    "number": "0 to 99",
 }
 """What is expected of each part of a step, for messages."""
+
+TYPES = ("click", "box", "brush", "patch", "scale")
 
 Number = Annotated[float, Field(strict=True, gt=-1e9, lt=1e9)]
 Truth = Annotated[bool, Field(strict=True)]
@@ -88,8 +91,16 @@ class _Patch(_Form):
         return Patch(run_lengths.decode(self.segmentation.model_dump()), self.positive)
 
 
+class _Scale(_Form):
+    type: Literal["scale"]
+    number: Annotated[int, Field(strict=True, ge=0, le=99)]
+
+    def step(self) -> ScaleStep:
+        return ScaleStep(self.number)
+
+
 FORMS: TypeAdapter[Any] = TypeAdapter(
-    Annotated[_Click | _Box | _Stroke | _Patch, Field(discriminator="type")]
+    Annotated[_Click | _Box | _Stroke | _Patch | _Scale, Field(discriminator="type")]
 )
 """A step in JSON, with nothing besides: what the database of the page holds."""
 
@@ -98,13 +109,13 @@ def parse_step(sent: Mapping[str, Any]) -> Step:
     """Return the step that a mapping describes; a ValueError names a part that is wrong.
 
     Its keys are `type` and those of the type: `x`, `y`, `positive` of a "click", `box` of a "box",
-    `points`, `radius`, `positive` of a "brush". Other keys are of no account.
+    `points`, `radius`, `positive` of a "brush", `number` of a "scale". Other keys do not count.
     """
     try:
         step: Step = FORMS.validate_python({k: v for k, v in sent.items() if k in EXPECTED}).step()
     except ValidationError as error:
         _, *parts = *error.errors(include_url=False)[0]["loc"], "type"
-        name = str(parts[0]) if sent.get("type") in ("click", "box", "brush", "patch") else "type"
+        name = str(parts[0]) if sent.get("type") in TYPES else "type"
         msg = f"`{name}` must be {EXPECTED[name]}, got {sent.get(name)!r:.200}"
         raise ValueError(msg) from None
     return step

@@ -57,6 +57,8 @@ class InteractionState(NamedTuple):
         view: The view that `encoded` belongs to; None before the first.
         encoded: The model's encoding of the view.
         look: View of the last second look, with its encoding; None before the first.
+        tried: The answers to a first click at all its scales, where the loop `keeps_scales`, in the
+            order of `Zoom.first`; without those to further prompts.
         seconds: Time of the last answer, with the encoding of the image if it was new; where
             several were computed together, the share of one. None before the first.
     """
@@ -71,6 +73,7 @@ class InteractionState(NamedTuple):
     encoded: Any = None
     look: tuple[View, Any] | None = None
     seconds: float | None = None
+    tried: tuple[InteractionState, ...] = ()
 
     @property
     def image(self) -> Tensor:
@@ -135,6 +138,7 @@ class InteractionLoop:
         previous_mask: Whether the model is handed its last answer with the prompts.
         keep_clicks: Whether clicked pixels get the label of their click in every answer, see
             `probseg.geometry.keep_clicks`.
+        keeps_scales: Whether states have the answers of all scales, for `at_scale`.
 
     Raises:
         ValueError: If `batch_size` is not positive, or the model is in training mode.
@@ -146,6 +150,7 @@ class InteractionLoop:
     flip: bool = False
     previous_mask: bool = False
     keep_clicks: bool = False
+    keeps_scales: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -189,7 +194,7 @@ class InteractionLoop:
         """
         choices = [self._next_views(state) for state in states]
         trials = [
-            (state._replace(window=window, seconds=0.0), view)
+            (state._replace(window=window, seconds=0.0, tried=()), view)
             for state, views in zip(states, choices, strict=True)
             for view, window in views
         ]
@@ -202,7 +207,11 @@ class InteractionLoop:
         # The window of a look is known before the answer that it refines: one call encodes both.
         encoded = self._encode([*trials, *looks.values()])
         answered = iter(self._decode(encoded[: len(trials)]))
-        best = [_choose_best([next(answered) for _ in views]) for views in choices]
+        several = [tuple(next(answered) for _ in views) for views in choices]
+        best = [_choose_best(answers) for answers in several]
+        if self.keeps_scales:
+            tried = [answers if len(answers) > 1 else () for answers in several]
+            best = [state._replace(tried=all_) for state, all_ in zip(best, tried, strict=True)]
         if zoom is None:
             return best
         refining = [state._replace(seconds=0.0) for state in best]  # without a look: the same view
@@ -210,6 +219,17 @@ class InteractionLoop:
             refining[i] = look._replace(answer=best[i].answer)
         pairs = zip(best, self._decode(refining), strict=True)
         return [self._with_look(state, look) for state, look in pairs]
+
+    @torch.inference_mode()
+    def at_scale(self, state: InteractionState, number: int) -> InteractionState:
+        """Return the answer to a first click at another of its scales, if the state has it."""
+        if number >= len(state.tried):
+            return state
+        other = state.tried[number]._replace(tried=state.tried, seconds=0.0)
+        if not (self.previous_mask and self.zoom and self.zoom.look):
+            return other
+        (again,) = self._decode([other])
+        return other._replace(answer=again.answer, seconds=again.seconds)
 
     def _next_views(self, state: InteractionState) -> list[tuple[View, Box | None]]:
         """Return the next views for the model, and the window to remember with each."""

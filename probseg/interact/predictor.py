@@ -24,6 +24,7 @@ from probseg.interact.photograph import Photograph, as_photograph, open_photogra
 from probseg.interact.session import (
     Answer,
     Session,
+    answer_prompts,
     build_loop,
     encode_image,
     prepare_model,
@@ -263,7 +264,7 @@ class Predictor:
         with self._locked_session():
             blank = Answer(cast("InteractionState", self._image))
             asked = [with_steps(blank, [_as_box(box)]).state for box in boxes]
-            states = self._loop.answer([with_crop(state) for state in asked])
+            states = answer_prompts(self._loop, [with_crop(state) for state in asked])
             return [Mask(state.answer) for state in states]
 
     def undo(self) -> Mask | None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,14 +16,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, check_click, round_box
+from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, box_size, check_click, round_box
 from probseg.interact.loop import InteractionLoop, InteractionState, begin, with_crop
 from probseg.interact.mask import Mask, ProbabilityMap
 from probseg.interact.photograph import Photograph
 from probseg.interact.steps import paint
 from probseg.models import Segmenter
 from probseg.ops.folding import fold_batch_norms
-from probseg.types import BoxStep, Click, MaskStep, Patch, Prompts, Step, Stroke
+from probseg.types import BoxStep, Click, MaskStep, Patch, Prompts, ScaleStep, Step, Stroke
+
+LEAST_OF_A_BOX = 0.05
+"""Share of a box that its object has at least, if the model has seen it."""
 
 
 def prepare_model(model: Segmenter, device: torch.device | str) -> Segmenter:
@@ -53,6 +57,7 @@ def build_loop(
         zoom=None if zoom is None else ZOOMS[zoom],
         previous_mask=model.previous_mask,
         keep_clicks=zoom is not None,
+        keeps_scales=True,
     )
 
 
@@ -71,16 +76,22 @@ class Answer:
         strokes: Labels of strokes and patches, int8, shape `(H, W)`: 1 object, -1 background,
             0 neither; None before the first one.
         begun: Whether there is a mask to show.
+        predicted: Whether the model has answered since the beginning, or since a mask of its own.
     """
 
     state: InteractionState
     strokes: npt.NDArray[np.int8] | None = None
     begun: bool = False
+    predicted: bool = False
 
     @cached_property
     def mask(self) -> Mask | None:
         """The mask; None before a step that gives one."""
         return Mask(self.state.answer) if self.begun else None
+
+    def drawn_over(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return a mask `(H, W)` with the strokes and patches over it."""
+        return mask if self.strokes is None else np.where(self.strokes == 0, mask, self.strokes > 0)
 
     @cached_property
     def nbytes(self) -> int:
@@ -96,6 +107,7 @@ class Answer:
     def encoded(self) -> dict[int, int]:
         """Bytes of each tensor of the encoded views by its identity: answers share views."""
         sizes, waiting = {}, [(self.state.encoded, self.state.look)]
+        waiting += [(state.encoded, None) for state in self.state.tried]
         while waiting:
             for part in waiting.pop():
                 if isinstance(part, Tensor):
@@ -124,9 +136,9 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
                         f"{state.photograph.size}, got {step.probability.shape}"
                     )
                 begun = ProbabilityMap.from_array(step.probability)
-                state = state._replace(clicks=(), box=None, window=None, look=None, answer=begun)
-                strokes = None
-    return Answer(state, strokes, before.begun)
+                blank = state._replace(clicks=(), box=None, window=None, look=None, tried=())
+                state, strokes = blank._replace(answer=begun), None
+    return replace(before, state=state, strokes=strokes)
 
 
 def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
@@ -143,12 +155,46 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
     prompted = bool(state.clicks) or state.box is not None or state.answer.any()
-    if prompted and not all(isinstance(step, Stroke | Patch) for step in steps):
-        (state,) = loop.answer([with_crop(state)])
+    asks = prompted and not all(isinstance(step, Stroke | Patch | ScaleStep) for step in steps)
+    if asks:
+        (state,) = answer_prompts(loop, [with_crop(state)])
+    for step in steps:
+        if isinstance(step, ScaleStep):
+            state = loop.at_scale(state, step.number)
     if strokes is not None:
         covered = np.where(strokes == 0, state.probability, strokes > 0).astype(np.float32)
         state = state._replace(answer=ProbabilityMap.from_array(covered))
-    return Answer(state, strokes, begun=prompted or strokes is not None)
+    begun, predicted = prompted or strokes is not None, asks or before.predicted
+    return Answer(state, strokes, begun, predicted)
+
+
+def answer_prompts(
+    loop: InteractionLoop, states: Sequence[InteractionState]
+) -> list[InteractionState]:
+    """Return states with the answers to their prompts; a box alone is not answered by nothing.
+
+    Where the model sees next to no object in a box, it is asked for the one in the middle.
+    """
+    answered = loop.answer(states)
+    empty = [n for n, state in enumerate(answered) if _is_empty_box(state)]
+    again = [answered[n]._replace(clicks=(_middle(answered[n].box),)) for n in empty]
+    for n, state in zip(empty, loop.answer(again) if again else (), strict=True):
+        answered[n] = state._replace(clicks=())
+    return answered
+
+
+def _middle(box: Box | None) -> Click:
+    assert box is not None, "it is asked for where a box alone is"
+    return Click((box[0] + box[2]) // 2, (box[1] + box[3]) // 2)
+
+
+def _is_empty_box(state: InteractionState) -> bool:
+    if state.box is None or state.clicks:
+        return False
+    (_, y0, _, y1), (height, _) = state.answer.box, state.answer.shape
+    pixels = (y1 - y0) / height if height else 0.0  # of the image for each row of the values
+    inside = float((state.answer.values > 0.5).sum()) * pixels**2
+    return inside < LEAST_OF_A_BOX * math.prod(box_size(state.box))
 
 
 class Session:
@@ -253,6 +299,11 @@ class Session:
         if zoom is not None:
             zoom = replace(zoom, first=(1.0,), look=None)
         return answer_steps(replace(self._loop, zoom=zoom), self.answer, steps)
+
+    def scales(self) -> list[Answer]:
+        """Return the answers at all scales of a first click, as `ScaleStep` numbers them."""
+        count = len(self.answer.state.tried)
+        return [answer_steps(self._loop, self.answer, [ScaleStep(n)]) for n in range(count)]
 
     def move_to(self, cursor: int) -> None:
         """Undo or redo until `cursor` steps count.

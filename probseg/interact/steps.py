@@ -17,6 +17,9 @@ from probseg.types import Click, Patch, Stroke
 STEP = 1.0
 """How far the logit may fall below that of the middle of a stroke."""
 
+CRUMB = 0.005
+"""Share of a mask below which a part or a hole is tidied away."""
+
 SUREST = 1e-4
 """Probabilities nearer to 0 or 1 do not differ."""
 
@@ -136,6 +139,34 @@ def remove_islands(mask: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> Patc
     clicked = {int(parts[int(click.y), int(click.x)]) for click in clicks if click.positive} - {0}
     largest = 1 + int(areas.argmax())
     return Patch(mask & ~np.isin(parts, list(clicked or {largest})), positive=False)
+
+
+def tidy(
+    mask: npt.NDArray[np.bool_], clicks: Sequence[Click], *, holes: bool = True
+) -> npt.NDArray[np.bool_]:
+    """Return a mask without crumbs and, with `holes`, without tiny holes.
+
+    They are parts and holes of less than `CRUMB` of the mask that nobody clicked on.
+    """
+    if not mask.any():
+        return mask
+    x0, y0, x1, y1 = mask_box(mask)
+    tidied = np.pad(mask[y0:y1, x0:x1], 1)
+    least = CRUMB * int(mask.sum())
+    for sign, connectivity in ((True, 8), (False, 4))[: 1 + holes]:
+        _, parts, stats, _ = cv2.connectedComponentsWithStats(
+            (tidied == sign).astype(np.uint8), connectivity=connectivity
+        )
+        small = stats[:, cv2.CC_STAT_AREA] < least
+        for click in clicks:
+            x, y = int(click.x) - x0 + 1, int(click.y) - y0 + 1
+            if click.positive == sign and 0 <= y < parts.shape[0] and 0 <= x < parts.shape[1]:
+                small[parts[y, x]] = False
+        small[[0, parts[0, 0]]] = False  # what is not of this sign, and what is around the object
+        tidied = np.where(small[parts], not sign, tidied)
+    whole = np.zeros_like(mask)
+    whole[y0:y1, x0:x1] = tidied[1:-1, 1:-1]
+    return whole
 
 
 def islands(mask: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.bool_]]:

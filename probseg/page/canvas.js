@@ -11,13 +11,18 @@
 const OBJECT = "#2f6db3";
 const CURRENT = "#2b8cff"; // the object that is being clicked
 const BACKGROUND = "#d9661f";
-const FINISHED = ["#e6a100", "#009e73", "#cc79a7", "#56b4e9", "#8a5fb0", "#b5c334", "#a0522d"];
+/** Colours of finished objects, or of their classes. */
+export const FINISHED = [
+  "#e6a100", "#009e73", "#cc79a7", "#56b4e9", "#8a5fb0", "#b5c334", "#a0522d",
+  "#00b3b3", "#8fd694", "#7a8b2f", "#c9a66b", "#6d7fe0",
+];
 const UNCERTAIN = [230, 40, 140];
 
 const DRAG = 5; // CSS pixels that a pointer moves before it is a drag and no click
 const SLOWEST_PREVIEW = 80; // milliseconds; above it the preview switches itself off
 const LARGEST_LAYER = 8e6; // pixels of the layer of finished objects, scaled down above
 const MAX_SCALE = 40;
+const WHEEL_REST = 150; // milliseconds without a turn of the wheel after which one means another size
 const WIDEST = 500; // pixels of the photograph: largest radius of a stroke
 const LONGEST = 10_000; // most points of a stroke
 
@@ -35,17 +40,23 @@ export const KEYS = {
   redo: ["Z"],
   clear: ["Backspace"],
   cancel: ["Escape"],
+  rescale: ["q"],
+  smaller: [","],
+  larger: ["."],
   finish: ["Enter"],
   delete: ["Delete"],
   hide: ["h"],
   zoom_in: ["+", "="],
   zoom_out: ["-"],
   fit: ["0"],
+  zoom_to: ["j"],
 };
 
 /** Return how a key is written for people. */
 export function keyName(key) {
+  if (key === undefined) return "no key";
   if (key.length > 1) return key;
+  if (key === "," || key === ".") return key === "," ? "comma" : "full stop";
   return key !== key.toLowerCase() ? `shift-${key}` : key.toUpperCase();
 }
 
@@ -61,6 +72,7 @@ const COMMANDS = [
   { name: "undo", text: "Undo", hint: "Undo ($)" },
   { name: "redo", text: "Redo", hint: "Redo ($)" },
   { name: "clear", text: "Start over", hint: "Remove all marks of this object ($)" },
+  { name: "rescale", text: "Other size", hint: "Another size of the first mask: part, object or group ($, or alt and the wheel)" },
   { name: "fit", text: "Fit", hint: "Show the whole photograph ($)" },
   { name: "finish", text: "Finish object", hint: "Finish the object ($)" },
 ];
@@ -74,6 +86,7 @@ const ICONS = {
   undo: "M7 4L3 8l4 4M3 8h8.5a4.5 4.5 0 0 1 0 9H8",
   redo: "M13 4l4 4l-4 4M17 8H8.5a4.5 4.5 0 0 0 0 9H12",
   clear: "M5 5l10 10M15 5L5 15",
+  rescale: "M3 3h6v6H3zM3 12.5V17h14V3h-4.5M12 8l4-4",
   fit: "M3 7V3h4M13 3h4v4M17 13v4h-4M7 17H3v-4",
   finish: "M4 10.5l4 4l8-9",
 };
@@ -109,12 +122,8 @@ export function icon(path) {
   return svg;
 }
 
-/** Colour of the object at a place in the list of finished ones. */
-export function colourOf(id) {
-  let hash = 0;
-  for (const character of String(id)) hash = (hash * 31 + character.charCodeAt(0)) >>> 0;
-  return FINISHED[hash % FINISHED.length];
-}
+/** Colour of a finished object by its number, where nobody says another one. */
+const colourOf = ({ id }) => FINISHED[(Number(id) || 0) % FINISHED.length];
 
 /** A region of the photograph: one byte for each pixel of its window `[x, y, width, height]`. */
 export class Region {
@@ -145,6 +154,23 @@ export class Region {
     const row = Math.floor(y) - this.y;
     if (column < 0 || row < 0 || column >= this.width || row >= this.height) return false;
     return this.bytes[row * this.width + column] > 0;
+  }
+
+  /** Return a point inside, in the middle of the widest of some rows. */
+  anchor() {
+    let [widest, place] = [0, { x: this.x + this.width / 2, y: this.y + this.height / 2 }];
+    for (const share of [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8]) {
+      const row = Math.floor(share * this.height);
+      for (let from = 0, column = 0; column <= this.width; column++) {
+        if (column < this.width && this.bytes[row * this.width + column]) continue;
+        if (column - from > 1.2 * widest) {
+          widest = column - from;
+          place = { x: this.x + (from + column) / 2, y: this.y + row + 0.5 };
+        }
+        from = column + 1;
+      }
+    }
+    return place;
   }
 
   /** Return a canvas of the window, coloured where bytes are above 0, opaque for `full`. */
@@ -218,6 +244,8 @@ export class Clicker extends EventTarget {
     this.bound = new Map();
     for (const action of Object.keys(KEYS)) for (const key of keys[action]) this.bound.set(key, action);
     this.extra = null;
+    this.colourOf = colourOf; // of an object
+    this.look = { contrast: 100, brightness: 100, opacity: 50, names: false };
     this.transport = transport;
     this.edits = edits;
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
@@ -335,7 +363,7 @@ export class Clicker extends EventTarget {
         next = next && { open: true, fresh: next.fresh || !next.open };
       } else if (["finish", "cancel", "split", "merge", "brush"].includes(type)) next = { open: false, fresh: false };
       else if (["reopen", "copy"].includes(type)) next = { open: true, fresh: false };
-      else if (!["clear", "fill_holes", "remove_islands", "label", "reshape"].includes(type)) next = null;
+      else if (!["clear", "scale", "fill_holes", "remove_islands", "label", "reshape"].includes(type)) next = null;
     }
     return next;
   }
@@ -439,6 +467,11 @@ export class Clicker extends EventTarget {
     return this.command(() => (this.next?.open ? this.act({ type: "finish" }) : null), next !== null);
   }
 
+  /** Answer the first click by a larger mask (1), a smaller one (-1), or the next one in turn (0). */
+  rescale(by = 0) {
+    return this.edits ? this.act({ type: "scale", by }) : null;
+  }
+
   undo() {
     return this.act({ type: "undo" });
   }
@@ -492,6 +525,39 @@ export class Clicker extends EventTarget {
     if (hidden) this.hidden.add(id);
     else this.hidden.delete(id);
     this._layerChanged();
+  }
+
+  /** Colour of a finished object. */
+  colour(id) {
+    return this.colourOf(this.known.get(id) ?? { id });
+  }
+
+  /** Change contrast and brightness of the photograph and the opacity of masks, in per cent, or names. */
+  setLook(look) {
+    Object.assign(this.look, look);
+    const { contrast, brightness } = this.look;
+    this.photo.style.filter = contrast === 100 && brightness === 100 ? "" : `brightness(${brightness}%) contrast(${contrast}%)`;
+    this.repaint();
+  }
+
+  /** Draw finished objects again, as after a change of their colours. */
+  repaint() {
+    this._layerChanged();
+  }
+
+  /** Show the selected object, or the open one, as large as it can be; once more shows all. */
+  zoomTo() {
+    const { selected, mask } = this;
+    const region = selected === null ? mask?.region : this.finished.get(selected)?.region;
+    if (!region) return this._say("No object is selected or open");
+    const { clientWidth, clientHeight } = this.stage;
+    const scale = Math.min(MAX_SCALE, 0.7 * Math.min(clientWidth / region.width, clientHeight / region.height));
+    const x = clientWidth / 2 - (region.x + region.width / 2) * scale;
+    const y = clientHeight / 2 - (region.y + region.height / 2) * scale;
+    const there = !this.fitted && Math.abs(this.view.scale - scale) < 1e-9 && Math.abs(this.view.x - x) < 1;
+    if (there) return this.fit();
+    this.view = { scale, x, y };
+    return this._moved();
   }
 
   highlight(id) {
@@ -555,6 +621,7 @@ export class Clicker extends EventTarget {
     this.image = null;
     this.current = NOTHING;
     this.objects = [];
+    this.known = new Map();
     this.undoable = this.redoable = false;
     this.pending = [];
     this.mask = this.ghost = this.uncertainty = this.suggestion = this.compared = null;
@@ -576,6 +643,7 @@ export class Clicker extends EventTarget {
     const fresh = objects.filter((object) => !known.has(object.id));
     const left = new Set(objects.map((object) => object.id));
     this.objects = objects;
+    this.known = new Map(objects.map((object) => [object.id, object]));
     for (const id of this.finished.keys()) if (!left.has(id)) this.finished.delete(id);
     if (this.selected !== null && !left.has(this.selected)) this.select(null);
     if (parting && fresh.length === 1) {
@@ -680,7 +748,8 @@ export class Clicker extends EventTarget {
       return made;
     };
     const group = (...buttons) => element("div", { className: "clicker-group" }, ...buttons);
-    const commands = COMMANDS.map((command) => button(command, () => this._command(command.name)));
+    const offered = COMMANDS.filter(({ name }) => name !== "rescale" || this.edits);
+    const commands = offered.map((command) => button(command, () => this._command(command.name)));
     const tools = this.tools.map((tool) => button(tool, () => this.choose(tool.name)));
     if (this.buttons.brush) tools.push(button(SNAP, () => this._toggleSnap()));
     this.bar.append(
@@ -751,6 +820,9 @@ export class Clicker extends EventTarget {
       redo: () => this.redo(),
       clear: () => this._command("clear"),
       cancel: () => this._escape(),
+      rescale: () => this.rescale(),
+      smaller: () => this.rescale(-1),
+      larger: () => this.rescale(1),
       finish: () => this.command(
         () => (this.selected === null ? this.finish() : this._change("reopen")),
         this.next !== null,
@@ -760,6 +832,7 @@ export class Clicker extends EventTarget {
       zoom_in: () => this._zoomKey(1.25),
       zoom_out: () => this._zoomKey(0.8),
       fit: () => this.fit(),
+      zoom_to: () => this.command(() => this.zoomTo()),
     };
   }
 
@@ -988,6 +1061,12 @@ export class Clicker extends EventTarget {
       this._resizeBrush(event.deltaY + event.deltaX < 0 ? 1.25 : 0.8); // some browsers turn the wheel
       return;
     }
+    if (event.altKey && this.edits) {
+      const waits = this.pending.length || event.timeStamp < (this.turned ?? -1e9) + WHEEL_REST;
+      this.turned = event.timeStamp;
+      if (!waits && this.current.scales > 1) this.rescale(event.deltaY < 0 ? 1 : -1);
+      return;
+    }
     const lines = event.deltaMode === 1 ? 16 : 1;
     const speed = event.ctrlKey ? 0.01 : 0.0015; // with ctrl: pinching on a trackpad
     const { x, y } = this._at(event);
@@ -1144,6 +1223,7 @@ export class Clicker extends EventTarget {
     this._drawStrokes(context);
     this._drawBoxes(context);
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    if (this.look.names && this.layers.finished) this._drawNames(context);
     if (this.layers.marks) this._drawMarks(context);
     this.extra?.draw(context, this.view);
     this._drawCursor(context);
@@ -1159,31 +1239,54 @@ export class Clicker extends EventTarget {
       });
       const layer = canvas.getContext("2d");
       layer.setTransform(canvas.width / width, 0, 0, canvas.height / height, 0, 0);
-      layer.globalAlpha = 0.5;
       for (const { id } of this.objects) this._paintFinished(canvas, id);
       this.layer = canvas;
     }
+    context.globalAlpha = this.look.opacity / 100;
     context.drawImage(this.layer, 0, 0, width, height);
+    context.globalAlpha = 1;
     const seen = this.objects.filter(({ id }) => this.finished.has(id) && !this.hidden.has(id));
     for (const { id } of seen) {
       const marked = id === this.highlighted || id === this.selected;
       if (seen.length > 200 && !marked) continue; // outlines take the longest
       const known = this.finished.get(id);
       known.outline ??= known.region.outline();
-      this._stroke(context, known.outline, marked ? "#ffffff" : colourOf(id), id === this.selected ? [8, 4] : []);
+      this._stroke(context, known.outline, marked ? "#ffffff" : this.colour(id), id === this.selected ? [8, 4] : []);
     }
   }
 
   _paintFinished(layer, id) {
     const known = this.finished.get(id);
     if (!known || this.hidden.has(id)) return;
-    known.canvas ??= known.region.painted(rgb(colourOf(id)));
+    const colour = this.colour(id);
+    if (known.colour !== colour) known.canvas = known.region.painted(rgb(colour));
+    known.colour = colour;
     layer.getContext("2d").drawImage(known.canvas, known.region.x, known.region.y);
+  }
+
+  /** Write the name of each finished object on it. */
+  _drawNames(context) {
+    const { scale, x, y } = this.view;
+    const named = this.objects.filter(({ id, label }) => label && this.finished.has(id) && !this.hidden.has(id));
+    if (named.length > 200) return;
+    context.font = "600 12px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.lineWidth = 3;
+    for (const { id, label } of named) {
+      const known = this.finished.get(id);
+      known.anchor ??= known.region.anchor();
+      const place = [known.anchor.x * scale + x, known.anchor.y * scale + y];
+      context.strokeStyle = "rgb(0 20 50 / 0.75)";
+      context.strokeText(label, ...place);
+      context.fillStyle = "#ffffff";
+      context.fillText(label, ...place);
+    }
   }
 
   _drawMask(context, mask) {
     if (!this.uncertainty) {
-      context.globalAlpha = 0.42;
+      context.globalAlpha = 0.84 * this.look.opacity / 100;
       context.drawImage(mask.canvas, mask.region.x, mask.region.y);
       context.globalAlpha = 1;
     }
@@ -1271,6 +1374,7 @@ export class Clicker extends EventTarget {
     this.buttons.undo.disabled = !this.undoable && !sent;
     this.buttons.redo.disabled = !this.redoable && !sent;
     this.buttons.clear.disabled = this.buttons.finish.disabled = !this._marked() && !sent;
+    if (this.buttons.rescale) this.buttons.rescale.disabled = !(this.current.scales > 1) && !sent;
     this.buttons.fit.disabled = !this.image;
     this.root.dataset.tool = this.space ? "pan" : this.tool;
     this.root.dataset.waiting = String(this.pending.length);
@@ -1280,13 +1384,18 @@ export class Clicker extends EventTarget {
 
   _status() {
     const parts = [];
-    if (this.timings.length) parts.push(`${Math.round(this.timings.at(-1))} ms per click`);
+    const { quality, scales } = this.current;
+    if (quality != null && this.mask) parts.push(`expected IoU ${Math.round(100 * quality)} %`);
+    if (scales > 1 && this.keys.rescale.length) parts.push(`${keyName(this.keys.rescale[0])}: another size`);
+    if (!this.edits && this.timings.length) parts.push(`${Math.round(this.timings.at(-1))} ms per click`);
     if (this.image) parts.push(`${Math.round(100 * this.view.scale)} %`);
     if (this.ghost) parts.push("dashed: before the change");
     if (!this.layers.mask) parts.push(`masks hidden (${keyName(this.keys.hide[0])})`);
     const sent = this.pending.length + this.waiting.length;
     if (sent > 1) parts.push(`${sent} commands on their way`);
-    else if (!sent && this._marked() && !this.mask) parts.push("an object without a pixel is open");
+    else if (!sent && this._marked() && !this.mask) {
+      parts.push(this.current.covered ? "all of this object is on finished ones, which it may not overlap" : "an object without a pixel is open");
+    }
     this.readout.textContent = parts.join("  ·  ");
     this.readout.hidden = !parts.length;
     this.dispatchEvent(new CustomEvent("status"));

@@ -22,7 +22,13 @@ from probseg.images import read_image
 from probseg.interact import InteractionState, Mask, begin
 from probseg.interact.loop import with_crop
 from probseg.interact.photograph import Photograph, as_photograph
-from probseg.interact.session import Answer, build_loop, prepare_model, with_steps
+from probseg.interact.session import (
+    Answer,
+    answer_prompts,
+    build_loop,
+    prepare_model,
+    with_steps,
+)
 from probseg.models import Network, Segmenter
 
 
@@ -203,7 +209,7 @@ class ObjectPrediction(Prediction):
         return results
 
     def _answer(self, waiting: list[tuple[PhotoResult, int, InteractionState]]) -> None:
-        answered = self._loop.answer([state for _, _, state in waiting])
+        answered = answer_prompts(self._loop, [state for _, _, state in waiting])
         for (result, place, _), state in zip(waiting, answered, strict=True):
             answer = Mask(state.answer)
             region = as_region(answer.binary)

@@ -79,6 +79,7 @@ def test_the_grid_shows_all_masks_and_takes_decisions_by_keyboard(page):
     page.press("ArrowLeft", "ArrowLeft")
     for key in "axr":  # before any answer
         page.tab.keyboard.press(key)
+    page.tab.keyboard.press("Enter")  # without a comment
     wanted = ["accepted", "rejected", "returned", "open", "open"]
     page.until(f"JSON.stringify({STATES}) === '{json.dumps(wanted, separators=(',', ':'))}'")
     assert page.tab.locator(".tile[aria-selected=true]").get_attribute("title") == "03.png"
@@ -201,14 +202,17 @@ def test_the_report_and_every_format_are_written_from_the_page(page, folder):
     ]
     assert rows[2].split("\t")[3] == "2.0"
     page.tab.get_by_role("button", name="Write report.csv").click()
-    page.tab.locator("#banner").wait_for()
-    assert "report.csv" in page.banner()
+    path = page.tab.locator("#exported-path code")
+    path.wait_for()
+    assert path.inner_text().endswith("report.csv")
+    page.tab.locator("#exported .close").click()
     assert (folder / "report.csv").read_text().startswith("label,objects,seconds,clicks")
     names = page.tab.locator("#format option")
     assert names.first.inner_text() == "COCO: annotations.json"
     page.tab.locator("#format").select_option("yolo")
     page.tab.get_by_role("button", name="Write", exact=True).click()
-    page.until("document.querySelector('#banner').textContent.includes('annotations-yolo')")
+    path.wait_for()
+    assert path.inner_text().endswith("annotations-yolo")
     assert (folder / "annotations-yolo").is_dir()
 
 

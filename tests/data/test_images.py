@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import struct
+import zlib
 
 import cv2
 import numpy as np
@@ -14,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from probseg.errors import DataError
-from probseg.images import decode_image, image_size, read_image, rgb_pixels
+from probseg.images import decode_image, image_size, read_image, rgb_pixels, stretched_from
 from probseg.lab.leakage import thumbnail
 from probseg.masks import object_mask, read_colours, read_grey, read_labels
 from probseg.object_numbers import object_ids
@@ -61,6 +63,40 @@ def test_grey_is_repeated(tmp_path):
         picture.save(tmp_path / f"{number}.{suffix}")
         image = read_image(tmp_path / f"{number}.{suffix}")
         np.testing.assert_array_equal(image, np.dstack([expected] * 3))
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+@pytest.mark.parametrize("bits", [8, 9, 10, 12, 14])
+def test_dark_files_of_16_bits_are_read_so_that_the_largest_is_white(tmp_path, suffix, bits):
+    factor = 1 << (bits - 8)
+    whole = [np.where(picture == picture.max(), 255, picture) for picture in (GREY, COLOUR)]
+    for expected in whole:
+        deep = expected.astype(np.uint16) * factor
+        cv2.imwrite(str(tmp_path / f"x.{suffix}"), deep if deep.ndim == 2 else deep[..., ::-1])
+        image = read_image(tmp_path / f"x.{suffix}")
+        wanted = expected if expected.ndim == 3 else np.dstack([expected] * 3)
+        np.testing.assert_array_equal(image, wanted)
+        assert stretched_from(tmp_path / f"x.{suffix}") == (None if bits == 8 else 255 * factor)
+
+
+def test_no_largest_value_turns_a_file_of_16_bits_black(tmp_path):
+    seen = []
+    for largest in (255, 256, 300, 4095, 4096, 16383, 16384):
+        counts = np.linspace(0, largest, 64 * 64).reshape(64, 64).astype(np.uint16)
+        Image.fromarray(counts).save(tmp_path / "counts.png")
+        seen.append(read_image(tmp_path / "counts.png").astype(int))
+    assert max(abs(one - seen[0]).max() for one in seen) <= 1
+
+
+def test_dark_colours_of_16_bits_are_turned_as_their_file_says(tmp_path):
+    content = cv2.imencode(".png", COLOUR.astype(np.uint16)[..., ::-1] * 16)[1].tobytes()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    chunk = exif.tobytes()[6:]
+    part = struct.pack(">I", len(chunk)) + b"eXIf" + chunk
+    part += struct.pack(">I", zlib.crc32(b"eXIf" + chunk))
+    turned = np.rot90(decode_image(content), -1)
+    np.testing.assert_array_equal(decode_image(content[:33] + part + content[33:]), turned)
 
 
 def test_transparency_is_laid_over_white(tmp_path):

@@ -89,6 +89,7 @@ def serving(folder: Path, model: Segmenter | Disks | None = None, port: int = 0)
     uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
     from probseg.annotate.answers import ModelHost
     from probseg.annotate.app import create_app
+    from probseg.annotate.routes import Connection
     from probseg.annotate.sessions import Sessions
 
     model_host = ModelHost("lite0_unet_prop")
@@ -99,7 +100,7 @@ def serving(folder: Path, model: Segmenter | Disks | None = None, port: int = 0)
     listening = socket.create_server(("127.0.0.1", port))
     host = f"127.0.0.1:{listening.getsockname()[1]}"
     app = create_app(sessions, frozenset({host}), TOKEN, READER)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

@@ -1,8 +1,9 @@
 // All photographs of the list with their masks at a glance, to accept, to reject or to send back.
 
-import { colourOf, element, Region } from "./canvas.js";
+import { element, Region } from "./canvas.js";
 import { LongList } from "./list.js";
 import { page, report } from "./page.js";
+import { notes, stateName } from "./strip.js";
 import { smallMasks, thumbnails } from "./pictures.js";
 import { $, banner } from "./requests.js";
 
@@ -14,7 +15,7 @@ export class Grid {
     this.root = root;
     this.shown = false;
     this.current = null; // id of a photograph
-    this.decided = []; // ids in the order of the decisions, for undo
+    this.decided = []; // decisions in their order, for undo: id, state, and revision after it
     this.undone = [];
     this.list = new LongList(root, (row) => this._row(row));
     new ResizeObserver(() => this.shown && this.refresh()).observe(root);
@@ -26,7 +27,7 @@ export class Grid {
       return;
     }
     this._show(true);
-    $("clicker").hidden = $("unreadable").hidden = true;
+    $("clicker").hidden = $("unreadable").hidden = $("notice").hidden = true;
     this.current = page.photo?.id ?? null;
     this.refresh();
     page.focus();
@@ -73,27 +74,65 @@ export class Grid {
   }
 
   /** Give the current photograph a state, and go on to the next one meanwhile. */
-  async decide(state) {
-    const id = this.current;
-    this.decided.push(id);
+  async decide(state, comment = null) {
+    const decision = { id: this.current, state };
+    this.decided.push(decision);
     this.undone = [];
     this._go(1);
-    if (await this._act(id, { type: "state", state })) return;
-    this.decided = this.decided.filter((known) => known !== id);
-    this._select(id);
+    const answer = (decision.answer = this._act(decision.id, { type: "state", state, comment }));
+    if (await answer) return;
+    this.decided = this.decided.filter((known) => known !== decision);
+    this._select(decision.id);
   }
 
-  /** Undo the last decision, or redo the one that was undone last. */
+  /** Ask for a comment, and send the current photograph back with it. */
+  sendBack() {
+    const photo = page.session.photographs[page.byId.get(this.current)];
+    if (!photo || photo.error) return;
+    $("comment-of").textContent = `${photo.name} goes back to the annotator.`;
+    $("comment-text").value = "";
+    const send = () => {
+      $("comment").close();
+      this.decide("returned", $("comment-text").value.trim());
+    };
+    $("comment-send").onclick = send;
+    $("comment-text").onkeydown = (event) => {
+      if (event.key !== "Enter" || event.shiftKey) return;
+      event.preventDefault();
+      send();
+    };
+    $("comment").showModal();
+    $("comment-text").focus();
+  }
+
+  /** Undo the last decision, or redo the one that was undone last, and say which. */
   move(type) {
+    return (this.moving = (this.moving ?? Promise.resolve()).then(() => this._move(type)));
+  }
+
+  async _move(type) {
     const [from, to] = type === "undo" ? [this.decided, this.undone] : [this.undone, this.decided];
-    const id = from.pop();
-    if (id === undefined) {
+    const decision = from.pop();
+    if (decision === undefined) {
       banner.show("note", `There is no decision to ${type}.`);
       return;
     }
-    to.push(id);
+    const { id, state } = decision;
+    const photo = page.session.photographs[page.byId.get(id)];
     this._select(id);
-    this._act(id, { type });
+    const said = `“${stateName(state)}” of ${photo.name}`;
+    const revision = (await decision.answer)?.revision;
+    const transport = page.transportOf(photo);
+    await transport.idle.catch(() => null);
+    if (transport.stale || transport.revision !== revision) {
+      banner.show("note", `Not taken back: ${said}. The photograph has changed since; it is “${stateName(photo.state)}” now.`);
+      return;
+    }
+    decision.answer = this._act(id, { type });
+    if (!(await decision.answer)) return;
+    to.push(decision);
+    const now = type === "undo" ? `Taken back: ${said}. It is “${stateName(photo.state)}” again.` : `Decided again: ${said}.`;
+    banner.show("note", now);
   }
 
   async _act(id, action) {
@@ -145,7 +184,7 @@ export class Grid {
         id: `tile-${id}`,
         role: "option",
         "aria-selected": String(id === this.current),
-        title: photo.name,
+        title: [photo.name, ...notes(photo)].join("\n"),
         onclick: () => this._select(id),
         ondblclick: () => this.openCurrent(),
       },
@@ -169,15 +208,23 @@ function paint(canvas, answer) {
   const [, , width, height] = answer.window;
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
-  answer.objects.forEach((id, place) => {
+  answer.objects.forEach((object, place) => {
     const bytes = answer.payload.map((byte) => Number(byte === place + 1));
     const region = new Region(answer.window, bytes);
-    const colour = colourOf(id);
+    const colour = page.colourOf(object);
     context.globalAlpha = 0.45;
     context.drawImage(region.painted([1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16))), 0, 0);
     context.globalAlpha = 1;
     context.strokeStyle = colour;
     context.lineWidth = 1.5;
     context.stroke(region.outline());
+    if (!page.clicker.look.names || !object.label || !bytes.includes(1)) return;
+    const { x, y } = region.anchor();
+    Object.assign(context, { font: `600 ${Math.round(width / 20)}px system-ui, sans-serif`, textAlign: "center", textBaseline: "middle" });
+    context.strokeStyle = "rgb(0 20 50 / 0.75)";
+    context.lineWidth = width / 80;
+    context.strokeText(object.label, x, y);
+    context.fillStyle = "#ffffff";
+    context.fillText(object.label, x, y);
   });
 }

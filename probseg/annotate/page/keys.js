@@ -25,6 +25,7 @@ const OF_PAGE = {
   suggest: ["g"],
   without: ["c"],
 };
+const YOUNG = ["rescale", "smaller", "larger", "zoom_to"];
 const OF_GRID = { accept: ["a"], reject: ["x"], send_back: ["r"] };
 const IN_GRID = ["undo", "redo", "cancel", "finish", "grid", "search", "help"]; // what acts there, too
 const FIXED = [" ", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Tab"];
@@ -32,6 +33,7 @@ const HELP = [
   ["Left click", ["object"], "object; the key at the crosshair"],
   ["Right click", ["background"], "background; the key at the crosshair"],
   ["Shift-drag", ["box"], "box"],
+  ["Alt-wheel", ["rescale", "smaller", "larger"], "after the first click: another size of the mask, a smaller or larger one"],
   ["", ["brush", "eraser"], "brush, eraser"],
   ["", ["snap"], "strokes keep to contours and edges, or do not"],
   ["Shift-wheel", ["thinner", "thicker"], "size of the brush"],
@@ -54,6 +56,7 @@ const HELP = [
   ["", ["uncertainty", "suggest"], "unsure areas, suggest a click"],
   ["", ["without"], "held: the mask without adapting"],
   ["Wheel", ["zoom_in", "zoom_out"], "zoom"],
+  ["Double click in the list", ["zoom_to"], "zoom to the selected or open object, and back"],
   ["Space-drag, drag", ["fit"], "move the photograph; the key shows all of it"],
   ["Arrows", [], "crosshair; with shift one pixel"],
   ["", ["help"], "this list"],
@@ -69,14 +72,17 @@ export function allKeys(given) {
   for (const action of Object.keys(given)) {
     if (!keys[action]) throw new Error(`keys.json: there is no action “${action}”. There are: ${Object.keys(keys).join(", ")}.`);
   }
+  // Actions that are younger than many a keys.json give way to it.
+  const taken = new Set(Object.values(given).flat());
+  for (const action of YOUNG) keys[action] = keys[action].filter((key) => !taken.has(key));
   Object.assign(keys, given);
   const rooms = [Object.keys({ ...KEYS, ...OF_PAGE }), [...Object.keys(OF_GRID), ...IN_GRID]];
   for (const actions of rooms) {
-    const taken = new Map(FIXED.map((key) => [key, "the page itself"]));
+    const owners = new Map(FIXED.map((key) => [key, "the page itself"]));
     for (const action of actions) {
       for (const key of keys[action]) {
-        if (taken.has(key)) throw new Error(`keys.json: “${key}” is the key of ${taken.get(key)} and of ${action}. Choose another key for one of them.`);
-        taken.set(key, action);
+        if (owners.has(key)) throw new Error(`keys.json: “${key}” is the key of ${owners.get(key)} and of ${action}. Choose another key for one of them.`);
+        owners.set(key, action);
       }
     }
   }
@@ -169,7 +175,7 @@ function pressedInGrid(event) {
   const own = {
     accept: () => page.grid.decide("accepted"),
     reject: () => page.grid.decide("rejected"),
-    send_back: () => page.grid.decide("returned"),
+    send_back: () => page.grid.sendBack(),
     undo: () => page.grid.move("undo"),
     redo: () => page.grid.move("redo"),
     finish: () => page.grid.openCurrent(),

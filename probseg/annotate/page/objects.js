@@ -1,6 +1,6 @@
 // The list of finished objects.
 
-import { colourOf, element, icon, keyName } from "./canvas.js";
+import { element, icon, keyName } from "./canvas.js";
 import { LongList } from "./list.js";
 import { drawLabels } from "./panel.js";
 import { $, banner } from "./requests.js";
@@ -57,7 +57,7 @@ export const finished = {
       "data-role": "select",
       onclick: () => this.clicker.select(selected ? null : id),
     });
-    swatch.style.background = colourOf(id);
+    swatch.style.background = this.clicker.colour(id);
     const label = element("select", { "aria-label": "Label", "data-role": "label" }, new Option("no label", ""));
     const known = this.session.labels;
     for (const name of object.label && !known.includes(object.label) ? [object.label, ...known] : known) {
@@ -84,6 +84,11 @@ export const finished = {
     row.classList.toggle("faint", hidden);
     row.classList.toggle("selected", selected);
     row.onclick = (event) => event.target.closest("button, select") ?? this.clicker.select(id);
+    row.ondblclick = (event) => {
+      if (event.target.closest("button, select")) return;
+      this.clicker.select(id);
+      this.clicker.zoomTo();
+    };
     row.onpointerenter = () => this.clicker.highlight(id);
     row.onpointerleave = () => this.clicker.highlight(null);
     return row;

@@ -1,17 +1,19 @@
 // The page around the clicker: which photograph is open, and what is done to it.
 
-import { Clicker, element, icon, keyName } from "./canvas.js";
+import { Clicker, element, FINISHED, icon, keyName } from "./canvas.js";
 import { Grid } from "./grid.js";
 import { allKeys, buildHelp, listen } from "./keys.js";
 import { finished } from "./objects.js";
 import { Outline } from "./outline.js";
-import { drawKnobs, drawLabels, drawPreviewSwitch } from "./panel.js";
+import { drawKnobs, drawLabels, drawLook, drawPreviewSwitch } from "./panel.js";
 import { bitmaps, smallMasks, thumbnails } from "./pictures.js";
-import { buildExports } from "./reports.js";
+import { buildExports, showLeftOut } from "./reports.js";
 import { $, banner, json, token } from "./requests.js";
-import { listing } from "./strip.js";
+import { listing, stateName } from "./strip.js";
 import { PhotoTransport } from "./transport.js";
+import { comment, listenToNews, windowId } from "./windows.js";
 
+const UNNAMED = "#f03e3e"; // colour of objects without a label in a folder with labels
 const SUN = "M10 6.5a3.5 3.5 0 1 0 0 7a3.5 3.5 0 0 0 0-7zM10 1.5v2M10 16.5v2M1.5 10h2M16.5 10h2M4 4l1.4 1.4M14.6 14.6l1.4 1.4M16 4l-1.4 1.4M5.4 14.6l-1.4 1.4";
 
 /** Say what an error means to the person. */
@@ -56,14 +58,16 @@ export const page = {
     const kept = sessionStorage.getItem(`photo ${this.session.folder}`);
     const photographs = this.session.photographs;
     const at = photographs.findIndex(({ id }) => String(id) === kept);
-    const open = photographs.findIndex(({ state, error }) => ["open", "returned"].includes(state) && !error);
+    const open = photographs.findIndex((photo) => ["open", "returned"].includes(photo.state) && this.isFree(photo));
     if (photographs.length) await this.open(at >= 0 ? at : Math.max(0, open));
     else banner.show("fatal", `There are no photographs in ${this.session.folder}.`);
+    listenToNews();
     document.body.dataset.ready = "true";
   },
 
   build(session) {
     this.clicker = new Clicker($("clicker"), null, { edits: true, keys: this.keys });
+    this.clicker.colourOf = (object) => this.colourOf(object);
     this.clicker.addEventListener("answer", ({ detail }) => this.answered(detail));
     this.clicker.addEventListener("problem", ({ detail }) => report(detail));
     this.clicker.addEventListener("status", () => drawPreviewSwitch());
@@ -78,6 +82,14 @@ export const page = {
     buildExports(session.formats);
     this.take(session);
     listen();
+  },
+
+  /** Colour of a finished object: that of its class, or of its number in a folder without any. */
+  colourOf({ id, label }) {
+    const { labels } = this.session;
+    const place = label == null ? -1 : labels.indexOf(label);
+    if (labels.length && place < 0) return UNNAMED;
+    return FINISHED[(place < 0 ? id : place) % FINISHED.length];
   },
 
   /** Return the focus to the photograph or to the grid, to which keys belong. */
@@ -95,7 +107,9 @@ export const page = {
 
   take(session) {
     const shown = this.photo?.id;
+    if (String(session.labels) !== String(this.session?.labels)) smallMasks.clear(); // other names and colours
     this.session = session;
+    this.elsewhere = othersOf(session.open);
     this.byId = new Map(session.photographs.map((photo, index) => [photo.id, index]));
     for (const photo of session.photographs) {
       const transport = this.transports.get(photo.id);
@@ -113,9 +127,12 @@ export const page = {
     this.countLabels();
     this.filter();
     drawKnobs();
+    drawLook();
     drawLabels();
+    this.clicker.repaint();
+    this.list.redraw();
     this.progress();
-    if (session.left_out.length) banner.show("note", `Not in the files: ${session.left_out.join("; ")}.`);
+    showLeftOut(session.left_out);
     if (session.unread) setTimeout(async () => this.take(await json("session")), 2000);
   },
 
@@ -129,6 +146,7 @@ export const page = {
     const parts = [`${this.index + 1} of ${photographs.length}`, `${done} done`];
     if (review) parts.push(`${review} to review`);
     if (returned) parts.push(`${returned} sent back`);
+    if (this.elsewhere.has(this.photo?.id)) parts.push("also open in another window");
     if (this.session.unread) parts.push(`reading the masks of ${this.session.unread} more`);
     $("progress-text").textContent = parts.join(" · ");
     $("review").setAttribute("aria-pressed", String(this.photo?.state === "review"));
@@ -142,6 +160,19 @@ export const page = {
 
   set labelFinishes(on) {
     localStorage.setItem("probseg label finishes", String(on));
+  },
+
+  /** Whether a photograph can be given to the person: nobody else works on it, or the person only looks. */
+  isFree({ id, error }) {
+    return !error && (this.session.reader || !this.elsewhere.has(id));
+  },
+
+  /** Mark the photographs that are open in other windows. */
+  openElsewhere(open) {
+    const before = this.elsewhere;
+    this.elsewhere = othersOf(open);
+    for (const id of new Set([...before, ...this.elsewhere])) this.strip.redraw(id);
+    this.progress();
   },
 
   /** Whether nothing is left to do on the photograph for the annotator. */
@@ -164,6 +195,8 @@ export const page = {
     banner.clear("stale");
     banner.clear("note");
     banner.clear("left");
+    banner.clear("comment");
+    $("notice").hidden = true;
     if (before) this.strip.redraw(before.id);
     this.strip.redraw(photo.id);
     this.strip.reveal(photo.id);
@@ -185,6 +218,9 @@ export const page = {
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
+      $("notice").textContent = known.notice ?? "";
+      $("notice").hidden = !known.notice;
+      if (photo.state === "returned") banner.show("comment", `Sent back${comment(photo)}`, banner.button("OK"));
       this.setLabel(sessionStorage.getItem(`label ${this.session.folder}`) || null);
       this.clicker.hidden.clear();
       this.clicker.transport = transport; // until here all requests are those of the one before
@@ -247,17 +283,22 @@ export const page = {
     else banner.show("note", step > 0 ? "This is the last photograph of the list." : "This is the first photograph of the list.");
   },
 
-  /** Take over what an answer says of a photograph. */
-  note(photo, { state, objects, stamp, error }) {
+  /** Take over what an answer, or the list of photographs, says of one. */
+  note(photo, { state, objects, labels, quality, comment, stamp, error }) {
     if (stamp !== undefined && stamp !== photo.stamp) { // the file is another one
       [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
       Object.assign(photo, { stamp, error });
       if (photo === this.photo && !this.arriving) this.open(this.index);
     }
-    const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality]);
+    const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality, photo.comment]);
     const before = shown();
     if (state) photo.state = state;
-    if (objects) {
+    if (comment !== undefined) photo.comment = comment;
+    if (photo === this.photo && photo.state !== "returned") banner.clear("comment");
+    if (labels) {
+      Object.assign(photo, { objects, labels, quality });
+      smallMasks.forget(photo.id);
+    } else if (objects) {
       photo.objects = objects.length;
       photo.labels = {};
       const qualities = objects.map(({ quality }) => quality).filter((quality) => quality != null);
@@ -276,6 +317,7 @@ export const page = {
     banner.clear("note");
     if (answer.objects) this.showObjects(answer.objects);
     drawLabels(); // the open or the selected object may have another one
+    if (answer.was) banner.show("note", `Taken back: the photograph was “${stateName(answer.was)}”, and is “${stateName(answer.state)}” again.`);
     if (answer.reviewed) banner.show("note", `This photograph was ${answer.reviewed}. It has changed: decide again.`);
     this.share(answer).catch(report);
     if (this.doubting) this.clicker.askUncertainty();
@@ -303,7 +345,7 @@ export const page = {
 
   async _done() {
     if (this.finished() && this.clicker.current.object == null) return this._go(1);
-    const next = this.neighbour(1);
+    const next = this.neighbour(1, (photo) => this.isFree(photo));
     if (!(await this.setState("done"))) return;
     if (next) await this.open(this.byId.get(next.id));
     else banner.show("note", "That was the last photograph of the list.");
@@ -343,6 +385,11 @@ export const page = {
     banner.show("note", "The model or its settings were changed in another window.");
   },
 };
+
+/** Return the ids of the photographs that other windows have open. */
+function othersOf(open) {
+  return new Set(Object.entries(open).filter(([window]) => window !== windowId).map(([, id]) => id));
+}
 
 function buildTheme() {
   const button = $("theme");

@@ -26,6 +26,9 @@ export function drawLabels() {
       "aria-pressed": String(chosen),
       onclick: () => page.chooseLabel(chosen ? null : name),
     });
+    const colour = element("span", { className: "chip-colour", "aria-hidden": "true" });
+    colour.style.background = page.colourOf({ label: name });
+    chip.append(colour);
     if (index < 9) chip.append(element("kbd", { textContent: index + 1 }));
     chip.append(name);
     return chip;
@@ -69,6 +72,42 @@ export function editLabels() {
   });
   $("label-rows").replaceChildren(...rows);
   if (!$("label-list").open) $("label-list").showModal();
+}
+
+const LOOK = {
+  contrast: { text: "Contrast", most: 400, standard: 100, hint: "Contrast of the photograph on the screen, in per cent; file and model know nothing of it" },
+  brightness: { text: "Brightness", most: 400, standard: 100, hint: "Brightness of the photograph on the screen, in per cent" },
+  opacity: { text: "Masks", most: 100, standard: 50, hint: "How much of the photograph masks hide, in per cent" },
+};
+const LOOK_KEPT = "probseg look";
+
+/** Offer sliders for what is seen of photograph and masks, which this browser keeps. */
+export function drawLook() {
+  const { clicker } = page;
+  const kept = JSON.parse(localStorage.getItem(LOOK_KEPT) ?? "{}");
+  clicker.setLook({ names: true, ...kept });
+  const change = (look) => {
+    clicker.setLook(look);
+    localStorage.setItem(LOOK_KEPT, JSON.stringify(clicker.look));
+  };
+  const rows = Object.entries(LOOK).map(([name, { text, most, standard, hint }]) => {
+    const output = element("output", { textContent: clicker.look[name] });
+    const input = element("input", { type: "range", min: name === "opacity" ? 0 : 20, max: most, step: 5, "data-look": name });
+    input.value = clicker.look[name];
+    const set = (value) => {
+      input.value = value;
+      output.textContent = value;
+      change({ [name]: Number(value) });
+    };
+    input.oninput = () => set(input.value);
+    input.ondblclick = () => set(standard);
+    return element("label", { className: "knob", title: `${hint}. A double click sets ${standard} %` }, element("span", { textContent: text }), input, output);
+  });
+  const names = checkbox("Names on masks", clicker.look.names, (on) => {
+    change({ names: on });
+    page.grid.refresh();
+  });
+  $("look").replaceChildren(...rows, names);
 }
 
 let settingsTimer = 0;
@@ -141,6 +180,7 @@ export function drawKnobs() {
   if (settings.avoid_finished != null) {
     switches.push(checkbox("Do not overlap finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "Pixels of finished objects are left out of this one"));
   }
+  switches.push(checkbox("Remove crumbs and tiny holes", settings.tidy, (on) => changeSettings({ tidy: on }), "Parts and holes of less than 0.5 % of the mask that you did not click on"));
   const closer = (on) => changeSettings({ zoom: on ? "scales" : null });
   switches.push(checkbox("Enlarge the object for the model", settings.zoom != null, closer, "More exact, but slower: the first click is answered at three scales, later ones from an enlarged window around the object"));
   const finishes = checkbox("Number keys finish the object", page.labelFinishes, (on) => (page.labelFinishes = on), "1 to 9 give the open object its label and finish it at once");

@@ -58,6 +58,10 @@ class Wishes {
     this.kept.delete(id);
   }
 
+  clear() {
+    for (const id of [...this.kept.keys()]) this.forget(id);
+  }
+
   async _run() {
     if (this.running >= 3) return;
     this.running++;

@@ -29,6 +29,15 @@ export function buildExports(formats) {
     await bring([...$("import-files").files]);
     $("import-files").value = ""; // the same files may be chosen again
   };
+  for (const id of ["train", "exported-path"]) {
+    const [code, button] = $(id).children;
+    button.onclick = () => {
+      getSelection().selectAllChildren(code);
+      document.execCommand("copy"); // also where the address is no secure context
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy"), 2000);
+    };
+  }
 }
 
 const PIECE = 1 << 19; // bytes of a request
@@ -64,16 +73,62 @@ const base64 = (blob) =>
     reader.readAsDataURL(blob);
   });
 
+/** What to do about what is not in a file, by words in the line that says so. */
+const ADVICE = [
+  [/^unfinished/, "Open these photographs, finish their objects with Enter, and write again."],
+  [/changed by their outlines/, "Outlines only come near to masks. Where each pixel counts, write COCO or PNG, which have masks."],
+  [/have changed since/, "Put the earlier files back; or open these photographs, and keep the objects on the new pixels by the button there."],
+  [/that are gone/, "Put the photographs back into the folder, under any name, and reload the page."],
+  [/cannot be read/, "The terminal says why. Mend or remove these files in masks/, and start probseg annotate again."],
+  [/without objects/, "Nothing, if nothing is on these photographs. Otherwise open them and mark their objects."],
+  [/cover whole|encloses? no pixel|without a pixel/, "Look at these objects: they are hidden by others, or smaller than the format can say."],
+  [/names of classes/, "Use a format with names, such as COCO, or keep the order of the classes beside the files."],
+  [/^values of|seconds|prompts|score|model/, "Nothing: the format has no place for these, and annotations.json keeps them."],
+];
+
+const ABOUT = {
+  coco: "annotations.json has all finished objects in COCO's format: masks as run lengths, classes, clicks, seconds and the expected IoU. The page keeps it up to date; copy it with the photographs to whoever needs them.",
+  report: "Seconds and clicks of the finished objects by label, for a spreadsheet.",
+};
+
 async function write(format) {
   try {
     const { path, unfinished, lost } = await json("export", { body: { format } });
-    const rest = unfinished.length ? `; without the unfinished objects of ${unfinished.join(", ")}` : "";
-    banner.show("note", `Written: ${path}${[rest, ...lost].join("; ")}`);
+    const rest = unfinished.length ? [`unfinished objects, of ${unfinished.join(", ")}`] : [];
     $("report").close();
+    explain("Written", [...rest, ...lost], { path, about: ABOUT[format] ?? "This folder is written anew each time; annotations.json has the same objects, and more of each." });
   } catch (error) {
     $("report").close();
     report(error);
   }
+}
+
+/** Show in a dialog what is not in the files, and what to do about each thing. */
+function explain(title, lost, { path = "", about = "" } = {}) {
+  $("exported-title").textContent = title;
+  $("exported-path").hidden = !path;
+  $("exported-path").firstChild.textContent = path;
+  $("exported-about").textContent = about;
+  const groups = new Map(ADVICE.map(([, advice]) => [advice, []]));
+  for (const line of lost) {
+    const [, advice] = ADVICE.find(([words]) => words.test(line)) ?? [null, "docs/data.md lists what each format can hold."];
+    groups.set(advice, [...(groups.get(advice) ?? []), line]);
+  }
+  const rows = [...groups].filter(([, lines]) => lines.length).flatMap(([advice, lines]) => [
+    ...lines.map((textContent) => element("dt", { textContent })),
+    element("dd", { textContent: advice }),
+  ]);
+  const heading = element("dt", { className: "quiet", textContent: lost.length ? "Not in it, and what to do:" : "Nothing is left out." });
+  $("losses").replaceChildren(heading, ...rows);
+  $("exported").showModal();
+}
+
+/** Say until it is read that objects are in no file. */
+export function showLeftOut(lines) {
+  if (showLeftOut.said === lines.join()) return;
+  showLeftOut.said = lines.join();
+  const what = banner.button("What to do", () => explain("Not in the files", lines));
+  if (lines.length) banner.show("left-out", `Not in the files: ${lines.join("; ")}.`, what, banner.button("OK"));
 }
 
 /** Show the time and the clicks of an object in the mean, by label. */

@@ -43,7 +43,7 @@ export async function once(path, { body, method = body === undefined ? "GET" : "
   throw new ServerError(response.status, message || `status ${response.status}`);
 }
 
-const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 /** Call `attempt` until the server answers; `again` is called before each further attempt. */
 export async function persist(attempt, again = async () => null) {
@@ -80,6 +80,15 @@ export const banner = {
     root.replaceChildren(element("span", { textContent: text }), ...buttons);
     root.hidden = false;
     if (kind === "note") this.timer = setTimeout(() => this.clear("note"), 6000);
+  },
+
+  /** Return a button that closes the message. */
+  button(textContent, act = () => null) {
+    const onclick = () => {
+      this.clear(this.kind);
+      act();
+    };
+    return element("button", { type: "button", textContent, onclick });
   },
 
   clear(kind) {

@@ -15,7 +15,13 @@ const STATES = {
   returned: ["sent back", "↩"],
   error: ["cannot be read", "×"],
 };
+export const stateName = (state) => STATES[state][0];
 const narrow = matchMedia("(max-width: 760px)");
+
+/** Return what is said of a photograph under the pointer. */
+export function notes({ state, comment }, elsewhere = false) {
+  return [elsewhere && "open in another window", comment && `${stateName(state)}; the reviewer says: ${comment}`].filter(Boolean);
+}
 
 /** The parts of the page that concern the list of photographs. */
 export const listing = {
@@ -91,11 +97,11 @@ export const listing = {
     const thumb = element(
       "div",
       {
-        className: `thumb ${photo.error ? "error" : photo.state}`,
+        className: `thumb ${photo.error ? "error" : photo.state}${this.elsewhere.has(id) ? " elsewhere" : ""}`,
         id: `photo-${id}`,
         role: "option",
         "aria-selected": String(index === this.index),
-        title: photo.name,
+        title: [photo.name, ...notes(photo, this.elsewhere.has(id))].join("\n"),
         onclick: () => this.visit(index),
       },
       image,
@@ -117,10 +123,13 @@ export const listing = {
     ];
   },
 
-  neighbour(step) {
-    const keys = this.strip.keys;
+  /** Return the next photograph of the list, or the one before with -1, that fits. */
+  neighbour(step, fits = () => true) {
+    const { keys } = this.strip;
     const place = keys.indexOf(this.photo?.id);
-    const id = place < 0 ? keys.find((key) => this.byId.get(key) > this.index) : keys[place + step];
-    return this.session.photographs[this.byId.get(id)];
+    const photo = (key) => this.session.photographs[this.byId.get(key)];
+    if (place < 0) return photo(keys.find((key) => this.byId.get(key) > this.index));
+    for (let next = place + step; next in keys; next += step) if (fits(photo(keys[next]))) return photo(keys[next]);
+    return undefined;
   },
 };

@@ -2,6 +2,7 @@
 
 import { bitmaps } from "./pictures.js";
 import { frame, get, json, once, persist, ServerError } from "./requests.js";
+import { windowId } from "./windows.js";
 
 /** Actions of one photograph, sent one after the other, each on the revision that it was made on. */
 export class PhotoTransport {
@@ -19,7 +20,7 @@ export class PhotoTransport {
     const path = `photos/${this.photo.id}`;
     const opened = this.idle
       .catch(() => null)
-      .then(() => (prepare ? json(`${path}/open`, { body: {} }) : json(path)))
+      .then(() => (prepare ? json(`${path}/open`, { body: { window: windowId } }) : json(path)))
       .then((known) => {
         this.revision = known.revision;
         this.stale = false;
@@ -63,7 +64,7 @@ export class PhotoTransport {
     if (this.unsure) this.revision = (await json(`photos/${this.photo.id}`)).revision;
     this.unsure = false;
     const root = `photos/${this.photo.id}`;
-    const body = { sequence, revision: this.revision, action };
+    const body = { sequence, revision: this.revision, action, window: windowId };
     try {
       const response = await persist(
         () => once(`${root}/actions`, { body }),

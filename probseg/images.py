@@ -255,14 +255,15 @@ def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
 
 def is_deep_colour(picture: Image.Image) -> bool:
     """Return whether a file has colours of 16 bits, of which Pillow reads the upper 8."""
-    return picture.mode in ("RGB", "RGBA") and any(";16" in str(tile[3]) for tile in picture.tile)
+    return picture.mode in ("RGB", "RGBA") and any(
+        ";16" in str(tile[3]) for tile in getattr(picture, "tile", ())
+    )
 
 
 def _load_dark_colours(picture: Image.Image) -> npt.NDArray[np.uint16] | None:
     """Decode an image, and return its pixels if they are dark colours of 16 bits, `(H, W, 3)`."""
-    deep, file = is_deep_colour(picture), picture.fp
-    content = b""
-    if deep and file is not None:
+    file, content = getattr(picture, "fp", None), b""  # an image in memory has no file
+    if file is not None and is_deep_colour(picture):
         place = file.tell()
         file.seek(0)
         content = file.read()

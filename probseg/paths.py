@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 from probseg.errors import UsageError
 
@@ -140,19 +141,41 @@ def modified(folders: Iterable[Path]) -> dict[Path, int]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file so that a process killed meanwhile leaves the old one or the new one.
+    """Write a file or folder so that a process killed meanwhile leaves the old one or the new one.
 
-    Yields where to write: beside the file, whose place it takes at the end of the block. After an
+    Yields where to write: beside the path, whose place it takes at the end of the block. After an
     error nothing of it is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = draft_of(path)
-    unfinished.unlink(missing_ok=True)  # a link to somewhere else
+    _remove(unfinished)  # a link to somewhere else
     try:
         yield unfinished
-        unfinished.replace(path)
+        if unfinished.is_dir() and path.is_dir():
+            _replace_folder(path, unfinished)
+        else:
+            unfinished.replace(path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        _remove(unfinished)
+
+
+def _replace_folder(path: Path, new: Path) -> None:
+    """Put a folder in the place of another one, which comes back if that fails."""
+    old = draft_of(path.with_name(f"{path.name}.old"))
+    path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def draft_of(path: Path) -> Path:
@@ -173,7 +196,7 @@ def _sweep(folder: Path, process: int) -> None:
             try:
                 os.kill(int(number), 0)
             except ProcessLookupError:
-                (shutil.rmtree if part.is_dir() and not part.is_symlink() else os.unlink)(part)
+                _remove(part)
             except (PermissionError, OverflowError):  # of another user, or no number of a process
                 pass
 
@@ -185,12 +208,19 @@ PATIENCE = 5.0
 """Seconds in which the readers of a killed training end, which hold its lock."""
 
 
+HEARTBEAT, LONGEST_WAIT = 30.0, 600.0
+"""Seconds of waiting for another process after which that is said, and after which it ends."""
+
+
 @contextmanager
 def alone_in(folder: Path, command: str) -> Iterator[None]:
     """Keep other commands of probseg out of a folder, which is there; see `LOCK`."""
     from filelock import FileLock, Timeout
 
-    lock, place = FileLock(folder / LOCK), folder / LOCK
+    lock, place = FileLock(folder / LOCK, thread_local=False), folder / LOCK
+    if leads_out(place, folder):
+        msg = f"{place}: a link leads out of {folder}; remove the link"
+        raise UsageError(msg)
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout as error:
@@ -214,10 +244,17 @@ def alone_in(folder: Path, command: str) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def rewriting(path: Path) -> Iterator[TextIO]:
+    """Open a file for text in UTF-8 so that it appears whole, see `replacing`."""
+    with replacing(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        yield file
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write a file in UTF-8 so that it appears whole, see `replacing`."""
-    with replacing(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+    """Write a text file so that it appears whole."""
+    with rewriting(path) as file:
+        file.write(text)
 
 
 Progress = Callable[[str, int, int | None], None]

@@ -15,15 +15,16 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
+import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from probseg.errors import UsageError
+from probseg.errors import DataError, UsageError
 from probseg.paths import replacing
 
 _logger = logging.getLogger(__name__)
@@ -256,8 +257,35 @@ HINT = (
     "undo are left behind), or choose another --out"
 )
 
+COUNTED = {
+    "objects": "SELECT COUNT(*) FROM objects",
+    "clicks, boxes and strokes": "SELECT COUNT(*) FROM steps",
+    "decisions on photographs": "SELECT COUNT(*) FROM photographs WHERE state <> 'open'",
+    "changes to undo": "SELECT COUNT(*) FROM history",
+}
+"""What is lost with a database, and how to count it."""
+
+
+class DamagedError(DataError):
+    """A database is damaged, or not ours."""
+
+    def __init__(self, path: Path, fault: str) -> None:
+        self.fault = f"{path}: {fault}"
+        super().__init__(f"{self.fault}; {HINT}")
+
+
+MOST_WORK = 10**8
+"""Instructions of SQLite in which the rows of a damaged database are counted: some seconds."""
+
 LONGEST = 1 << 28
 """Maximum bytes of a text or a mask; twice what those of the largest photographs can have."""
+
+OUTSIDE = (
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM),
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
+    *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
+)
+"""Errors of locks, permissions and disks: the database itself may be sound."""
 
 _PRAGMAS = (
     "trusted_schema = OFF",  # no function with side effects in defaults, checks and indices
@@ -284,6 +312,8 @@ def open_database(path: Path) -> sqlite3.Connection:
     if journal.exists():  # SQLite would carry it out, and delete a file that it names
         msg = f"{journal}: is not written by probseg, which uses no such journal; remove it"
         raise UsageError(msg)
+    if path.exists() and not path.stat().st_size:  # SQLite would take it for a new one
+        raise DamagedError(path, "is empty")
     try:
         db = _connected(path)
         try:
@@ -291,15 +321,37 @@ def open_database(path: Path) -> sqlite3.Connection:
         except BaseException:
             db.close()
             raise
-    except sqlite3.OperationalError as error:
-        msg = (
-            f"{path}: {error}; stop another `probseg annotate` that is at work on this folder, "
-            f"make the folder writable, or {HINT}"
-        )
-        raise UsageError(msg) from error
     except (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError) as error:
-        msg = f"{path}: is damaged or not a database of annotations ({error}); {HINT}"
-        raise UsageError(msg) from error
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in OUTSIDE:
+            msg = (
+                f"{path}: {error}; stop another program that is at work on this file, make the "
+                f"folder writable, or {HINT}"
+            )
+            raise UsageError(msg) from error
+        fault = f"is damaged or not a database of annotations ({error})"
+        raise DamagedError(path, fault) from error
+
+
+def count(db: sqlite3.Connection) -> dict[str, int]:
+    """Return how many rows of `COUNTED` a database has, as far as they can be read."""
+    db.set_authorizer(_authorized)
+    counts = {}
+    for what, sql in COUNTED.items():
+        with suppress(sqlite3.Error):
+            (counts[what],) = db.execute(sql).fetchone()
+    return counts
+
+
+def set_aside(path: Path) -> tuple[Path, dict[str, int]]:
+    """Rename a database that cannot be used; return its new name and what can be counted in it."""
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    for end in ("-wal", "-shm", ""):
+        beside = path.with_name(f"{path.name}{end}")
+        if beside.exists():
+            beside.rename(aside.with_name(f"{aside.name}{end}"))
+    with closing(sqlite3.connect(f"{aside.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        db.set_progress_handler(lambda: 1, MOST_WORK)
+        return aside, count(db)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -333,8 +385,7 @@ def _checked(path: Path, db: sqlite3.Connection) -> sqlite3.Connection:
     faults = [text for (text,) in db.execute("PRAGMA quick_check(1)") if text != "ok"]
     faults += [f"row {row} of {table}" for table, row, *_ in db.execute("PRAGMA foreign_key_check")]
     if faults:
-        msg = f"{path}: is damaged ({faults[0]}); {HINT}"
-        raise UsageError(msg)
+        raise DamagedError(path, f"is damaged ({faults[0]})")
     db.execute("DELETE FROM recording")
     db.set_authorizer(_authorized)
     return db
@@ -363,8 +414,7 @@ def _refuse_foreign_schema(path: Path, db: sqlite3.Connection, version: int) -> 
     if version < 1 or (version == VERSION and theirs < ours):
         foreign.append(f"a schema {version} with other tables")
     if foreign:
-        msg = f"{path}: has {foreign[0]:.200}, which probseg did not make; {HINT}"
-        raise UsageError(msg)
+        raise DamagedError(path, f"has {foreign[0]:.200}, which probseg did not make")
 
 
 def _entries(db: sqlite3.Connection) -> set[tuple[str, ...]]:

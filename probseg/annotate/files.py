@@ -28,7 +28,7 @@ from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames, stem_of
 from probseg.kinds import Registry
 from probseg.masks import read_objects
-from probseg.paths import LEADS_OUT, digest, leads_out, modified, replacing, walk
+from probseg.paths import LEADS_OUT, digest, leads_out, modified, replacing, rewriting, walk
 from probseg.picture_formats import LOSSLESS_SUFFIXES
 from probseg.texts import read_text, write_rows
 
@@ -604,5 +604,5 @@ def write_report(path: Path, efforts: Sequence[Effort]) -> None:
     for label, objects, seconds, clicks in efforts:
         means = round(seconds / objects, 2), round(clicks / objects, 2)
         rows.append((label, objects, round(seconds, 1), clicks, *means))
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with rewriting(path) as file:
         write_rows(file, rows)

@@ -6,13 +6,14 @@ Objects are rows of steps in the `Store`; `Answers` holds the answers to them.
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from probseg.annotate.actions import carry_out, checked_label, readable_size
 from probseg.annotate.answers import Answers, ModelHost
-from probseg.annotate.database import MOST_LABELS
+from probseg.annotate.database import MOST_LABELS, DamagedError, set_aside
 from probseg.annotate.files import DATABASE, Files, check_links, export_names, read_keys
 from probseg.annotate.folder import Folder
 from probseg.annotate.frames import (
@@ -48,6 +49,9 @@ from probseg.errors import DataError, UsageError
 from probseg.formats import polygons
 from probseg.formats.prompts import MAX_RADIUS
 from probseg.interact.session import Session
+from probseg.paths import alone_in
+
+_logger = logging.getLogger(__name__)
 
 REVIEWED = ("accepted", "rejected")
 """States that a photograph loses when it is changed."""
@@ -82,40 +86,52 @@ class Sessions:
         check_links(self.out)
         read_keys(self.out)
         self._lock = threading.RLock()
-        self.store = Store(self.out / DATABASE)
-        try:
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.model_host = model_host
+        with ExitStack() as opened:
+            opened.enter_context(alone_in(self.out, "annotate"))
+            damage, before = None, dict[str, int]()
+            try:
+                self.store = Store(self.out / DATABASE)
+            except DamagedError as error:
+                aside, before = set_aside(self.out / DATABASE)
+                damage = f"{error.fault}; it is kept as {aside.name}"
+                self.store = Store(self.out / DATABASE)
+            opened.callback(self.store.close)
             self._folder = Folder(folder, self.store, self._lock)
             self.files = Files(self._folder, self.out, self.store, self._lock, imported)
-        except BaseException:
-            self.store.close()
-            raise
-        self.model_host = model_host
-        self.labels: list[str] = self.store.setting("labels") or []
-        self.windows = Windows()
-        self.shared = 0  # number of changes of what all windows have in common
-        self._aliases: dict[str | None, str | None] = {}  # new names of classes, for other windows
-        rules = {name: self.store.setting(name) in (None, True) for name in RULES}
-        self.answers = Answers(model_host, self.store, **rules)
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        self._ahead: list[Future[None]] = []
-        self._upload = Upload()
-        self._reading = Thread(target=self._read_all, daemon=True)
-        if labels or self.files.classes:
-            try:
-                names = [*map(checked_label, labels), *self.labels, *self.files.classes]
-                self.set_labels(names)
-            except RequestError as error:
-                self.store.close()
-                msg = f"--labels: {error}"
-                raise UsageError(msg) from error
-        past = self.store.setting("inference")
-        if past is not None:
-            model_host.resume(folder, **past)
-        if model_host.first is not None:
-            self._remember_inference()
-        with self._lock:
-            self.files.forget_moved(self._folder.moved)
-            self.files.write_what_is_due()
+            self.labels: list[str] = self.store.setting("labels") or []
+            self.windows = Windows()
+            self.shared = 0  # number of changes of what all windows have in common
+            self._aliases: dict[str | None, str | None] = {}  # new names of classes
+            rules = {name: self.store.setting(name) in (None, True) for name in RULES}
+            self.answers = Answers(model_host, self.store, **rules)
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+            self._ahead: list[Future[None]] = []
+            self._upload = Upload()
+            self._reading = Thread(target=self._read_all, daemon=True)
+            if labels or self.files.classes:
+                try:
+                    names = [*map(checked_label, labels), *self.labels, *self.files.classes]
+                    self.set_labels(names)
+                except RequestError as error:
+                    msg = f"--labels: {error}"
+                    raise UsageError(msg) from error
+            past = self.store.setting("inference")
+            if past is not None:
+                model_host.resume(folder, **past)
+            if model_host.first is not None:
+                self._remember_inference()
+            with self._lock:
+                self.files.forget_moved(self._folder.moved)
+                self.files.write_what_is_due()
+            if damage is not None:
+                self.files.read_all()
+                there = self.store.count()
+                rows = [f"{there[w]} of {before.get(w, 'an unknown number of')} {w}" for w in there]
+                text = "%s, and a new one was made from annotations.json and the masks: it has %s"
+                _logger.warning(text, damage, ", ".join(rows))
+            self._opened = opened.pop_all()
         self._reading.start()
 
     @property
@@ -140,7 +156,7 @@ class Sessions:
         finally:
             self.files.close()
             with self._lock:
-                self.store.close()
+                self._opened.close()
 
     def _read_all(self) -> None:
         """Read the masks from before the first start; a request does not wait for this."""

@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from probseg.annotate.database import (
-    HINT,
     INVERSES,
     PLACES,
     SETTINGS,
+    DamagedError,
+    count,
     is_label,
     literal,
     open_database,
     values,
 )
 from probseg.annotate.steps import check_stored
-from probseg.errors import DataError, UsageError
+from probseg.errors import UsageError
 from probseg.paths import replacing
 
 _logger = logging.getLogger(__name__)
@@ -137,9 +138,9 @@ class Store:
         self._open()
         try:
             self._refuse_damage()
-        except DataError as error:
+        except BaseException:
             self.close()
-            raise UsageError(str(error)) from error
+            raise
 
     def _restore_file(self) -> None:
         """Write all rows to a new file if another program has removed or replaced ours.
@@ -166,6 +167,10 @@ class Store:
         self._db = open_database(self._path)
         state = self._path.stat()
         self._file = state.st_dev, state.st_ino
+
+    def count(self) -> dict[str, int]:
+        """Return how many objects, steps, decisions and changes to undo there are."""
+        return count(self._db)
 
     def close(self) -> None:
         """Close the file."""
@@ -249,12 +254,12 @@ class Store:
         except sqlite3.OperationalError:  # the disk is full
             raise
         except (LookupError, ValueError, OverflowError, sqlite3.Error) as error:
-            msg = f"{self._path}: the history of {photo} is damaged ({error!r:.200}); {HINT}"
-            raise DataError(msg) from error
+            fault = f"the history of {photo} is damaged ({error!r:.200})"
+            raise DamagedError(self._path, fault) from error
         self._refuse_damage(photo)
 
     def _refuse_damage(self, photo: str | None = None) -> None:
-        """Raise a `DataError` unless the objects of a photograph, or all, are as they are stored.
+        """Raise a `DamagedError` unless the objects of a photograph, or all, are as stored.
 
         What the schema can say is checked already, see `probseg.annotate.database`.
         """
@@ -273,8 +278,7 @@ class Store:
             except ValueError as error:
                 faults.append(f"a step of object {number}: {error}")
         if faults:
-            msg = f"{self._path}: is damaged ({faults[0]}); {HINT}"
-            raise DataError(msg)
+            raise DamagedError(self._path, f"is damaged ({faults[0]})")
 
     def overview(self, photo: str | None = None) -> dict[str, Overview]:
         """Return what the list of photographs says of each known one, or of one, by name."""
@@ -289,8 +293,8 @@ class Store:
             "SELECT photo, COALESCE(label, ''), COUNT(*) FROM objects WHERE open = 0 "
             f"{'' if photo is None else 'AND photo = ? '}GROUP BY photo, label ORDER BY label"
         )
-        for name, label, count in self._db.execute(sql, values_of_it):
-            known[name].labels[label] = count
+        for name, label, number in self._db.execute(sql, values_of_it):
+            known[name].labels[label] = number
         return known
 
     def fingerprint(self, photo: str) -> Fingerprint | None:

@@ -23,7 +23,7 @@ from probseg.annotate.server import Guard, Listening, listen, need_server, serve
 from probseg.cli.arguments import Parser, add_device, check_writable
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
-from probseg.paths import cache_dir, no_folder
+from probseg.paths import cache_dir, no_folder, replacing
 from probseg.texts import count, tell
 
 PORT = 8808
@@ -115,9 +115,10 @@ def _copy_samples(folder: Path) -> None:
     from probseg.data.sample_photos import photo_path, read_outlines
 
     if not folder.exists():
-        folder.mkdir(parents=True)
-        for photo in map(photo_path, read_outlines()):
-            shutil.copyfile(photo, folder / photo.name)
+        with replacing(folder) as draft:
+            draft.mkdir()
+            for photo in map(photo_path, read_outlines()):
+                shutil.copyfile(photo, draft / photo.name)
 
 
 def lasting_token(use: str, folder: Path) -> str:
@@ -292,13 +293,16 @@ def _write_function(folder: Path, password: str | None) -> None:
     if folder.exists():
         msg = f"{folder}: exists already; give a new folder"
         raise UsageError(msg)
-    with as_file(files("probseg.annotate.tools") / "cvat_nuclio") as template:
-        shutil.copytree(template, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    if password is not None:
-        settings = folder / "function.yaml"
-        text = settings.read_text("utf-8").replace('value: ""', f"value: {json.dumps(password)}")
-        settings.chmod(0o600)
-        settings.write_text(text, "utf-8")
+    template = files("probseg.annotate.tools") / "cvat_nuclio"
+    with replacing(folder) as draft, as_file(template) as source:
+        shutil.copytree(source, draft, ignore=shutil.ignore_patterns("__pycache__"))
+        if password is not None:
+            settings = draft / "function.yaml"
+            text = settings.read_text("utf-8")
+            settings.chmod(0o600)
+            settings.write_text(
+                text.replace('value: ""', f"value: {json.dumps(password)}"), "utf-8"
+            )
     tell(f"wrote {folder}\n")
 
 

@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from probseg.callbacks.loggers import ArtifactLogger, use_checkpoint
 from probseg.evaluation import environment
 from probseg.lightning_internals import set_version, without_version
-from probseg.paths import LOCK, alone_in, write_text
+from probseg.paths import LOCK, alone_in, replacing, write_text
 
 _logger = logging.getLogger(__name__)
 
@@ -169,7 +169,8 @@ class SaveConfig(SaveConfigCallback):
         if stage == "fit" and "ckpt_path" in saved:
             saved.ckpt_path = None
         options = {"skip_validation": True, "overwrite": True, "multifile": False}
-        self.parser.save(saved, folder / "config.yaml", **options)
+        with replacing(folder / "config.yaml") as draft:
+            self.parser.save(saved, draft, **options)
         code = environment(trainer.strategy.root_device)
         checkpoint = self.config.get("ckpt_path")  # a trainer that fits has none
         # Where modules may be that its classes come from, see `probseg.cli.trainer.add_code`.

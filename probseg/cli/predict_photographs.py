@@ -8,6 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 
@@ -31,7 +32,7 @@ from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.interact.photograph import as_photograph
 from probseg.kinds import TASKS, find
 from probseg.models import Network, task_of
-from probseg.paths import FOLLOW, follows, leads_out, write_text
+from probseg.paths import FOLLOW, alone_in, follows, leads_out, write_text
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     UNREAD_SUFFIXES,
@@ -108,39 +109,43 @@ def predict_folder(options: argparse.Namespace) -> None:
         options.formats,
         options.workers,
     )
-    writer.refuse_foreign_files()
-    before = sum(not outcome.reasons for outcome in writer.outcomes())
-    waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
-    if waiting:
-        silence_notices()
-        several = options.processes * options.nodes > 1
-        index = options.device.partition(":")[2]
-        trainer = L.Trainer(
-            accelerator=options.device.partition(":")[0],
-            devices=[int(index)] if index else options.processes,
-            num_nodes=options.nodes,
-            strategy="ddp" if several else "auto",
-            logger=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            enable_progress_bar=sys.stderr.isatty(),
-            use_distributed_sampler=False,  # the data module divides the photographs
-            callbacks=[writer],
-        )
-        data = PredictionData(waiting, options.batch_size, options.workers)
-        try:
-            trainer.predict(
-                _build_task(network, options.batch_size), data, return_predictions=False
+    with ExitStack() as owned:
+        if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            options.output.mkdir(parents=True, exist_ok=True)
+            owned.enter_context(alone_in(options.output, "predict"))
+        writer.refuse_foreign_files()
+        before = sum(not outcome.reasons for outcome in writer.outcomes())
+        waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
+        if waiting:
+            silence_notices()
+            several = options.processes * options.nodes > 1
+            index = options.device.partition(":")[2]
+            trainer = L.Trainer(
+                accelerator=options.device.partition(":")[0],
+                devices=[int(index)] if index else options.processes,
+                num_nodes=options.nodes,
+                strategy="ddp" if several else "auto",
+                logger=False,
+                enable_checkpointing=False,
+                enable_model_summary=False,
+                enable_progress_bar=sys.stderr.isatty(),
+                use_distributed_sampler=False,  # the data module divides the photographs
+                callbacks=[writer],
             )
-            trainer.strategy.barrier()
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            stopped = interruption(error, trainer.received_sigterm)
-            if stopped is None:
-                raise
-            tell(f"probseg: stopped by {stopped[1]}; the same command continues\n", sys.stderr)
-            raise SystemExit(stopped[0]) from error
-    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        _report(writer, prompts, before, options)
+            data = PredictionData(waiting, options.batch_size, options.workers)
+            try:
+                trainer.predict(
+                    _build_task(network, options.batch_size), data, return_predictions=False
+                )
+                trainer.strategy.barrier()
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                stopped = interruption(error, trainer.received_sigterm)
+                if stopped is None:
+                    raise
+                tell(f"probseg: stopped by {stopped[1]}; the same command continues\n", sys.stderr)
+                raise SystemExit(stopped[0]) from error
+        if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            _report(writer, prompts, before, options)
 
 
 def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:

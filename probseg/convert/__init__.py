@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +22,7 @@ from probseg.convert.parts import (
 )
 from probseg.data.archives import unpack
 from probseg.errors import DataError
-from probseg.paths import draft_of
+from probseg.paths import replacing
 
 __all__ = ["FOLDERS", "READERS", "WRITERS", "Ledger", "Request", "convert"]
 
@@ -102,7 +101,9 @@ def convert(
         msg = f"{target}: exists; remove it, or choose another name"
         raise DataError(msg)
     ledger = Ledger()
-    with _recognised(source, reader), _whole(target, is_folder) as draft:
+    with _recognised(source, reader), replacing(target) as draft:
+        if is_folder:
+            draft.mkdir()
         images = READERS[reader](source, request, ledger)
         counted = _checked(images, ledger, progress, writer.startswith(SCORED))
         WRITERS[writer](draft, counted, request, ledger)
@@ -199,25 +200,3 @@ def _recognised(source: Path, reader: str) -> Iterator[None]:
     except DataError as error:
         msg = f"{error}{others.recognised(source, reader)}"
         raise DataError(msg) from error
-
-
-@contextmanager
-def _whole(target: Path, is_folder: bool) -> Iterator[Path]:
-    """Yield where to write a file or folder, which takes its place after the block."""
-    draft = draft_of(target)
-    try:
-        if is_folder:
-            draft.mkdir(parents=True)
-        yield draft
-        if target.is_dir():
-            target.rmdir()  # an empty folder
-        draft.replace(target)
-    finally:
-        _remove(draft)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

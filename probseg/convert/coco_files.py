@@ -32,7 +32,7 @@ from probseg.data.sets.annotations import (
 )
 from probseg.errors import DataError
 from probseg.formats import coco, polygons, run_lengths
-from probseg.paths import replacing
+from probseg.paths import rewriting
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
@@ -158,7 +158,7 @@ def write_results(
             if not written:
                 ledger.lose("without objects in the results, which do not list them", images=1)
 
-    with replacing(place) as draft, draft.open("w", encoding="utf-8") as file:
+    with rewriting(place) as file:
         coco.write_list(file, results())
 
 

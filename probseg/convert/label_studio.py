@@ -20,7 +20,7 @@ from probseg.errors import DataError
 from probseg.formats import brush, polygons
 from probseg.formats.coco import size_of, write_list
 from probseg.formats.regions import Region
-from probseg.paths import replacing
+from probseg.paths import rewriting
 
 LOCAL = "/data/local-files/"
 """Address of the files of a local storage; the query `d` is the path of the file in it."""
@@ -198,7 +198,7 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
 
     The images are files of a local storage, in the folder `request.storage` of the document root.
     """
-    with replacing(place) as draft, draft.open("w", encoding="utf-8") as file:
+    with rewriting(place) as file:
         file.write("[")
         for number, image in enumerate(images):
             if "\\" in image.file:

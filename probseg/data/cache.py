@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from probseg.errors import DataError
-from probseg.paths import LEADS_OUT, cache_dir, leads_out
+from probseg.paths import HEARTBEAT, LEADS_OUT, LONGEST_WAIT, cache_dir, leads_out
 
 _logger = logging.getLogger(__name__)
 
@@ -50,9 +50,10 @@ def cached(
     `beside` or, where that cannot be written, in `~/.cache/probseg`. They are found again as
     long as name, options and format are the same, and so are time of change and, of files, size of
     all sources. Of several processes that need them at once, one builds and the others wait for it;
-    on file systems without locks each builds, and one result is kept. A build that is killed leaves
-    nothing that is taken for a result. Files that are cut off or damaged are noticed by their sizes
-    and by checksums of samples of their content, and rebuilt with a warning in the log.
+    after `LONGEST_WAIT`, and on file systems without locks, each builds, and one result is kept. A
+    build that is killed leaves nothing that is taken for a result. Files that are cut off or
+    damaged are noticed by their sizes and by checksums of samples of their content, and rebuilt
+    with a warning in the log.
 
     A folder among the sources changes when files in it come or go, not with what is in them. The
     arrays are read-only; processes share their memory, also if they get them by pickling.
@@ -116,7 +117,7 @@ DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError
 
 @contextlib.contextmanager
 def _locked(header: Path) -> Iterator[bool]:
-    """Wait until no other process works on a cache; false on file systems without locks.
+    """Wait until no other process works on a cache; false if that takes too long, or without locks.
 
     The system releases the lock when the process ends.
     """
@@ -125,15 +126,19 @@ def _locked(header: Path) -> Iterator[bool]:
         raise OSError(LEADS_OUT)
     header.parent.mkdir(parents=True, exist_ok=True)
     file.touch()  # raises where nothing can be written
-    lock = FileLock(file)
-    try:
-        lock.acquire()
-    except (OSError, NotImplementedError):  # some network file systems
-        yield False
-    else:
+    lock, waited = FileLock(file), 0.0
+    while waited < LONGEST_WAIT and not lock.is_locked:
         try:
-            yield True
-        finally:
+            lock.acquire(timeout=HEARTBEAT)
+        except Timeout:
+            waited += HEARTBEAT
+            _logger.warning("another process has worked on %s for %.0f s", header, waited)
+        except (OSError, NotImplementedError):  # some network file systems
+            break
+    try:
+        yield lock.is_locked
+    finally:
+        if lock.is_locked:
             lock.release()
 
 

@@ -21,7 +21,7 @@ from probseg.data.base import PublishedDataset
 from probseg.data.published import MEGABYTE, Archive
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
 from probseg.kinds import find
-from probseg.paths import BLOCK, Progress, digest, silent, write_text
+from probseg.paths import BLOCK, Progress, digest, draft_of, silent, write_text
 
 SLACK = 4
 """An archive that unpacks to this many times its known size is refused."""
@@ -64,8 +64,7 @@ def fetch(
             say(f"{archive.file}: its files are in {folder} already")
             continue
         file = _obtain(archive, place, folder.parent, force, progress, say)
-        draft = folder.with_name(f".{folder.name}.unpacking")
-        shutil.rmtree(draft, ignore_errors=True)  # what an interrupted command left
+        draft = draft_of(folder)
         try:
             if file.suffix == ".txt":
                 draft.mkdir(parents=True)
@@ -208,8 +207,13 @@ def _move_into(source: Path, root: Path, force: bool) -> None:
     """
     if not root.exists():
         root.parent.mkdir(parents=True, exist_ok=True)
-        source.replace(root)
-        return
+        try:
+            source.replace(root)
+        except OSError:
+            if not root.exists():  # or else another process has just made it
+                raise
+        else:
+            return
     names = sorted(p.relative_to(source) for p in source.rglob("*") if p.is_file())
     differ = [
         name

@@ -25,7 +25,7 @@ from probseg.data.reading import available_cores
 from probseg.data.sampling import DrawnSample, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.lightning_internals import position, recount_batches
-from probseg.paths import replacing
+from probseg.paths import HEARTBEAT, LONGEST_WAIT, replacing
 from probseg.seeds import mix_seeds
 from probseg.texts import count, one_line
 from probseg.types import Sample
@@ -34,9 +34,6 @@ _logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 """Where processes that read leave their batches; a container has 64 MB by default."""
-
-HEARTBEAT, LONGEST_WAIT = 30.0, 600.0
-"""Seconds without a batch after which that is said, and after which the training stops."""
 
 ROOM = 2_000_000_000
 """Bytes that stay free on the disk of parts of large photographs."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from probseg.evaluation.records import ObjectRecord, read_objects, unique, write_objects
-from probseg.paths import replacing
+from probseg.paths import rewriting, write_text
 
 ABOUT = "evaluation.json"
 
@@ -45,11 +45,11 @@ class Journal:
         self._folder = folder
         self._path = folder / _name(rank, fingerprint(subject))
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self._path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        with rewriting(self._path) as file:
             write_objects(file, records)
         if rank == 0:
             text = json.dumps({"fingerprint": fingerprint(subject), "subject": subject}, indent=2)
-            (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+            write_text(folder / ABOUT, text + "\n")
 
     def add(self, records: Sequence[ObjectRecord]) -> None:
         """Write records to the file; they survive the end of this process."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import metadata as packages
@@ -22,7 +21,7 @@ from probseg.export.parity import Parity, measure
 from probseg.export.targets import TARGETS
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
-from probseg.paths import digest
+from probseg.paths import digest, replacing
 from probseg.zoo.trained import weights_digest
 
 ABOUT = "export.json"
@@ -86,8 +85,7 @@ def export_model(
     model = copy.deepcopy(model).cpu().float().eval()
     model.working_size = size
     model.cell *= -(-size // model.cell)  # one cell is the whole square: all images are padded so
-    with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
-        draft = Path(temporary) / "export"
+    with replacing(folder) as draft:
         draft.mkdir()
         tell("writing what goes with the graphs")
         target.accompany(draft)
@@ -118,7 +116,6 @@ def export_model(
             )
             raise UsageError(msg)
         _write_json(draft / ABOUT, {**about, "parity": parity._asdict()})
-        draft.rename(folder)
     return parity
 
 

@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 
 import probseg
 from probseg.formats.regions import check_size
-from probseg.paths import replacing
+from probseg.paths import rewriting
 
 Entry = dict[str, Any]
 
@@ -99,7 +99,7 @@ def write(
 ) -> None:
     """Write the file; it appears whole."""
     info = {"description": f"annotated with probseg {probseg.__version__}"}
-    with replacing(path) as draft, draft.open("w", encoding="utf-8") as file:
+    with rewriting(path) as file:
         file.write(f'{{"info": {json.dumps(info)}, "annotations": ')
         write_list(file, annotations)
         file.write(f', "images": {json.dumps(images)}, "categories": {json.dumps(categories)}}}')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from probseg.errors import UsageError
 from probseg.kinds import TaskName
 from probseg.models import Network, list_presets, override, read_preset, task_of, without_downloads
 from probseg.models.build import Description
+from probseg.paths import replacing
 from probseg.release.card import render_card
 from probseg.release.evaluations import (
     EVALUATIONS,
@@ -118,9 +118,7 @@ def publish(
     seed = _confirmed("seed", facts.seed, trained.seed)
     commit = _confirmed("commit", facts.commit, trained.commit)
     model = build_to_fit(description, trained.weights, str(trained.source), Network)
-    draft = root / f".{name}.part"
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
+    with replacing(root / name) as draft:
         save(model, description, draft)
         if facts.recipe is None and trained.config is not None:
             (draft / TRAINING).write_text(trained.config, encoding="utf-8")
@@ -164,14 +162,6 @@ def publish(
         (draft / CHECKSUMS).write_text(checksum_lines(entry.files), encoding="utf-8")
         card = render_card(entry, evaluations, untrained)
         (draft / CARD).write_text(card, encoding="utf-8")
-        old = root / f".{name}.old"
-        shutil.rmtree(old, ignore_errors=True)
-        if (root / name).exists():
-            (root / name).rename(old)
-        draft.rename(root / name)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     entries = read_index(root) if (root / INDEX).is_file() else {}
     write_index({**entries, name: entry}, root)
     return entry

@@ -12,6 +12,7 @@ import numpy as np
 
 import probseg
 from probseg.drawing import log_drawing_errors
+from probseg.paths import write_text
 from probseg.reports.comparison import (
     LEVEL,
     METRIC_STYLES,
@@ -162,9 +163,9 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in ("comparison.md", "comparison.json", "curves.png")]
-    paths[0].write_text(markdown(comparison), encoding="utf-8")
+    write_text(paths[0], markdown(comparison))
     numbers = json.dumps(as_json(comparison), indent=2, allow_nan=False)
-    paths[1].write_text(f"{numbers}\n", encoding="utf-8")
+    write_text(paths[1], f"{numbers}\n")
     with log_drawing_errors(paths[2]):
         draw_comparison(paths[2], comparison)
     return [path for path in paths if path.is_file()]

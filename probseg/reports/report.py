@@ -29,7 +29,7 @@ from probseg.evaluation.records import ObjectRecord, unique, write_objects
 from probseg.evaluation.summary import Scores, Summary, percents_up_to, scores_of, summaries_of
 from probseg.images import opened
 from probseg.metrics import area_under_curve, noc
-from probseg.paths import write_text
+from probseg.paths import rewriting, write_text
 from probseg.reports import figures
 from probseg.reports.gallery import data_uri, render_gallery
 from probseg.reports.tables import clicks_so_far, ending, markdown_table, render, score_tables
@@ -91,9 +91,9 @@ def write_report(
         "curve": folder / "curve.png",
     }
     paths["results"].unlink(missing_ok=True)
-    with paths["objects"].open("w", newline="", encoding="utf-8") as file:
+    with rewriting(paths["objects"]) as file:
         write_objects(file, records)
-    paths["table"].write_text(markdown_table(summaries, protocol), encoding="utf-8")
+    write_text(paths["table"], markdown_table(summaries, protocol))
     with log_drawing_errors(paths["curve"]):
         figures.draw_curve(paths["curve"], summaries, protocol)
     if any(record.picture is not None for record in records):
@@ -106,7 +106,7 @@ def write_report(
             figures.draw_survival(paths["survival"], summaries, protocol)
         with log_drawing_errors(paths["page"]):
             page = render_page(records, scores, summaries, protocol, metadata)
-            paths["page"].write_text(page, encoding="utf-8")
+            write_text(paths["page"], page)
     results = {
         "protocol": asdict(protocol),
         "datasets": {name: summary.as_json() for name, summary in summaries.items()},

@@ -18,7 +18,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 
 from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
-from probseg.paths import write_text
+from probseg.paths import rewriting, write_text
 from probseg.semantic.dataset import SemanticSample
 from probseg.texts import write_rows
 from probseg.types import IGNORE
@@ -119,7 +119,7 @@ def write_scores(
     counts = zip(classes, confusion.tolist(), strict=True)
     of_pixels = [["truth", *classes], *([name, *row] for name, row in counts)]
     for file_name, rows in (("classes.csv", of_classes), ("confusion.csv", of_pixels)):
-        with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
+        with rewriting(folder / file_name) as file:
             write_rows(file, rows)
 
 

@@ -2,16 +2,22 @@
 
 import json
 import os
+import random
+import re
 import shutil
 import signal
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from test_server_process import Server, _draw_folder
 
+from probseg import paths
 from probseg.annotate import files
 from probseg.annotate.answers import ModelHost
-from support.annotate_client import MODEL, Client, draw_photographs
+from probseg.errors import UsageError
+from support.annotate_client import MODEL, Client, begin, draw_photographs
 from support.rows import each
 
 pytestmark = pytest.mark.process
@@ -26,10 +32,7 @@ def model_host(tmp_path_factory):
 
 @pytest.fixture
 def client(tmp_path, model_host):
-    from probseg.annotate.sessions import Sessions
-
-    client = Client(Sessions(draw_photographs(tmp_path / "set"), None, model_host))
-    return client
+    return begin(draw_photographs(tmp_path / "set"), model_host)
 
 
 def refuse_writing(monkeypatch):
@@ -100,3 +103,71 @@ def test_signals_end_the_page_in_order(number, tmp_path):
     stored = json.loads((server.folder / "annotations.json").read_text())
     assert len(stored["annotations"]) > 0
     assert not (server.folder / f"{files.DATABASE}-wal").exists()
+
+
+DAMAGE = {
+    "cut to nothing": lambda content: b"",
+    "cut to 100 bytes": lambda content: content[:100],
+    "cut to half": lambda content: content[: len(content) // 2],
+    "zeroed": lambda content: bytes(len(content)),
+    "zeroed in the middle": lambda content: content[:8192] + bytes(8192) + content[16384:],
+    "random": lambda content: random.Random(0).randbytes(len(content)),
+    "another format": lambda content: content[:47] + b"\5" + content[48:],
+}
+
+
+@each("damage", [*DAMAGE, "DROP TABLE settings", "CREATE TABLE other (x)"])
+def test_a_damaged_database_is_kept_and_made_anew(damage, tmp_path, model_host, caplog):
+    """From annotations.json, with clicks, and from masks; a notice counts what was lost."""
+    caplog.clear()
+    place = tmp_path / damage
+    client = begin(draw_photographs(place), model_host)
+    client.act(CLICK)
+    client.act({"type": "finish", "label": "disk"})
+    client.sessions.export("coco")
+    client.act(CLICK, n=1)
+    client.act({"type": "finish", "label": None}, n=1)
+    client.act(CLICK, n=1)
+    client.sessions.files.close()  # as a server that is killed
+    client.sessions._opened.close()
+    database = place / files.DATABASE
+    if damage in DAMAGE:
+        database.write_bytes(DAMAGE[damage](database.read_bytes()))
+    else:
+        with closing(sqlite3.connect(database)) as db:
+            db.execute(damage)
+    before = database.read_bytes()
+    client = begin(place, model_host)
+    (aside,) = database.parent.glob("*.damaged-*")
+    assert aside.read_bytes() == before
+    (notice,) = [record.getMessage() for record in caplog.records if "kept as" in record.message]
+    assert aside.name in notice
+    assert re.findall(r"(\d+) of ", notice) == ["2", "1", "0", "0"]
+    assert ("2 of 3 objects, 1 of 3 clicks" in notice) == ("TABLE" in damage), notice
+    first, second = (client.get(client.path(n))["objects"] for n in (0, 1))
+    assert [(one["label"], one["clicks"]) for one in first] == [("disk", 1)]
+    assert [one["label"] for one in second] == [None]
+    client.act(CLICK)
+    client.sessions.close()
+    assert len(json.loads((place / "annotations.json").read_text())["annotations"]) == 2
+    begin(place, model_host).sessions.close()
+    assert len([*database.parent.glob("*.damaged-*")]) == 1
+
+
+def test_a_second_page_is_refused_by_the_name_of_the_first(client, model_host, monkeypatch):
+    monkeypatch.setattr(paths, "PATIENCE", 0.1)
+    folder = client.sessions.folder
+    owner = rf"{folder}: `probseg annotate`, process {os.getpid()} on .* is at work"
+    with pytest.raises(UsageError, match=owner):
+        begin(folder, model_host)
+    client.sessions.close()
+    begin(folder, model_host).sessions.close()
+
+
+def test_a_lock_that_links_out_of_the_folder_is_refused(tmp_path, model_host):
+    folder, secret = draw_photographs(tmp_path / "set"), tmp_path / "secret"
+    secret.write_text("mine")
+    (folder / paths.LOCK).symlink_to(secret)
+    with pytest.raises(UsageError, match="a link leads out"):
+        begin(folder, model_host)
+    assert secret.read_text() == "mine"

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 import probseg
+from probseg import paths
 from probseg.annotate.photographs import list_photographs
 from probseg.convert import Request, convert
 from probseg.formats import png
@@ -301,6 +303,16 @@ def test_files_that_no_prediction_wrote_are_not_replaced(here, capsys):
     itself = (photo, "--click=9,9", "--output", here / "masks" / ".." / "photo.png")
     assert "itself" in usage_error(capsys, "predict", *itself, "--model", "./clicks")
     assert photo.read_bytes() == before
+
+
+def test_a_folder_in_which_another_command_is_at_work_is_refused(here, capsys, monkeypatch):
+    monkeypatch.setattr(paths, "PATIENCE", 0.1)
+    given = ("photos", "--prompts=prompts.json", "--output", here)
+    with paths.alone_in(here, "annotate"):
+        message = usage_error(capsys, "predict", *given, "--model", "./clicks")
+    assert message.startswith(f"{here}: `probseg annotate`, process {os.getpid()} on ")
+    assert not (here / "masks").exists()
+    assert predict(*given) == 0
 
 
 def test_annotations_of_other_work_are_not_replaced(here, capsys):

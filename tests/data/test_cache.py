@@ -192,6 +192,17 @@ def test_of_two_processes_one_builds(data):
     assert data.builds == 1
 
 
+def test_a_process_that_stands_still_is_not_waited_for_without_end(data, caplog, monkeypatch):
+    for name in ("HEARTBEAT", "LONGEST_WAIT"):
+        monkeypatch.setattr(cache, name, 0.1)
+    data.open(data.build)
+    header = data.file("*.json")
+    with cache._locked(header):
+        header.unlink()
+        assert data.open(data.build)["numbers"].tolist() == [3, 4, 5]
+    assert "another process has worked on" in caplog.text
+
+
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from probseg.annotate.answers import MOST_ITERATIONS, ModelHost
-from probseg.annotate.database import COLUMNS, INVERSES, values
+from probseg.annotate.database import COLUMNS, INVERSES, DamagedError, values
 from probseg.annotate.files import DATABASE, finished, read_keys
 from probseg.annotate.photographs import refusals
 from probseg.annotate.store import Store
@@ -112,7 +112,7 @@ FOREIGN = [
 def test_what_is_not_ours_in_the_schema_is_refused_by_name(tmp_path, script, named):
     path = annotated(tmp_path / "a.sqlite")
     execute(path, script)
-    with pytest.raises(UsageError, match=rf"{named}.*rename the folder `.probseg`"):
+    with pytest.raises(DamagedError, match=rf"{named}.*rename the folder `.probseg`"):
         Store(path)
 
 
@@ -120,7 +120,7 @@ def test_what_is_not_ours_in_the_schema_is_refused_by_name(tmp_path, script, nam
 def test_of_an_old_schema_kinds_and_names_count_as_only_rows_are_read(tmp_path, script, named):
     path = as_version_3(annotated(tmp_path / "a.sqlite"))
     execute(path, script)
-    with pytest.raises(UsageError, match=rf"{named}.*rename the folder `.probseg`"):
+    with pytest.raises(DamagedError, match=rf"{named}.*rename the folder `.probseg`"):
         Store(path)
 
 
@@ -536,7 +536,8 @@ def test_all_that_is_printed_goes_through_one_place(repository):
 
 def use(path):
     """Open a database and carry out what a page can ask for; faults are our errors or SQLite's."""
-    with suppress(UsageError), closing(Store(path)) as store, suppress(DataError, sqlite3.Error):
+    errors = UsageError, DataError, sqlite3.Error
+    with suppress(*errors), closing(Store(path)) as store:
         store.overview(), store.efforts(), store.unwritten(), store.with_open_objects()
         for name in SETTINGS:
             store.setting(name[0])

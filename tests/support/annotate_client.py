@@ -89,6 +89,6 @@ def begin(folder: Path, model_host: ModelHost | None = None, **options) -> Clien
 
 def again(client: Client) -> Client:
     """Stop a server without its leave, and start one on the same folder."""
-    client.sessions.store.close()
+    client.sessions._opened.close()
     client.sessions.files.close()
     return begin(client.sessions.folder, client.sessions.model_host)

@@ -155,6 +155,10 @@ def replacing(path: Path) -> Iterator[Path]:
             _replace_folder(path, unfinished)
         else:
             unfinished.replace(path)
+    except OSError as error:
+        if error.filename is None:  # the system does not name the file of a failed write
+            error.filename = str(path)
+        raise
     finally:
         _remove(unfinished)
 

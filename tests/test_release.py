@@ -1,6 +1,8 @@
 """A release: one version and date in all files, and old names that go when they should."""
 
+import json
 import re
+import subprocess
 import sys
 import types
 import warnings
@@ -9,6 +11,8 @@ import pytest
 import yaml
 
 import probseg
+from probseg.annotate.verbs import LABEL_STUDIO_PORT, PORT, X_ANYLABELING_PORT
+from support.rows import each
 
 ALIAS = re.compile(r"renamed\([^)]*removed_in=\"([\d.]+)\"")
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -68,3 +72,33 @@ def test_no_old_name_outlives_its_version(repository):
     assert overdue(example, "0.3.0") == ["0.3", "0.3"]
     for path in (repository / "probseg").rglob("*.py"):
         assert overdue(path.read_text("utf-8"), probseg.__version__) == [], path
+
+
+@each(
+    ("arguments", "host"),
+    [
+        (["annotate", "/data", "--no-browser"], True),
+        (["serve", "label-studio", "--images", "my photographs"], True),
+        (["serve", "x-anylabeling", "--host", "10.0.0.1"], False),
+        (["serve", "cvat-nuclio", "folder"], False),
+        (["fit", "--config", "a.yaml"], False),
+    ],
+)
+def test_servers_in_a_container_listen_where_ports_are_published(
+    arguments, host, repository, tmp_path
+):
+    text = (repository / "Dockerfile").read_text("utf-8")
+    ports = f"{PORT} {LABEL_STUDIO_PORT} {X_ANYLABELING_PORT}"
+    assert f"EXPOSE {ports}\n" in text
+    assert f"for port in {ports};" in text
+    (entry,) = re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)
+    for name, script in (
+        ("probseg", 'printf "%s\\n" "$@"'),
+        ("hostname", "echo 172.17.0.2 fe80::1"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = [*json.loads(entry), *arguments]
+    printed = subprocess.check_output(command, env=environment, text=True).splitlines()
+    assert printed == [*arguments, *(["--host", "172.17.0.2"] if host else [])]

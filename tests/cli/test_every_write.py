@@ -8,10 +8,10 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -110,18 +110,18 @@ def shim(tmp_path_factory):
 FULL, BROKEN = (errno.ENOSPC, 0), (errno.EIO, 1)
 
 
+QUICK, LONG = ("predict", "annotate", "convert", "export"), ("fit", "test")
+
+
+def test_the_table_names_these_commands(repository):
+    text = (repository / "docs" / "faults.md").read_text("utf-8")
+    (row,) = [line for line in text.splitlines() if "the n-th write fails" in line]
+    assert re.findall(r"`(\w+)`", row.split("|")[1]) == [*QUICK, *LONG]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("fault", [FULL, BROKEN], ids=["full", "broken"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "predict",
-        "annotate",
-        "convert",
-        "export",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("fit", "test")),
-    ],
-)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in LONG)])
 def test_every_write_may_fail(name, fault, shim, tmp_path):
     parts = [str(REPOSITORY / "tests"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     variables = {"LD_PRELOAD": str(shim), "PYTHONPATH": os.pathsep.join(parts)}
@@ -142,7 +142,7 @@ def test_every_write_may_fail(name, fault, shim, tmp_path):
 # What follows runs in the process with the library.
 
 
-def predict(place):
+def run_predict(place):
     from support.runs import command
 
     given = ("--prompts", place / "prompts.json", "--format=masks,coco,overlays", "--batch-size=2")
@@ -151,14 +151,14 @@ def predict(place):
     )
 
 
-def convert(place):
+def run_convert(place):
     from support.runs import command
 
     kinds = ("--from=coco", "--to=png")
     return command("data", "convert", place / "coco.json", place / "room/out", *kinds)
 
 
-def export(place):
+def run_export(place):
     from probseg.export import folder
     from probseg.export.parity import Parity
     from support.runs import command
@@ -171,7 +171,7 @@ def export(place):
     return command("export", place / "m", *given)
 
 
-def fit(place):
+def run_fit(place):
     from support.runs import command, folder_fit
 
     more = ("--trainer.max_epochs=1", f"--trainer.logger.save_dir={place / 'room'}")
@@ -180,7 +180,7 @@ def fit(place):
     return command(*folder_fit(place / "photos_and_masks", *more, *go_on))
 
 
-def test(place):
+def run_test(place):
     from support.runs import TEST, command
 
     os.chdir(REPOSITORY)
@@ -188,7 +188,7 @@ def test(place):
     return command(*TEST, data, f"--trainer.logger.save_dir={place / 'room'}")
 
 
-def annotate(place):
+def run_annotate(place):
     """Go through a session as a page does; what cannot be stored is refused with the reason."""
     from probseg import cli
     from probseg.annotate.answers import ModelHost
@@ -231,19 +231,22 @@ GRAPHS: dict = {}
 
 def whole(path):
     """Say whether a file is no half one."""
-    match path.suffix:
-        case ".json":
-            json.loads(path.read_text())
-        case ".yaml":
-            return isinstance(yaml.safe_load(path.read_text()), dict)
-        case ".png":
-            Image.open(path).load()
-        case ".ckpt":
-            torch.load(path, weights_only=True)
-        case ".md" | ".html" | ".csv" | ".pt":
-            return path.stat().st_size > 0 or path.name == "metrics.csv"
-        case ".part":
-            return False
+    try:
+        match path.suffix:
+            case ".json":
+                json.loads(path.read_text())
+            case ".yaml":
+                return isinstance(yaml.safe_load(path.read_text()), dict)
+            case ".png":
+                Image.open(path).load()
+            case ".ckpt":
+                torch.load(path, weights_only=True)
+            case ".md" | ".html" | ".csv" | ".pt2":
+                return path.stat().st_size > 0 or path.name == "metrics.csv"
+            case ".part":
+                return False
+    except Exception:
+        return False
     return True
 
 
@@ -267,7 +270,7 @@ def child(work, place):
 
 
 def every_write(name, place, error, once):
-    library, work, room = ctypes.CDLL(None), globals()[name], place / "room"
+    library, work, room = ctypes.CDLL(None), globals()[f"run_{name}"], place / "room"
 
     def armed(n):
         def run():
@@ -290,29 +293,22 @@ def every_write(name, place, error, once):
     total, faults = int((place / "writes").read_text()), []
     before = {path.relative_to(room) for path in room.rglob("*") if path.suffix != ".log"}
     print("writes", total, flush=True)
-    began, statuses = time.monotonic(), []
+    refused = 0
     for n in range(1, total + 1):
         status, text = armed(n)
-        statuses.append(status)
+        refused += status == 2
+        found = []
         if status not in (0, 2) or "Traceback" in text:
-            faults.append(f"{n}: status {status}: {text[-1500:]}")
-        for path in room.rglob("*"):
-            try:
-                right = path.is_dir() or whole(path)
-            except Exception as fault:
-                right, text = False, repr(fault)
-            if not right:
-                faults.append(f"{n}: half file {path}: {text[-300:]}")
+            found.append(f"status {status}: {text[-1500:]}")
+        found += [f"half file {path}: {text[-300:]}" for path in room.rglob("*") if not whole(path)]
         status, text = child(lambda: work(place), place)
-        if status != 0:
-            faults.append(f"{n}: again {status}: {text[-1500:]}")
-        elif name not in ("fit", "test"):
-            missing = before - {path.relative_to(room) for path in room.rglob("*")}
-            if missing:
-                faults.append(f"{n}: missing {missing}")
-    refused = statuses.count(2)
-    print(f"{name}: {refused} ended with a sentence, {time.monotonic() - began:.0f} s")
-    print("\n".join(faults))
+        there = {path.relative_to(room) for path in room.rglob("*")}
+        if status != 0 or (name not in ("fit", "test") and before - there):
+            found.append(f"again: status {status}, without {before - there}: {text[-1500:]}")
+        for fault in found:
+            print(f"{n}: {fault}", flush=True)
+        faults += found
+    print(f"{name}: {total} writes, {refused} ended with a sentence, {len(faults)} faults")
     return bool(faults)
 
 

@@ -109,11 +109,11 @@ def predict_folder(options: argparse.Namespace) -> None:
         options.formats,
         options.workers,
     )
+    writer.refuse_foreign_files()
     with ExitStack() as owned:
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             options.output.mkdir(parents=True, exist_ok=True)
             owned.enter_context(alone_in(options.output, "predict"))
-        writer.refuse_foreign_files()
         before = sum(not outcome.reasons for outcome in writer.outcomes())
         waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
         if waiting:

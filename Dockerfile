@@ -9,7 +9,7 @@ COPY . /src
 RUN pip install --no-cache-dir torch torchvision --index-url "$TORCH_INDEX" \
  && pip install --no-cache-dir "/src[annotate]" \
  && rm -rf /src
-RUN useradd --create-home --uid 1000 probseg && mkdir /data && chown probseg /data
+RUN useradd --create-home probseg && mkdir /data && chown probseg /data
 USER probseg
 WORKDIR /data
 VOLUME /data

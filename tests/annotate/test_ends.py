@@ -141,7 +141,7 @@ def test_a_damaged_database_is_kept_and_made_anew(
             db.execute(damage)
     before = database.read_bytes()
     client = begin(place, model_host)
-    (aside,) = database.parent.glob("*.damaged-*")
+    (aside,) = database.parent.glob("*.damaged-*[0-9]")
     assert aside.read_bytes() == before
     (notice,) = [record.getMessage() for record in caplog.records if "kept as" in record.message]
     assert aside.name in notice
@@ -155,7 +155,7 @@ def test_a_damaged_database_is_kept_and_made_anew(
     client.sessions.close()
     assert len(json.loads((place / "annotations.json").read_text())["annotations"]) == 2
     begin(place, model_host).sessions.close()
-    assert len([*database.parent.glob("*.damaged-*")]) == 1
+    assert len([*database.parent.glob("*.damaged-*[0-9]")]) == 1
 
 
 def test_a_second_page_is_refused_by_the_name_of_the_first(client, model_host, monkeypatch):

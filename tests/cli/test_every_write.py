@@ -110,7 +110,7 @@ def shim(tmp_path_factory):
 FULL, BROKEN = (errno.ENOSPC, 0), (errno.EIO, 1)
 
 
-QUICK, LONG = ("predict", "annotate", "convert", "export"), ("fit", "test")
+QUICK, LONG = ("predict", "convert"), ("annotate", "export", "fit", "test")
 
 
 def test_the_table_names_these_commands(repository):
@@ -120,7 +120,7 @@ def test_the_table_names_these_commands(repository):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("fault", [FULL, BROKEN], ids=["full", "broken"])
+@pytest.mark.parametrize("fault", [FULL, pytest.param(BROKEN, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in LONG)])
 def test_every_write_may_fail(name, fault, shim, tmp_path):
     parts = [str(REPOSITORY / "tests"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]

@@ -71,6 +71,8 @@ KINDS: dict[str, dict[str, str]] = {
         "FCNHead": "probseg.semantic.heads.FCNHead",
         "Sam2Encoder": "probseg.peers.sam.Sam2Encoder",
         "Sam2MaskDecoder": "probseg.peers.sam.Sam2MaskDecoder",
+        "Sam3Encoder": "probseg.peers.sam.Sam3Encoder",
+        "Sam3MaskDecoder": "probseg.peers.sam.Sam3MaskDecoder",
         "SamEncoder": "probseg.peers.sam.SamEncoder",
         "SamMaskDecoder": "probseg.peers.sam.SamMaskDecoder",
         "SemanticSegmenter": "probseg.semantic.network.SemanticSegmenter",

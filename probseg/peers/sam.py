@@ -1,7 +1,8 @@
-"""SAM and SAM 2 by the modules of `transformers`: parts of a `Segmenter`, prompts at the head.
+"""SAM, SAM 2 and SAM 3 by the modules of `transformers`: parts of a `Segmenter`.
 
 Sources: Kirillov et al., 2023, "Segment Anything", section 3 and appendix A; Ravi et al., 2024,
-"SAM 2: Segment Anything in Images and Videos", section 4, without the memory for videos.
+"SAM 2: Segment Anything in Images and Videos", section 4, without the memory for videos; of Carion
+et al., 2025, "SAM 3: Segment Anything with Concepts", the tracker, which answers clicks.
 """
 
 from __future__ import annotations
@@ -123,6 +124,57 @@ class Sam2Encoder(Backbone):
         return list(self.network(x).fpn_hidden_states)
 
 
+class Sam3Encoder(Backbone):
+    """Image encoder of SAM 3: a vision transformer with windows, and the tracker's pyramid.
+
+    Args:
+        width: Channels of the tokens.
+        depth: Number of blocks.
+        hidden: Channels inside of the multilayer perceptrons.
+        heads: Heads of each attention.
+        whole: Numbers of the blocks that attend to the whole image, from 0.
+        window: Side in tokens of the windows of the other blocks.
+        background: Side in tokens of the position embedding that is repeated over the image.
+        size: Side of the square images in pixels.
+    """
+
+    mean, std = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
+    def __init__(
+        self,
+        width: int = 1024,
+        depth: int = 32,
+        hidden: int = 4736,
+        heads: int = 16,
+        whole: Sequence[int] = (7, 15, 23, 31),
+        window: int = 24,
+        background: int = 24,
+        size: int = 1008,
+    ) -> None:
+        super().__init__()
+        library = _library()
+        vit = library.Sam3ViTConfig(
+            hidden_size=width,
+            intermediate_size=hidden,
+            num_hidden_layers=depth,
+            num_attention_heads=heads,
+            global_attn_indexes=list(whole),
+            window_size=window,
+            pretrain_image_size=14 * background,
+            image_size=size,
+        )
+        config = library.Sam3VisionConfig(
+            backbone_config=vit, fpn_hidden_size=CHANNELS, scale_factors=[4.0, 2.0, 1.0]
+        )
+        self.network = library.Sam3VisionModel(config)
+        self.features = FeatureInfo((CHANNELS,) * 3, (4, 7, 14))  # the first is 3.5
+        self.multiple = size
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Return maps of strides 3.5, 7 and 14."""
+        return list(self.network(x).fpn_hidden_states)
+
+
 class BareMaps(Decoder):
     """The backbone's maps as they are.
 
@@ -153,10 +205,11 @@ class MaskDecoder(Fusion):
     """
 
     channels = 1
+    patch = PATCH
 
     def __init__(self, inputs: FeatureInfo, prompt_channels: int, size: int = 1024) -> None:
         super().__init__()
-        self.mask_size = (4 * size // PATCH, 4 * size // PATCH)
+        self.mask_size = (4 * size // self.patch, 4 * size // self.patch)
         self.network = self.built(_library(), size)
         self.network.vision_encoder = nn.Identity()  # the backbone has it
 
@@ -247,6 +300,21 @@ class Sam2MaskDecoder(MaskDecoder):
     def embeddings(self, decoder_maps: DecoderMaps) -> list[Tensor]:
         """Return the maps, finest first."""
         return [decoder_maps.features, *decoder_maps.coarser]
+
+
+class Sam3MaskDecoder(Sam2MaskDecoder):
+    """Prompt encoder and mask decoder of SAM 3's tracker, behind a `Sam3Encoder`."""
+
+    patch = 14
+
+    def built(self, library: Any, size: int) -> Any:  # noqa: ANN401
+        """Return the tracker without blocks in its image encoder."""
+        vit = library.Sam3ViTConfig(num_hidden_layers=0, image_size=size)
+        config = library.Sam3TrackerConfig(
+            vision_config=library.Sam3VisionConfig(backbone_config=vit),
+            prompt_encoder_config=library.Sam3TrackerPromptEncoderConfig(image_size=size),
+        )
+        return library.Sam3TrackerModel(config)
 
 
 class EnlargedLogits(Head):

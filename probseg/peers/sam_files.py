@@ -1,4 +1,4 @@
-"""Published checkpoints of SAM, SAM 2 and SAM 2.1 as model folders of probseg.
+"""Published checkpoints of SAM, SAM 2, SAM 2.1 and SAM 3 as model folders of probseg.
 
 A file holds tensors by name, in the layout of Meta's code or of `transformers`, without a
 configuration: the network follows from names and shapes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +34,13 @@ ORIGIN = Origin(
     name="SAM",
     paper="Kirillov et al., 2023, *Segment Anything* ([arXiv:2304.02643]"
     "(https://arxiv.org/abs/2304.02643));\n  SAM 2 and 2.1: Ravi et al., 2024, *SAM 2: Segment "
-    "Anything in Images and Videos*\n  ([arXiv:2408.00714](https://arxiv.org/abs/2408.00714))",
+    "Anything in Images and Videos*\n  ([arXiv:2408.00714](https://arxiv.org/abs/2408.00714));\n  "
+    "SAM 3: Carion et al., 2025, *SAM 3: Segment Anything with Concepts*",
 )
+
+
+Reader = Callable[[Mapping[str, Tensor], Path], tuple[str, dict[str, Any], int]]
+"""Returns class, arguments and image size of an image encoder."""
 
 
 class Hiera(NamedTuple):
@@ -56,6 +61,26 @@ SAM2: dict[tuple[int, tuple[int, ...]], Hiera] = {
 
 SAM2_SIZE = 1024
 """Side of the images of SAM 2 in pixels, on which no tensor depends."""
+
+
+class Vit3(NamedTuple):
+    """What the shapes of the image encoder of SAM 3 do not tell; see `Sam3Encoder`."""
+
+    heads: int = 16
+    whole: tuple[int, ...] = (7, 15, 23, 31)
+    window: int = 24
+    size: int = 1008
+
+
+SAM3: dict[tuple[int, int], Vit3] = {(1024, 32): Vit3()}
+"""Image encoders of SAM 3 by width and number of blocks."""
+
+_OF_SAM3 = (
+    (r"^detector_model\.vision_encoder\.backbone\.", "vision_encoder.backbone."),
+    (r"^tracker_neck\.", "vision_encoder.neck."),
+    (r"^tracker_model\.", ""),
+)
+"""Patterns of the names in a file of the whole SAM 3, and those of its tracker."""
 
 _SHARED = (
     (r"^prompt_encoder\.mask_downscaling\.0\.", "prompt_encoder.mask_embed.conv1."),
@@ -106,15 +131,18 @@ _NAMES: dict[str, str | None] = {
     **dict.fromkeys(("memory_", "maskmem_", "mask_downsample", "no_mem_pos_enc", "obj_ptr_")),
     **dict.fromkeys(("no_obj_", "no_memory_positional", "temporal_positional", "object_pointer_")),
     **dict.fromkeys(("no_object_pointer", "occlusion_")),
+    # What finds concepts in SAM 3.
+    "detector_model.": None,
 }
 """Beginnings of the names of `transformers`, and in our network."""
 
 
 def import_sam(path: Path, folder: Path) -> Segmenter:
-    """Convert a checkpoint of SAM, SAM 2 or SAM 2.1, see `import_checkpoint`.
+    """Convert a checkpoint of SAM, SAM 2, SAM 2.1 or SAM 3, see `import_checkpoint`.
 
     The network computes the function of Meta's image predictors, by the modules of `transformers`.
-    The file is one of Meta, `.pth` or `.pt`, or of `transformers`, `.safetensors` or `.bin`.
+    The file is one of Meta, `.pth` or `.pt`, or of `transformers`, `.safetensors` or `.bin`; of SAM
+    3, whose tracker is taken, one of `transformers`.
     """
 
     def convert(path: Path) -> Converted:
@@ -122,8 +150,8 @@ def import_sam(path: Path, folder: Path) -> Segmenter:
         return Converted(
             description=describe_sam(state, path),
             weights=renamed(state, _NAMES, path, "SAM"),
-            architecture="SAM 2" if _is_sam2(state) else "SAM",
-            changed="tensors are renamed; what only videos need is left out",
+            architecture=_generation(state)[0],
+            changed="tensors are renamed; what only videos or concepts need is left out",
         )
 
     return import_checkpoint(path, folder, ORIGIN, convert)
@@ -134,20 +162,21 @@ def read_sam(path: Path) -> dict[str, Tensor]:
     content = read_checkpoint(path, ORIGIN.name)
     state = content.get("model", content) if isinstance(content, dict) else content
     if not is_state(state) or not any(
-        name.startswith(("image_encoder.", "vision_encoder.")) for name in state
+        name.startswith(("image_encoder.", "vision_encoder.", "tracker_neck.")) for name in state
     ):
         raise WeightsError(
             f"{path}: must hold the tensors of SAM, SAM 2 or SAM 2.1 by name, in the layout of "
-            f"Meta's files or of transformers, got {kinds(content)}"
+            f"Meta's files or of transformers, or of SAM 3 in that of transformers, got "
+            f"{kinds(content)}"
         )
+    if any(name.startswith("tracker_neck.") for name in state):
+        state = {_renamed(name, _OF_SAM3): tensor for name, tensor in state.items()}
     if any(name.startswith("vision_encoder.") for name in state):
-        return dict(state)
+        # The tracker of SAM 3 reads three of the four maps of its pyramid.
+        return {name: tensor for name, tensor in state.items() if ".fpn_layers.3." not in name}
     of_sam2 = any(name.startswith("image_encoder.trunk.") for name in state)
-    named = {}
-    for name, tensor in state.items():
-        for pattern, replacement in _OF_SAM2 if of_sam2 else _OF_SAM:
-            name = re.sub(pattern, replacement, name)
-        named[name] = tensor
+    patterns = _OF_SAM2 if of_sam2 else _OF_SAM
+    named = {_renamed(name, patterns): tensor for name, tensor in state.items()}
     position = "shared_embedding.positional_embedding"
     try:
         named["shared_image_embedding.positional_embedding"] = named[f"prompt_encoder.{position}"]
@@ -164,7 +193,7 @@ def read_sam(path: Path) -> dict[str, Tensor]:
 def describe_sam(state: Mapping[str, Tensor], source: Path) -> Description:
     """Return the description of the network with the tensors of `read_sam`."""
     try:
-        encoder, arguments, size = (_hiera if _is_sam2(state) else _vit)(state, source)
+        encoder, arguments, size = _generation(state)[1](state, source)
     except KeyError as error:
         raise WeightsError(
             f"{source}: lacks tensors of an image encoder of SAM or SAM 2, {error.args[0]}; those "
@@ -186,15 +215,26 @@ def describe_sam(state: Mapping[str, Tensor], source: Path) -> Description:
             "head": {"class_path": "probseg.peers.sam.EnlargedLogits"},
             "prompts": "head",
             "working_size": size,
-            # SAM pads images at the right and at the bottom; SAM 2 makes squares of them.
-            "sizing": "stretch" if _is_sam2(state) else "fit",
+            # SAM pads images at the right and at the bottom; the later ones make squares of them.
+            "sizing": "fit" if generation == "Sam" else "stretch",
             "previous_mask": True,
         },
     }
 
 
-def _is_sam2(state: Mapping[str, Tensor]) -> bool:
-    return any(name.startswith("vision_encoder.backbone.") for name in state)
+def _generation(state: Mapping[str, Tensor]) -> tuple[str, Reader]:
+    """Return the name of a generation, and what reads the shapes of its image encoder."""
+    if any(name.startswith("vision_encoder.neck.fpn_layers.") for name in state):
+        return "SAM 3", _vit3
+    if any(name.startswith("vision_encoder.backbone.") for name in state):
+        return "SAM 2", _hiera
+    return "SAM", _vit
+
+
+def _renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def _vit(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, Any], int]:
@@ -232,3 +272,29 @@ def _hiera(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, An
         **SAM2[width, stages]._asdict(),
     }
     return "Sam2Encoder", arguments, SAM2_SIZE
+
+
+def _vit3(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, Any], int]:
+    """Return class, arguments and image size of an encoder of SAM 3."""
+    backbone = "vision_encoder.backbone."
+    patches = state[f"{backbone}embeddings.patch_embeddings.projection.weight"]
+    width = patches.shape[0]
+    layer = re.compile(re.escape(backbone) + r"layers\.\d+\.mlp\.fc1\.weight")
+    hidden = [len(tensor) for name, tensor in state.items() if layer.fullmatch(name)]
+    if (width, len(hidden)) not in SAM3:
+        raise WeightsError(
+            f"{source}: the image encoder must have the 1024 channels and 32 blocks of "
+            f"the published SAM 3, got {width} and {len(hidden)}"
+        )
+    vit = SAM3[width, len(hidden)]
+    side = round(state[f"{backbone}embeddings.position_embeddings"].shape[1] ** 0.5)
+    arguments = {
+        "width": width,
+        "depth": len(hidden),
+        "hidden": hidden[0],
+        "heads": vit.heads,
+        "whole": list(vit.whole),
+        "window": vit.window,
+        "background": side,
+    }
+    return "Sam3Encoder", arguments, vit.size

@@ -24,8 +24,8 @@ ORIGINS: dict[str, Callable[[Path, Path], Segmenter]] = {
 """Conversions by the name of the origin."""
 
 KIND = (
-    "origin: RITM (HRNet with OCR, or DeepLabV3+), SimpleClick (ViT-B, L or H), or SAM (SAM, SAM 2 "
-    "or SAM 2.1; needs the extra `sam`)"
+    "origin: RITM (HRNet with OCR, or DeepLabV3+), SimpleClick (ViT-B, L or H), or SAM (SAM, SAM "
+    "2, SAM 2.1 or the tracker of SAM 3; needs the extra `sam`)"
 )
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn.functional import interpolate
 
 import probseg
 from probseg.errors import UsageError, WeightsError
 from probseg.interact.session import build_loop, encode_image, prepare_model
 from probseg.peers import sam, sam_files
-from probseg.peers.sam_files import Hiera, describe_sam, import_sam, read_sam
+from probseg.peers.sam_files import Hiera, Vit3, describe_sam, import_sam, read_sam
 from probseg.zoo import create_model
 from support.network_cases import prompts
 from support.refusals import refused
@@ -19,8 +20,9 @@ from support.rows import each
 from support.runs import command
 
 SIZE = 128
+SIZES = {1: SIZE, 2: SIZE, 3: 112}
 WIDTH, STAGES = 16, (1, 1, 2, 1)
-GENERATIONS = [1, 2]
+GENERATIONS = [1, 2, 3]
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +60,41 @@ def networks(library):
     second = library.Sam2Model(
         library.Sam2Config(vision_config=vision, prompt_encoder_config=encoder)
     )
-    for network in (first, second):
+    vit = library.Sam3ViTConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        global_attn_indexes=[1],
+        window_size=4,
+        pretrain_image_size=56,
+        image_size=SIZES[3],
+    )
+    vision = library.Sam3VisionConfig(
+        backbone_config=vit,
+        backbone_feature_sizes=[[32, 32], [16, 16], [8, 8]],
+        scale_factors=[4.0, 2.0, 1.0],
+    )
+    encoder = library.Sam3TrackerPromptEncoderConfig(image_size=SIZES[3])
+    third = library.Sam3TrackerModel(
+        library.Sam3TrackerConfig(vision_config=vision, prompt_encoder_config=encoder)
+    )
+    for network in (first, second, third):
         for name, parameter in network.named_parameters():
             if parameter.ndim == 1 or "pos" in name:
                 torch.nn.init.normal_(parameter, 0.5, 0.3)
     # Meta's files hold this embedding once.
-    own = second.shared_image_embedding.state_dict()
-    second.prompt_encoder.shared_embedding.load_state_dict(own)
-    return {1: first.eval(), 2: second.eval()}
+    for network in (second, third):
+        own = network.shared_image_embedding.state_dict()
+        network.prompt_encoder.shared_embedding.load_state_dict(own)
+    return {1: first.eval(), 2: second.eval(), 3: third.eval()}
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Makes the small SAM 2 one of those that are known."""
+    """Makes the small SAM 2 and SAM 3 some of those that are known."""
+    small_vit = Vit3(heads=2, whole=(1,), window=4, size=SIZES[3])
+    monkeypatch.setitem(sam_files.SAM3, (32, 3), small_vit)
     monkeypatch.setitem(sam_files.SAM2, (WIDTH, STAGES), Hiera(heads=1, whole=(3,)))
     monkeypatch.setattr(sam_files, "SAM2_SIZE", SIZE)
 
@@ -110,14 +134,15 @@ def test_a_file_becomes_a_folder_with_the_answers_of_the_library(
     assert command("zoo", "import", "sam", write(generation), folder) == 0
     model = create_model(f"{folder}/", pretrained=True)
     network = networks[generation]
-    image = torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    size = SIZES[generation]
+    image = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         encoded = model.encode(image)
         for clicks, box, masked in CASES:
             mask = mask_input() if masked else None
             # Constant where one pixel of the mask is, so that it comes back as it was.
-            last = None if mask is None else mask.sigmoid().repeat_interleave(4, 2)
-            last = None if last is None else last.repeat_interleave(4, 3)
+            constant = {"size": size, "mode": "nearest-exact"}
+            last = None if mask is None else interpolate(mask.sigmoid(), **constant)
             given = prompts(*clicks, box=box, previous=last)
             found = model.decode(encoded, given)
             corners = torch.tensor([[[10.0, 12.0, 99.0, 89.0]]])
@@ -130,7 +155,7 @@ def test_a_file_becomes_a_folder_with_the_answers_of_the_library(
                 multimask_output=clicks == (CLICK,) and box is None,
             )
             best = answer.pred_masks[:, :, answer.iou_scores[0, 0].argmax()]
-            wanted = torch.nn.functional.interpolate(best, SIZE, mode="bilinear")
+            wanted = interpolate(best, size, mode="bilinear")
             assert (found - wanted).abs().max() < 1e-4 * wanted.std()
 
 
@@ -187,7 +212,22 @@ def original_names(generation, state):
     return named
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+def test_the_tracker_is_found_in_a_file_of_the_whole_sam_3(networks, write, tmp_path):
+    names = {"vision_encoder.backbone.": "detector_model.vision_encoder.backbone."}
+    names["vision_encoder.neck."] = "tracker_neck."
+    whole = {"detector_model.vision_encoder.neck.fpn_layers.0.proj1.bias": torch.ones(3)}
+    whole["tracker_neck.fpn_layers.3.proj1.bias"] = whole["tracker_model.memory_x"] = torch.ones(3)
+    for name, tensor in networks[3].state_dict().items():
+        named = [name.replace(ours, full) for ours, full in names.items() if ours in name]
+        whole[named[0] if named else f"tracker_model.{name}"] = tensor.clone()
+    save_file(whole, tmp_path / "whole.safetensors")
+    found = import_sam(tmp_path / "whole.safetensors", tmp_path / "whole").state_dict()
+    wanted = import_sam(write(3), tmp_path / "alone").state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("generation", [1, 2])
 def test_the_layout_of_meta_is_read_as_that_of_the_library(networks, write, generation, tmp_path):
     state = networks[generation].state_dict()
     torch.save(original_names(generation, state), tmp_path / "file.pt")
@@ -203,8 +243,9 @@ def test_the_layout_of_meta_is_read_as_that_of_the_library(networks, write, gene
 def test_it_clicks_and_a_batch_changes_no_answer(write, generation, tmp_path):
     model = prepare_model(import_sam(write(generation), tmp_path / "folder"), "cpu")
     encoded = model.preprocess(torch.rand(1, 3, 30, 60))  # fitted, or stretched
-    assert encoded.working_size == ((64, 128) if generation == 1 else (128, 128))
-    assert encoded.image.shape[-2:] == (128, 128)
+    square = (SIZES[generation],) * 2
+    assert encoded.working_size == ((64, 128) if generation == 1 else square)
+    assert encoded.image.shape[-2:] == square
     assert not encoded.image[:, :, encoded.working_size[0] :].any()
     images = [(torch.rand(60, 90 + 20 * n, 3) * 255).byte().permute(2, 0, 1) for n in range(2)]
     loop = build_loop(model, zoom=None)

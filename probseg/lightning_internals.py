@@ -18,7 +18,6 @@ import lightning as L
 import yaml
 from jsonargparse import Namespace, set_dumper
 from jsonargparse import Path as ConfigPath
-from lightning.pytorch.callbacks import RichModelSummary
 from lightning.pytorch.callbacks.model_summary import ModelSummary, log
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
@@ -106,9 +105,6 @@ def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
         return None
     epochs: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     return epochs
-
-
-SUMMARIES = (ModelSummary, RichModelSummary)
 
 
 class Summary(ModelSummary):

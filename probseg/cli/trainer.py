@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import lightning as L
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor
+from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor, ModelSummary
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -60,7 +60,7 @@ from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
 from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
 from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
-from probseg.lightning_internals import SUMMARIES, DataFirstParser, Summary, VerbCLI
+from probseg.lightning_internals import DataFirstParser, Summary, VerbCLI
 from probseg.texts import tell
 from probseg.zoo.trained import LAST
 
@@ -200,7 +200,10 @@ class ProbsegCLI(VerbCLI):
         if task not in self.evaluations:  # a configuration that names classes of a user alone
             callbacks.append(find(TASKS[task].evaluation)())
         if fits:
-            callbacks[:] = [Summary(c) if type(c) in SUMMARIES else c for c in callbacks]
+            for place, callback in enumerate(callbacks):
+                theirs = type(callback).__module__.startswith("lightning.")
+                if isinstance(callback, ModelSummary) and theirs:
+                    callbacks[place] = Summary(callback)
             callbacks[:0] = [FiniteLoss(), StartScore()]
             if not trainer.loggers:
                 callbacks[:] = [c for c in callbacks if not isinstance(c, LearningRateMonitor)]

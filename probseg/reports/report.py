@@ -220,6 +220,7 @@ def _options(options: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]: 
     documented = inspect.getdoc(kind) or ""
     if sys.flags.optimize > 1:  # `python -OO` leaves docstrings out
         (defined,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(defined, ast.ClassDef), "the source of a class"
         documented = ast.get_docstring(defined) or ""
     meanings = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", documented, flags=re.MULTILINE))
     for field in dataclasses.fields(options):

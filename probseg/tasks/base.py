@@ -25,7 +25,6 @@ from probseg.descriptions import is_description
 from probseg.errors import UsageError, require
 from probseg.lightning_internals import made_by_command_line
 from probseg.seeds import BATCH, mix_seeds
-from probseg.texts import count
 from probseg.zoo.store import check_fit
 from probseg.zoo.trained import without_files
 
@@ -165,10 +164,11 @@ class NetworkTask(L.LightningModule):
             total = math.inf if total in (None, -1) else total
             schedule: Any = stepped.scheduler
             planned = getattr(schedule, "total_steps", getattr(schedule, "T_max", total))
+            steps = "1 step" if planned == 1 else f"{planned} steps"
             text = (
-                f"{type(schedule).__name__} has {count(planned, 'step')}, and the training takes "
-                f"{total}, one each {'batch' if by_step else 'epoch'}; set the schedule's "
-                "`total_steps` or `T_max` to this number, or --model.lr_interval (step or epoch)"
+                f"{type(schedule).__name__} has {steps}, and the training takes {total}, one each "
+                f"{'batch' if by_step else 'epoch'}; set the schedule's `total_steps` or `T_max` "
+                "to this number, or --model.lr_interval (step or epoch)"
             )
             if planned < total and hasattr(schedule, "total_steps"):
                 raise UsageError(text)

@@ -269,7 +269,7 @@ def _load_dark_colours(picture: Image.Image) -> npt.NDArray[np.uint16] | None:
         content = file.read()
         file.seek(place)
     _load(picture)
-    if not content or max(high for _, high in picture.getextrema()[:3]) >= DARK >> 8:
+    if not content or np.asarray(picture)[..., :3].max() >= DARK >> 8:
         return None
     decoded = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
     if decoded is None or decoded.dtype != np.uint16 or decoded.ndim != 3:

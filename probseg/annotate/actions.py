@@ -128,13 +128,14 @@ class Change:
         if not answers:
             msg = "other sizes are offered after the first click on an object, before further ones"
             raise RequestError(msg)
-        now = session.answer
-        masks = [self.answers.mask(self.photograph, answer) for answer in (now, *answers)]
-        sizes = {0: int(masks[0].sum())}
-        for number, mask in enumerate(masks[1:], start=1):
-            if all(iou(masks[other], mask.astype(np.uint8)) < ALIKE for other in sizes):
-                sizes[number] = int(mask.sum())
-        order = sorted(sizes, key=lambda number: sizes[number])
+        masks = {0: self._drawn(session.answer)}
+        for number, answer in enumerate(answers, start=1):
+            mask = self.answers.mask(self.photograph, answer)
+            if mask is None or not mask.any():
+                continue
+            if all(iou(other, mask.astype(np.uint8)) < ALIKE for other in masks.values()):
+                masks[number] = mask
+        order = sorted(masks, key=lambda number: int(masks[number].sum()))
         place = order.index(0) + (by or 1)
         if len(order) == 1 or (by and not 0 <= place < len(order)):
             which = {1: "larger", -1: "smaller", 0: "other"}[by]

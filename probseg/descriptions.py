@@ -42,11 +42,10 @@ def build_described(
 ) -> Any:  # noqa: ANN401 (an object of one of the classes)
     """Build a described object, and first the objects among its arguments."""
     if "class_path" not in description:
-        msg = (
+        raise ValueError(
             f"a {kind} must be {{'class_path': ..., 'init_args': {{...}}}}, got "
             f"{dict(description)}; name its class"
         )
-        raise ValueError(msg)
     name = class_name(description)
     if name not in classes:
         raise UnknownNameError(kind, str(description["class_path"]), classes)

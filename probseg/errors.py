@@ -106,8 +106,7 @@ USER_ERRORS = (
 def require(right: object, name: str, expected: str, value: object, remedy: str = "") -> None:
     """Raise a ValueError that names an argument, what it must be and what it is, unless right."""
     if not right:
-        msg = f"`{name}` must be {expected}, got {value}{remedy and '; '}{remedy}"
-        raise ValueError(msg)
+        raise ValueError(f"`{name}` must be {expected}, got {value}{remedy and '; '}{remedy}")
 
 
 def user_error(error: BaseException | None) -> BaseException | None:

@@ -214,8 +214,7 @@ def mask_box(mask: npt.NDArray[np.uint8 | np.bool_]) -> Box:
     inside = mask == 1
     rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
     if rows.size == 0:
-        message = "`mask` must have at least one pixel of value 1 (object), got none"
-        raise ValueError(message)
+        raise ValueError("`mask` must have at least one pixel of value 1 (object), got none")
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
@@ -257,11 +256,10 @@ def check_click(click: PlacedClick, size: Size) -> None:
     """Raise a ValueError if a click is outside an image of size `(H, W)`."""
     (x, y, _), (height, width) = click, size
     if not (0 <= x < width and 0 <= y < height):
-        message = (
+        raise ValueError(
             f"`click` must satisfy 0 <= x < {width} and 0 <= y < {height} for this image, got "
             f"({x}, {y}); clicks are (x, y) = (column, row), counted from 0"
         )
-        raise ValueError(message)
 
 
 def check_box(box: Sequence[float], size: Size) -> None:
@@ -269,11 +267,10 @@ def check_box(box: Sequence[float], size: Size) -> None:
     height, width = size
     x0, y0, x1, y1 = box
     if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-        message = (
+        raise ValueError(
             f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height} for this "
             f"image, got {tuple(box)}; it is (x0, y0, x1, y1), half-open"
         )
-        raise ValueError(message)
 
 
 # --- windows ------------------------------------------------------------------------------------

@@ -88,12 +88,10 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
             absence = "is a folder, expected an image file; rename or remove it"
         elif file.is_symlink():
             absence = f"is a link to {file.readlink()}, where no file is; mend or remove the link"
-        msg = f"{name}: {absence}"
-        raise DataError(msg)
+        raise DataError(f"{name}: {absence}")
     try:
         if reason := not_supported(name):
-            msg = f"`{name}`: {reason}"
-            raise DataError(msg)
+            raise DataError(f"`{name}`: {reason}")
         size = file.stat().st_size if isinstance(file, Path) else file.seek(0, io.SEEK_END)
         with Image.open(file, formats=decoders()) as picture:
             _refuse_bomb(picture, size, name)
@@ -105,8 +103,7 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         raise _too_large(name) from error
     except UnidentifiedImageError as error:
         if reason := foreign_content(_head(file)):
-            msg = f"{name}: {reason}"
-            raise DataError(msg) from error
+            raise DataError(f"{name}: {reason}") from error
         raise _unreadable(name, error) from error
     except Exception as error:
         raise _unreadable(name, error) from error
@@ -123,11 +120,10 @@ def _refuse_bomb(picture: Image.Image, size: int, name: Path | str) -> None:
         raise _too_large(name)
     taken = DECODING.get(picture.format or "", 5 if picture.mode in ("1", "L", "P") else 8)
     if pixels * taken > max(SMALL, SMALL // 10**6 * size):
-        msg = (
+        raise DataError(
             f"{name}: has {pixels / 1e6:.0f} million pixels in {size / 1e6:.1f} MB, as files that "
             "fill the memory have, and is not decoded; scale it down, or cut it into several images"
         )
-        raise DataError(msg)
 
 
 def _refuse_misread(picture: Image.Image, name: Path | str) -> None:
@@ -151,8 +147,7 @@ def _refuse_misread(picture: Image.Image, name: Path | str) -> None:
     }
     for layout, applies in misread.items():
         if applies:
-            msg = f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG"
-            raise DataError(msg)
+            raise DataError(f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG")
 
 
 def _head(file: Path | BinaryIO) -> bytes:
@@ -211,8 +206,9 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
     """Return the pixels of an opened image of any mode as `read_image` does."""
     _refuse_misread(picture, name)
     if picture.mode == "F":
-        msg = f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
-        raise DataError(msg)
+        raise DataError(
+            f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
+        )
     colours = _load_dark_colours(picture)
     if picture.mode.startswith("I"):
         return _deep_grey(picture, name)
@@ -239,11 +235,10 @@ def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
     lows, highs = zip(*((part.min(), part.max()) for part in parts), strict=True)
     low, high = min(lows), max(highs)
     if low < 0 or high > 65535:
-        msg = (
+        raise DataError(
             f"{name}: holds numbers from {low} to {high}, expected 0 to 65535; "
             "save it with 8 or 16 bits"
         )
-        raise DataError(msg)
     white = 65535 if high >= DARK else max(255, high)  # mode "I" also holds plain 8-bit values
     _tell_stretched(high, name)
 
@@ -368,8 +363,7 @@ def _refuse_scans(file: IO[bytes]) -> None:
     content = file.read()
     # Films that phones append have the marker of a scan by chance, once in 65,536 bytes.
     if (scans := content.count(b"\xff\xda")) > 100 + len(content) // 20_000:
-        msg = f"its pixels are drawn again and again, in {scans} scans"
-        raise OSError(msg)
+        raise OSError(f"its pixels are drawn again and again, in {scans} scans")
 
 
 def upright(picture: Image.Image) -> Image.Image:
@@ -390,8 +384,7 @@ def check_same_size(
     hint = ""
     if (ih, iw) == (mw, mh):
         hint = " (the image may carry an EXIF rotation that the mask was drawn without)"
-    msg = (
+    raise DataError(
         f"{mask_path}: the mask is {mw} x {mh} pixels but its image {image_path} is "
         f"{iw} x {ih}{hint}; masks must have the image's size"
     )
-    raise DataError(msg)

@@ -160,8 +160,7 @@ def lazy_getattr(package: str, paths: Mapping[str, str]) -> Callable[[str], Any]
     def __getattr__(name: str) -> Any:  # noqa: ANN401 (any object; becomes that of the package)
         if name in paths:
             return find(paths[name])
-        msg = f"module {package!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__
 
@@ -197,10 +196,9 @@ class Registry(Mapping[str, _Entry]):
         def add(entry: _New) -> _New:
             key: str = name or entry.__name__  # type: ignore[attr-defined]
             if key in self:
-                msg = (
+                raise ValueError(
                     f"`name` must be new, got {key!r}, which is taken: choose another {self._kind}"
                 )
-                raise ValueError(msg)
             self._own[key] = entry  # type: ignore[assignment]
             return entry
 

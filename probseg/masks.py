@@ -102,11 +102,10 @@ def read_colours(path: Path) -> npt.NDArray[np.uint8]:
     """
     picture = _open_mask(path).picture
     if picture.mode not in COLOUR_MODES:
-        msg = (
+        raise DataError(
             f"{path}: expected a mask with 8 bits per channel, got the mode {picture.mode!r}; "
             "save it as an 8-bit PNG"
         )
-        raise DataError(msg)
     colours = by_strips(picture, lambda strip: strip.convert("RGB"))
     _refuse_object_in_alpha(picture, colours, path)
     return colours
@@ -122,11 +121,10 @@ def read_grey(path: Path) -> npt.NDArray[np.uint8]:
     for row, values in zip(grey, colours, strict=True):
         row[:] = np.rint(values @ np.array(GREY_WEIGHTS, np.float32))
     if grey.max() <= 128:
-        msg = (
+        raise DataError(
             f"{path}: expected an object of value 255, got values up to {int(grey.max())}; for "
             "masks of your own use ImageMaskFolder"
         )
-        raise DataError(msg)
     return grey
 
 
@@ -157,8 +155,7 @@ def _open_mask(path: Path) -> _Decoded:
                 "`255 * mask.astype(np.uint8)`"
             )
         if fault:
-            msg = f"{path}: {fault}"
-            raise DataError(msg)
+            raise DataError(f"{path}: {fault}")
         tiles = getattr(picture, "tile", ())
         layout = tiles[0][3] if tiles else ""
         options = layout if isinstance(layout, tuple) and layout else (layout,)
@@ -179,47 +176,42 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     """Return the number of each pixel."""
     picture, packing, scale = decoded
     if picture.mode not in NUMBER_MODES:
-        msg = (
+        raise DataError(
             f"{path}: a mask must have one channel with object numbers, got the mode "
             f"{picture.mode!r}; save it as a palette or grey PNG"
         )
-        raise DataError(msg)
     if len(picture.getbands()) > 1 and ";16" in packing:
-        msg = (
+        raise DataError(
             f"{path}: has several channels of 16 bits, of which 8 would be read; save it as a "
             "palette or grey PNG with 8 bits"
         )
-        raise DataError(msg)
 
     def numbers(strip: Image.Image) -> npt.NDArray[Any]:
         values: npt.NDArray[Any] = np.asarray(strip)
         if values.ndim == 3:
             colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
             if (colours != colours[..., :1]).any():
-                msg = (
+                raise DataError(
                     f"{path}: a mask must have one channel with object numbers, but this file "
                     "holds colours; save it as a palette or grey PNG"
                 )
-                raise DataError(msg)
             return colours[..., 0]
         small = values.dtype in (np.uint8, bool)
         if not small and not ((values >= 0) & (values <= 255) & (values == np.floor(values))).all():
-            msg = (
+            raise DataError(
                 f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
                 f"{values.min()} to {values.max()}; save a black-and-white mask with 8 bits, or "
                 "number the objects 1..254"
             )
-            raise DataError(msg)
         return values
 
     labels = by_strips(picture, numbers)
     grey = picture.mode == "L" and bool(np.isin(labels, (0, 255)).all())
     if scale and not (picture.mode == "1" or grey):  # Pillow reads black and white as shown
-        msg = (
+        raise DataError(
             f"{path}: is a grey file with {scale}, whose numbers differ from its grey values; save "
             "it as a PNG with 8 bits"
         )
-        raise DataError(msg)
     if picture.mode not in ("P", "PA"):  # the transparency of a palette says nothing of its indices
         _refuse_object_in_alpha(picture, labels, path)
     return labels
@@ -265,24 +257,22 @@ def _by_palette(
     first = palette[0].tolist()
     is_dark, is_bright = max(first) <= DARK, min(first) >= BRIGHT
     if grey.all() and (len(used) > 2 or colours[0, 0] > colours[-1, 0]):
-        msg = (
+        raise DataError(
             f"{path}: is a palette file with grey colours that differ from its numbers (number "
             f"{used[-1]} is grey {colours[-1, 0]}), which leaves open what is meant; save it as a "
             "grey PNG, or give the numbers a coloured palette"
         )
-        raise DataError(msg)
     # Where the first colour is that of no background, black or else white may be that.
     plain = {"black": dark} if is_bright else {"black": dark, "white": bright}
     for name, where in plain.items():
         numbers = used[where & (used != 0) & (used != IGNORE)]
         if len(numbers) and not is_dark:
-            msg = (
+            raise DataError(
                 f"{path}: is a palette file in which the background, number 0, has the colour "
                 f"{first}, and {name} is number {numbers[0]}: the program that saved it may have "
                 "renumbered the colours; save the mask as a grey PNG, or with black as the first "
                 "colour"
             )
-            raise DataError(msg)
     return indices, True
 
 
@@ -303,9 +293,8 @@ def _refuse_object_in_alpha(
     if len(values) == 1 or (pixels.any() and not hidden):
         return
     channels = "the channel A (alpha)" if picture.mode in ("LA", "PA", "RGBA") else "the chunk tRNS"
-    msg = (
+    raise DataError(
         f"{path}: has transparency in {channels} that differs from what its other channels show: "
         f"{hidden} of {clear} transparent pixels are not black "
         "there; save the object as white on black, or as numbers, without transparency"
     )
-    raise DataError(msg)

@@ -223,17 +223,15 @@ def alone_in(folder: Path, command: str) -> Iterator[None]:
 
     lock, place = FileLock(folder / LOCK, thread_local=False), folder / LOCK
     if leads_out(place, folder):
-        msg = f"{place}: a link leads out of {folder}; remove the link"
-        raise UsageError(msg)
+        raise UsageError(f"{place}: a link leads out of {folder}; remove the link")
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout as error:
         owner = place.read_text(encoding="utf-8").strip() or "another command of probseg"
-        msg = (
+        raise UsageError(
             f"{folder}: {owner} is at work in this folder; wait for its end, stop it, or choose "
             "another folder"
-        )
-        raise UsageError(msg) from error
+        ) from error
     except NotImplementedError:  # on some network file systems
         yield
         return

@@ -76,8 +76,7 @@ def _load_bounded(self: ImageFileDirectory_v2, fp: IO[bytes]) -> None:
         unit, _ = self._load_dispatch.get(kind, (0, None))
         claimed += min(unit * length, whole)  # a single wrong length is found in honest files
     if claimed > 10 * whole:
-        msg = f"its directory of {number} entries claims the same bytes again and again"
-        raise OSError(msg)
+        raise OSError(f"its directory of {number} entries claims the same bytes again and again")
     fp.seek(place)
     _load_directory(self, fp)
 
@@ -149,5 +148,4 @@ def refuse_only_unread(folder: Path) -> None:
     unread = unread_files(folder)
     if unread:
         reason = f"`{unread[0].name}`: {not_supported(unread[0])}"
-        msg = f"`{folder}`: has no picture that can be read; {reason}"
-        raise DataError(msg)
+        raise DataError(f"`{folder}`: has no picture that can be read; {reason}")

@@ -46,8 +46,9 @@ class Draws:
 
     def __init__(self, seeds: Tensor) -> None:
         if seeds.ndim != 1 or seeds.dtype != torch.int64:
-            msg = f"`seeds` must be int64 of shape (B,), got {seeds.dtype} {tuple(seeds.shape)}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`seeds` must be int64 of shape (B,), got {seeds.dtype} {tuple(seeds.shape)}"
+            )
         self.seeds = seeds
         self._drawn = 0
 

@@ -92,8 +92,9 @@ def open_text(path: Path, hint: str = CHECK) -> Iterator[TextIO]:
             try:
                 yield text
             except UnicodeDecodeError as error:
-                msg = f"{path}: is not UTF-8 text ({error}); save it in the encoding UTF-8"
-                raise DataError(msg) from error
+                raise DataError(
+                    f"{path}: is not UTF-8 text ({error}); save it in the encoding UTF-8"
+                ) from error
 
 
 @contextmanager
@@ -113,8 +114,7 @@ def open_as_utf8(path: Path, hint: str = CHECK) -> Iterator[BinaryIO]:
 
 def _opened(path: Path, hint: str) -> io.BufferedReader:
     if path.exists() and not (path.is_file() or path.is_dir()):
-        msg = f"{path}: is a device or pipe, expected a text file; {hint}"
-        raise DataError(msg)
+        raise DataError(f"{path}: is a device or pipe, expected a text file; {hint}")
     try:
         return path.open("rb")
     except OSError as error:
@@ -123,8 +123,7 @@ def _opened(path: Path, hint: str) -> io.BufferedReader:
             reason = "no such file"
         elif path.is_dir():
             reason = "is a folder, expected a text file"
-        msg = f"{path}: {reason}; {hint}"
-        raise DataError(msg) from error
+        raise DataError(f"{path}: {reason}; {hint}") from error
 
 
 def encoding_of(beginning: bytes) -> str:
@@ -136,15 +135,15 @@ def read_text(path: Path, hint: str = CHECK, most: int = LARGEST) -> str:
     """Read a text file of at most `most` bytes, see `open_text`."""
     with open_text(path, hint) as file:
         if path.stat().st_size > most:
-            msg = f"{path}: has more than {most / 1e6:.1f} MB, and is not read; divide the file"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}: has more than {most / 1e6:.1f} MB, and is not read; divide the file"
+            )
         text = file.read()
     if "\0" in text:
-        msg = (
+        raise DataError(
             f"{path}: is not UTF-8 text: it has NUL characters, as UTF-16 without a byte-order "
             "mark has; save it in the encoding UTF-8"
         )
-        raise DataError(msg)
     return text
 
 
@@ -207,8 +206,7 @@ class ShallowJSON:
         steps = (np.frombuffer(signs, np.uint8) & 2).astype(np.int64) - 1  # [ and {: 1, ] and }: -1
         depths = self.depth + np.cumsum(steps)
         if depths.max(initial=0) > DEPTH:
-            msg = f"lists or objects are nested too deeply, in more than {DEPTH} levels"
-            raise ValueError(msg)
+            raise ValueError(f"lists or objects are nested too deeply, in more than {DEPTH} levels")
         self.depth = int(depths[-1]) if len(depths) else self.depth
         return block
 
@@ -229,21 +227,20 @@ def read_yaml(path: Path, hint: str = CHECK) -> Any:  # noqa: ANN401 (any YAML)
         if nodes <= NODES:
             return loader.construct_document(root)
     except RecursionError as error:
-        msg = f"{path}: lists are nested too deeply, in more than {DEPTH} levels; {hint}"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: lists are nested too deeply, in more than {DEPTH} levels; {hint}"
+        ) from error
     # of dates, numbers and characters that are none
     except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
         raise yaml.YAMLError(str(error)) from error
-    msg = f"{path}: has more than {NODES} values, with those that aliases repeat; {hint}"
-    raise DataError(msg)
+    raise DataError(f"{path}: has more than {NODES} values, with those that aliases repeat; {hint}")
 
 
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return how many values a node of YAML has, itself included, and in how many levels."""
     if id(node) not in known:
         if node.tag.endswith(":int") and len(node.value) > DIGITS:
-            msg = f"a number has more than {DIGITS} digits"
-            raise ValueError(msg)
+            raise ValueError(f"a number has more than {DIGITS} digits")
         parts = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]
@@ -260,6 +257,5 @@ def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) < len(pairs):
         twin = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        msg = f"{twin!r} is there more than once; merge its entries"
-        raise ValueError(msg)
+        raise ValueError(f"{twin!r} is there more than once; merge its entries")
     return entries

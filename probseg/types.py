@@ -34,18 +34,16 @@ def check_mask(mask: npt.NDArray[np.generic] | Tensor, name: str = "mask") -> No
     inside, outside, ignored = mask == 1, mask == 0, mask == IGNORE
     if not bool((inside | outside | ignored).all()):
         odd = mask[~(inside | outside | ignored)].reshape(-1)[0]
-        message = (
+        raise ValueError(
             f"`{name}` must have the values 0, 1 and {IGNORE} (ignored) alone, got {odd}; compare "
             "soft masks with a threshold, and masks of several objects with the number of one"
         )
-        raise ValueError(message)
     if bool(ignored.any()) and bool(outside.any()) and not bool(inside.any()):
-        message = (
+        raise ValueError(
             f"`{name}` must be 1 on the object, got 0 and {IGNORE} alone, where {IGNORE} means "
             f"ignored: pass `{name} // 255` if it means the object. Where there is no object, "
             "leave the ignored pixels out"
         )
-        raise ValueError(message)
 
 
 def read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:

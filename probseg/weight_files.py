@@ -31,8 +31,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, KeyError, ValueError) as error:  # the latter of types without a name
-        msg = f"{path}: cannot be read ({error}); the file is damaged or no safetensors file"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{path}: cannot be read ({error}); the file is damaged or no safetensors file"
+        ) from error
     return tensors
 
 
@@ -53,19 +54,20 @@ def read_pickled(path: Path, expected: str, own: Iterable[Any] = (), legacy: boo
         with torch.serialization.safe_globals(list(own)):
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
-        msg = (
+        raise WeightsError(
             f"{path}: cannot be read; it holds Python objects, which are not read since they could "
             f"run code, or is damaged; expected {expected}"
-        )
-        raise WeightsError(msg) from error
+        ) from error
     except PermissionError as error:
-        msg = f"{path}: cannot be read: {error.strerror}; change its permissions"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{path}: cannot be read: {error.strerror}; change its permissions"
+        ) from error
     except WeightsError:
         raise
     except Exception as error:  # PyTorch's reader raises what it happens to stumble over
-        msg = f"{path}: cannot be read as {expected}; the file is damaged, or of another kind"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{path}: cannot be read as {expected}; the file is damaged, or of another kind"
+        ) from error
     _check_tensors(path, content)
     return content
 
@@ -78,28 +80,29 @@ def _check_archive(path: Path) -> None:
         stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
         nbytes = sum(entry.file_size for entry in entries)
         if not stored or nbytes > path.stat().st_size or len(names) < len(entries):
-            msg = (
+            raise WeightsError(
                 f"{path}: is packed in another way than by torch.save, and might unpack to more "
                 "than its size; save it again"
             )
-            raise WeightsError(msg)
         for entry in entries:
             if entry.filename.endswith(".pkl"):
                 if entry.file_size > PICKLE:
-                    msg = f"{path}: the pickle must have at most {PICKLE:,} bytes, got "
-                    raise WeightsError(msg + f"{entry.file_size:,}; save tensors as tensors")
+                    raise WeightsError(
+                        f"{path}: the pickle must have at most {PICKLE:,} bytes, got "
+                        + f"{entry.file_size:,}; save tensors as tensors"
+                    )
                 _check_pickle(path, file.read(entry))
         broken = file.testzip()  # by checksums: torch does not look at all of the tensors
     if broken is not None:
-        msg = f"{path}: the file is damaged, {broken} in it has another checksum"
-        raise WeightsError(msg)
+        raise WeightsError(f"{path}: the file is damaged, {broken} in it has another checksum")
 
 
 def _check_pickle(path: Path, content: bytes | mmap.mmap) -> None:
     """Raise for what makes gigabytes of a number: the only call of its kind that torch allows."""
     if content.find(b"bytearray") >= 0:
-        msg = f"{path}: holds a bytearray, whose size a number may claim; save tensors instead"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{path}: holds a bytearray, whose size a number may claim; save tensors instead"
+        )
 
 
 def _check_tensors(path: Path, content: object) -> None:
@@ -111,15 +114,15 @@ def _check_tensors(path: Path, content: object) -> None:
     for tensor in tensors_in(content):
         plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if not plain or tensor.is_quantized or tensor.is_nested:
-            msg = f"{path}: must hold plain tensors, got one of {tensor.layout} {tensor.dtype}"
-            raise WeightsError(msg)
+            raise WeightsError(
+                f"{path}: must hold plain tensors, got one of {tensor.layout} {tensor.dtype}"
+            )
         nbytes += (own := tensor.numel() * tensor.element_size())
         if own > tensor.untyped_storage().nbytes() or nbytes > SHARED * path.stat().st_size:
-            msg = (
+            raise WeightsError(
                 f"{path}: has too few bytes for a tensor of shape {tuple(tensor.shape)}, or for "
                 "all that it claims; save the tensors themselves, and no expanded views"
             )
-            raise WeightsError(msg)
 
 
 def tensors_in(content: object) -> Iterator[Tensor]:

@@ -58,8 +58,9 @@ def checked_label(label: object) -> str | None:
     if name is None or name == "":
         return None
     if not isinstance(name, str) or not is_label(name):
-        msg = f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
-        raise RequestError(msg)
+        raise RequestError(
+            f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
+        )
     return name
 
 
@@ -121,13 +122,15 @@ class Change:
         """
         current, by = self._open_object(NO_OBJECT), self.action.get("by", 0)
         if by not in (-1, 0, 1):
-            msg = f"`by` must be 1 for a larger mask, -1 for a smaller one or 0, got {by!r:.200}"
-            raise RequestError(msg)
+            raise RequestError(
+                f"`by` must be 1 for a larger mask, -1 for a smaller one or 0, got {by!r:.200}"
+            )
         session = self.answers.session(self.photograph, current)
         answers = session.scales()
         if not answers:
-            msg = "other sizes are offered after the first click on an object, before further ones"
-            raise RequestError(msg)
+            raise RequestError(
+                "other sizes are offered after the first click on an object, before further ones"
+            )
         masks = {0: self._drawn(session.answer)}
         for number, answer in enumerate(answers, start=1):
             mask = self.answers.mask(self.photograph, answer)
@@ -139,8 +142,9 @@ class Change:
         place = order.index(0) + (by or 1)
         if len(order) == 1 or (by and not 0 <= place < len(order)):
             which = {1: "larger", -1: "smaller", 0: "other"}[by]
-            msg = f"the model has no {which} mask for this click; correct it by further clicks"
-            raise RequestError(msg)
+            raise RequestError(
+                f"the model has no {which} mask for this click; correct it by further clicks"
+            )
         self._add(current, {"type": "scale", "number": order[place % len(order)] - 1})
         return False
 
@@ -169,8 +173,7 @@ class Change:
         parts = islands(mask)
         largest = next(parts)
         if np.array_equal(largest, mask):
-            msg = "the object has one part"
-            raise RequestError(msg)
+            raise RequestError("the object has one part")
         self._close_object()
         self._patch_finished(stored, Patch(mask & ~largest, positive=False))
         for part in parts:
@@ -185,8 +188,7 @@ class Change:
         stored, _ = self._finished_object("object")
         other, mask = self._finished_object("other")
         if stored.id == other.id:
-            msg = "`other` must be another object than `object`"
-            raise RequestError(msg)
+            raise RequestError("`other` must be another object than `object`")
         self._close_object()
         self.store.delete(other.id)
         self._patch_finished(stored, Patch(mask))
@@ -197,11 +199,10 @@ class Change:
         source = self.sessions.photograph(str(self.action.get("photo")))
         stored, _ = self._finished_object("object", source)
         if source.size != self.photograph.size:
-            msg = (
+            raise RequestError(
                 f"{source.name} has the size {source.size}, {self.name} {self.photograph.size}; "
                 "objects are copied between photographs of one size"
             )
-            raise RequestError(msg)
         closed = self._close_object()
         self.store.begin(self.name, stored.label, stored.mask)
         return closed
@@ -216,8 +217,7 @@ class Change:
 
         before, kind = in_files(), self.action["type"]
         if not (self.store.undo if kind == "undo" else self.store.redo)(self.name):
-            msg = f"nothing to {kind}"
-            raise RequestError(msg)
+            raise RequestError(f"nothing to {kind}")
         changed = in_files() != before
         if changed:
             self.answers.drop(self.photograph)
@@ -252,8 +252,7 @@ class Change:
         """
         state = self.action.get("state")
         if state not in STATES:
-            msg = f"`state` must be one of {list(STATES)}, got {state!r}"
-            raise RequestError(msg)
+            raise RequestError(f"`state` must be one of {list(STATES)}, got {state!r}")
         closes = state not in ("open", "review", "returned")
         closed = closes and self._close_object()
         before = self.store.photograph(self.name).state
@@ -261,8 +260,9 @@ class Change:
         if state in ("returned", "accepted", "rejected"):
             comment = self.action.get("comment") or ""
             if not isinstance(comment, str) or len(comment) > LONGEST_COMMENT:
-                msg = f"`comment` must be text of at most {LONGEST_COMMENT} characters"
-                raise RequestError(msg)
+                raise RequestError(
+                    f"`comment` must be text of at most {LONGEST_COMMENT} characters"
+                )
             self.store.set_comment(self.name, (state == "returned" and comment) or None)
         return closed or "rejected" in {before} ^ {state}
 
@@ -310,8 +310,7 @@ class Change:
         photograph = photograph or self.photograph
         stored = self._find_object(key, photograph)
         if stored.mask is None or stored.open:
-            msg = f"object {stored.id} of {photograph.name} is not finished"
-            raise RequestError(msg)
+            raise RequestError(f"object {stored.id} of {photograph.name} is not finished")
         return stored, stored_labels(stored.mask, photograph) == 1
 
     def _open_object(self, otherwise: str) -> StoredObject:
@@ -403,6 +402,5 @@ def carry_out(sessions: Sessions, photograph: Photograph, action: Mapping[str, A
     """Carry out an action of any type; return whether finished objects changed."""
     kind = action.get("type")
     if not isinstance(kind, str) or kind not in ACTIONS:
-        msg = f"unknown action {kind!r:.200}; known are {list(ACTIONS)}"
-        raise RequestError(msg)
+        raise RequestError(f"unknown action {kind!r:.200}; known are {list(ACTIONS)}")
     return ACTIONS[kind](Change(sessions, photograph, action))

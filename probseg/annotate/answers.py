@@ -124,17 +124,18 @@ class ModelHost:
         rest = dict(settings)
         zoom = rest.pop("zoom", self.zoom)
         if zoom is not None and zoom != RECOMMENDED_ZOOM:
-            msg = f"`zoom` must be one of {[RECOMMENDED_ZOOM, None]}, got {zoom!r:.200}"
-            raise ValueError(msg)
+            raise ValueError(f"`zoom` must be one of {[RECOMMENDED_ZOOM, None]}, got {zoom!r:.200}")
         unknown = sorted(set(rest) - set(KNOBS))
         if unknown:
-            msg = f"unknown settings {unknown}; known are {[*KNOBS, 'zoom', 'avoid_finished']}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"unknown settings {unknown}; known are {[*KNOBS, 'zoom', 'avoid_finished']}"
+            )
         for name, value in rest.items():
             most, kinds = (MOST_ITERATIONS, (int,)) if name in ITERATIONS else (1e6, (int, float))
             if value is not None and not (type(value) in kinds and 0 <= value <= most):
-                msg = f"`{name}` must be a number from 0 to {most:g}, got {value!r:.200}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"`{name}` must be a number from 0 to {most:g}, got {value!r:.200}"
+                )
         if any(value is not None for value in rest.values()):
             self.model.adapt(Adaptation(**rest))
         self.zoom = zoom
@@ -220,8 +221,7 @@ class Answers:
                 for step in steps:
                     check_place(step, size)
             except ValueError as error:
-                msg = f"{photograph.name}: {error}; delete the object"
-                raise DataError(msg) from error
+                raise DataError(f"{photograph.name}: {error}; delete the object") from error
             opened.session = Session(
                 self._model_host.loop,
                 opened.image,

@@ -143,8 +143,7 @@ def values(literals: str) -> list[str | bytes | float | None]:
 
     texts = LITERAL.findall(literals)
     if ", ".join(texts) != literals:
-        msg = f"expected a list of values, got {literals!r:.100}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a list of values, got {literals!r:.100}")
     return [value(text) for text in texts]
 
 
@@ -231,8 +230,9 @@ def is_label(text: str) -> bool:
 
 def _label(text: str) -> str:
     if not is_label(text):
-        msg = f"a label must be text of at most {LONGEST_LABEL} characters, got {text!r:.100}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"a label must be text of at most {LONGEST_LABEL} characters, got {text!r:.100}"
+        )
     return text
 
 
@@ -310,8 +310,9 @@ def open_database(path: Path) -> sqlite3.Connection:
     """Open the database of a folder; make it where it is missing, renew it from an old schema."""
     journal = path.with_name(f"{path.name}-journal")
     if journal.exists():  # SQLite would carry it out, and delete a file that it names
-        msg = f"{journal}: is not written by probseg, which uses no such journal; remove it"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{journal}: is not written by probseg, which uses no such journal; remove it"
+        )
     if path.exists() and not path.stat().st_size:  # SQLite would take it for a new one
         raise DamagedError(path, "is empty")
     try:
@@ -323,11 +324,10 @@ def open_database(path: Path) -> sqlite3.Connection:
             raise
     except (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError) as error:
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in OUTSIDE:
-            msg = (
+            raise UsageError(
                 f"{path}: {error}; stop another program that is at work on this file, make the "
                 f"folder writable, or {HINT}"
-            )
-            raise UsageError(msg) from error
+            ) from error
         fault = f"is damaged or not a database of annotations ({error})"
         raise DamagedError(path, fault) from error
 
@@ -373,8 +373,9 @@ def _checked(path: Path, db: sqlite3.Connection) -> sqlite3.Connection:
     """Return an open database once nothing but our tables can be in it and be reached."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
-        msg = f"{path}: schema {version} is of a newer probseg, this one reads {VERSION}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{path}: schema {version} is of a newer probseg, this one reads {VERSION}"
+        )
     if not db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
         db.executescript(f"BEGIN; {SCHEMA} COMMIT;")
         version = VERSION

@@ -67,8 +67,7 @@ def check_links(out: Path) -> None:
         places += [*folders[:1], *links]
     for place in places:
         if leads_out(place, out):
-            msg = f"{place}: a link leads out of {out}; remove the link"
-            raise UsageError(msg)
+            raise UsageError(f"{place}: a link leads out of {out}; remove the link")
 
 
 def read_keys(folder: Path) -> dict[str, list[str]]:
@@ -82,15 +81,15 @@ def read_keys(folder: Path) -> dict[str, list[str]]:
     try:
         table = json.loads(read_text(path, most=10**6))
     except (OSError, ValueError, RecursionError) as error:
-        msg = f"{path}: cannot be read as JSON ({error}); correct or remove it"
-        raise UsageError(msg) from error
+        raise UsageError(
+            f"{path}: cannot be read as JSON ({error}); correct or remove it"
+        ) from error
     rows = table.items() if isinstance(table, dict) else [("", None)]
     keys: dict[str, Any] = {action: [key] if isinstance(key, str) else key for action, key in rows}
     for several in keys.values():
         if not isinstance(several, list) or not all(isinstance(key, str) for key in several):
             example = '{"done": "w", "next": ["n", "PageDown"]}'
-            msg = f"{path}: must be like {example}, got {table!r:.200}"
-            raise UsageError(msg)
+            raise UsageError(f"{path}: must be like {example}, got {table!r:.200}")
     return keys
 
 
@@ -414,8 +413,9 @@ class Files:
         with self._lock:
             exported = self._store.setting("exports") or []
             if path.exists() and name not in exported:
-                msg = f"{path}: exists, and is not an export of this page; rename or remove it"
-                raise DataError(msg)
+                raise DataError(
+                    f"{path}: exists, and is not an export of this page; rename or remove it"
+                )
             self._store.set_setting("exports", sorted({*exported, name}))
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -479,8 +479,9 @@ def existing_masks(
     for path in files:
         drawn = read_objects(path)
         if drawn.labels.shape != photograph.size:
-            msg = f"{path}: has the size {drawn.labels.shape}, its photograph {photograph.size}"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}: has the size {drawn.labels.shape}, its photograph {photograph.size}"
+            )
         masks += [(f"{path.name}#{number}", drawn.mask(number)) for number in drawn.numbers]
     return masks
 

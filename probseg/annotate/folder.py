@@ -80,8 +80,7 @@ class Folder:
         size, _ = self._read.get((photograph.path, photograph.stamp), (None, None))
         known = self._store.fingerprint(photograph.name)
         if photograph.error != CHANGED or size is None or known is None or known[:2] != size:
-            msg = f"{photograph.name}: has another size than its objects; {CHANGED}"
-            raise DataError(msg)
+            raise DataError(f"{photograph.name}: has another size than its objects; {CHANGED}")
         file = fingerprint(replace(photograph, size=size, error=None))
         self._store.set_fingerprint(photograph.name, file)
 

@@ -64,16 +64,18 @@ class Upload:
             if not isinstance(name, str) or leads_outside(name) or len(Path(name).parts) > 1:
                 raise ValueError(name)
         except (KeyError, TypeError, ValueError) as error:
-            msg = "expected {'upload': number, 'name': of a file, 'content': base64, 'last': bool}"
-            raise RequestError(msg) from error
+            raise RequestError(
+                "expected {'upload': number, 'name': of a file, 'content': base64, 'last': bool}"
+            ) from error
         if piece.get("upload") != self._number:
             for path in place.iterdir():
                 path.unlink()
             self._number, self.files = piece.get("upload"), {}
         self.files[name] = self.files.get(name, 0) + len(content)
         if sum(self.files.values()) > MOST_BYTES:
-            msg = f"{name}: files of more than {MOST_BYTES >> 20} MB are opened with --import"
-            raise RequestError(msg)
+            raise RequestError(
+                f"{name}: files of more than {MOST_BYTES >> 20} MB are opened with --import"
+            )
         with (place / name).open("ab") as file:
             file.write(content)
         whole = place / name if len(self.files) == 1 else place
@@ -98,19 +100,18 @@ class Brought:
         """Draw the object in a photograph of `(H, W)`, None if that is gone."""
         own = stated_size(self.segmentation) if isinstance(self.segmentation, dict) else self.size
         if own != (size or self.size):
-            msg = f"{self.file}: an object is for {own[1]} x {own[0]} pixels; the file is another"
-            raise DataError(msg)
+            raise DataError(
+                f"{self.file}: an object is for {own[1]} x {own[0]} pixels; the file is another"
+            )
         try:
             if isinstance(self.segmentation, dict):
                 return decode(self.segmentation)
             outlines = [np.array(points, dtype=np.float64) for points in self.segmentation]
             if not all((abs(points) <= FARTHEST).all() for points in outlines):
-                msg = f"a coordinate is above {FARTHEST}"
-                raise ValueError(msg)
+                raise ValueError(f"a coordinate is above {FARTHEST}")
             return from_coco(outlines, own).mask()
         except (ValueError, TypeError, KeyError) as error:
-            msg = f"{self.file}: an object cannot be drawn ({error})"
-            raise DataError(msg) from error
+            raise DataError(f"{self.file}: an object cannot be drawn ({error})") from error
 
 
 def finder(names: Iterable[str]) -> Callable[[str], str | None]:
@@ -171,14 +172,12 @@ def read_annotations(
                 brought[name].append(Brought(one["segmentation"], size, label, _past(one, size)))
         listed = {photo.name for photo in photographs}
         if images and not listed & {name for name, _ in images.values()}:
-            msg = "it has none of the photographs of this folder"
-            raise ValueError(msg)
+            raise ValueError("it has none of the photographs of this folder")
     except (DataError, ValueError, KeyError, TypeError, AttributeError, ijson.JSONError) as error:
-        msg = (
+        raise UsageError(
             f"{path}: cannot be read as annotations of these photographs ({error!r:.300}), and "
             "would be replaced; rename it, or choose another --out"
-        )
-        raise UsageError(msg) from error
+        ) from error
     names = [name for name in kinds.values() if isinstance(name, str) and is_label(name)]
     numbers = {name: number for number, (name, _) in images.items() if 0 < number <= 1 << 53}
     return [name for name in names if name != NO_LABEL][:MOST_LABELS], dict(brought), numbers
@@ -212,8 +211,9 @@ def read_import(
     if not brought:
         reasons = [f"{count} objects {why}" for why, count in (+lost).items()]
         hint = "; names of files must be the same" if lost["of other photographs"] else ""
-        msg = f"{path}: has no object for this folder ({', '.join(reasons) or 'it is empty'}){hint}"
-        raise DataError(msg)
+        raise DataError(
+            f"{path}: has no object for this folder ({', '.join(reasons) or 'it is empty'}){hint}"
+        )
     return [*classes][:MOST_LABELS], dict(brought)
 
 

@@ -136,11 +136,10 @@ def list_photographs(folder: Path, read: Read | None = None) -> list[Photograph]
     readable = [path for one in folders for path in list_pictures(one)]
     if not readable:
         refuse_only_unread(place)
-        msg = (
+        raise DataError(
             f"{place}: holds no photograph; expected files with one of the suffixes "
             f"{', '.join(IMAGE_SUFFIXES)}"
         )
-        raise DataError(msg)
     twins = of_one_stem(readable)
     photographs: list[Photograph] = []
     for path in sorted([*readable, *(path for one in folders for path in unread_files(one))]):
@@ -217,11 +216,10 @@ def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
     """Decode a mask of the database, as `probseg.formats.png.decode` does."""
     size, expected = mask_size(mask), photograph.size
     if size != expected:
-        msg = (
+        raise DataError(
             f"a stored mask of {photograph.name}: has the size {size}, the photograph {expected}; "
             "delete the object"
         )
-        raise DataError(msg)
     return png.decode(mask)
 
 
@@ -261,8 +259,7 @@ def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
         raise DataError(photograph.error)
     image = read_image(photograph.path)
     if image.shape[:2] != photograph.size:
-        msg = "the file has changed; open the photograph again"
-        raise DataError(msg)
+        raise DataError("the file has changed; open the photograph again")
     return image
 
 

@@ -65,12 +65,10 @@ def post(path: str, answer: Callable[[Mapping[str, Any]], Json]) -> Route:
 
     def answered(content: bytes) -> AsciiJson:
         if content.count(b",") > MAX_COMMAS:
-            msg = f"the body must have at most {MAX_COMMAS} commas"
-            raise ValueError(msg)
+            raise ValueError(f"the body must have at most {MAX_COMMAS} commas")
         body = json.loads(content)
         if not isinstance(body, dict):
-            msg = f"the body must be a JSON object, got {type(body).__name__}"
-            raise ValueError(msg)
+            raise ValueError(f"the body must be a JSON object, got {type(body).__name__}")
         return AsciiJson(answer(body))
 
     async def endpoint(request: Request) -> AsciiJson:

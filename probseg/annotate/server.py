@@ -48,8 +48,7 @@ def need_server() -> None:
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
-        msg = f'{names} not installed; in a checkout run: pip install -e ".[annotate]"'
-        raise UsageError(msg)
+        raise UsageError(f'{names} not installed; in a checkout run: pip install -e ".[annotate]"')
 
 
 class Listening(NamedTuple):
@@ -66,8 +65,7 @@ def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
     Clients may call this machine by `host`, localhost and the other names.
     """
     if host in ("0.0.0.0", "::", ""):
-        msg = f"--host must be the address of one interface, got {host!r}"
-        raise UsageError(msg)
+        raise UsageError(f"--host must be the address of one interface, got {host!r}")
     # With the protocol, asyncio sets TCP_NODELAY. Otherwise the body of each answer waits for the
     # delayed acknowledgement of its head, 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -76,8 +74,9 @@ def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
         listener.bind((host, port))
         listener.listen(128)  # requests wait until the server runs
     except (OSError, OverflowError) as error:
-        msg = f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
-        raise UsageError(msg) from error
+        raise UsageError(
+            f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
+        ) from error
     port = listener.getsockname()[1]
     names = {host, "localhost", "127.0.0.1", *other_names}
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

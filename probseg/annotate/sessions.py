@@ -116,8 +116,7 @@ class Sessions:
                     names = [*map(checked_label, labels), *self.labels, *self.files.classes]
                     self.set_labels(names)
                 except RequestError as error:
-                    msg = f"--labels: {error}"
-                    raise UsageError(msg) from error
+                    raise UsageError(f"--labels: {error}") from error
             past = self.store.setting("inference")
             if past is not None:
                 model_host.resume(folder, **past)
@@ -279,8 +278,7 @@ class Sessions:
         if stored is None:
             raise MissingError(number)
         if stored.mask is None:
-            msg = f"object {number} is not finished"
-            raise RequestError(msg)
+            raise RequestError(f"object {number} is not finished")
         return pack({}, stored_labels(stored.mask, photograph) == 1)
 
     def small_masks(self, photograph: Photograph) -> bytes:
@@ -299,8 +297,7 @@ class Sessions:
     def outline(self, photograph: Photograph, tolerance: float) -> dict[str, Any]:
         """Return the outline of the open object, simplified to a tolerance in pixels."""
         if not tolerance <= MAX_RADIUS:
-            msg = f"`tolerance` must be at most {MAX_RADIUS} pixels, got {tolerance}"
-            raise RequestError(msg)
+            raise RequestError(f"`tolerance` must be at most {MAX_RADIUS} pixels, got {tolerance}")
         with self._lock:
             mask = self.answers.mask(photograph, self._session(photograph).answer)
         parts = [] if mask is None else polygons.trace(mask, tolerance)
@@ -350,8 +347,9 @@ class Sessions:
         """Carry out an action, store it, and return the resulting frame."""
         action, revision = request.get("action"), request.get("revision")
         if not isinstance(action, dict) or type(revision) is not int:
-            msg = "expected {'sequence': number, 'revision': number, 'action': {'type': ...}}"
-            raise RequestError(msg)
+            raise RequestError(
+                "expected {'sequence': number, 'revision': number, 'action': {'type': ...}}"
+            )
         with self._lock:
             began, name = time.perf_counter(), photograph.name
             self.files.read(photograph.name, photograph)
@@ -406,8 +404,7 @@ class Sessions:
         """Answer with another model from now on."""
         with self._lock:
             if not isinstance(name, str) or name not in self.model_host.names:
-                msg = f"`model` must be one of {self.model_host.names}, got {name!r}"
-                raise RequestError(msg)
+                raise RequestError(f"`model` must be one of {self.model_host.names}, got {name!r}")
             self.model_host.load(name)
             self._remember_inference()
             self.answers.clear()
@@ -437,8 +434,9 @@ class Sessions:
                     self.set_labels([new if label == old else label for label in self.labels])
                     self.files.write_annotations_soon()
                 case _:
-                    msg = "expected {'add': name}, {'rename': name, 'to': name or null} or 'order'"
-                    raise RequestError(msg)
+                    raise RequestError(
+                        "expected {'add': name}, {'rename': name, 'to': name or null} or 'order'"
+                    )
             return self.share()
 
     def bring(self, piece: Mapping[str, Any]) -> dict[str, Any]:
@@ -469,8 +467,7 @@ class Sessions:
         """Set the classes to choose from."""
         names = list(dict.fromkeys(name for name in labels if name is not None))
         if len(names) > MOST_LABELS:
-            msg = f"`labels` must be at most {MOST_LABELS} names"
-            raise RequestError(msg)
+            raise RequestError(f"`labels` must be at most {MOST_LABELS} names")
         if names != self.labels:
             self.labels = names
             self.store.set_setting("labels", names)
@@ -483,8 +480,7 @@ class Sessions:
         """
         names = list(export_names())
         if name not in names:
-            msg = f"`format` must be one of {names}, got {name!r:.200}"
-            raise RequestError(msg)
+            raise RequestError(f"`format` must be one of {names}, got {name!r:.200}")
         path, lost = self.files.export(str(name))
         with self._lock:
             unfinished = self.store.with_open_objects()

@@ -37,8 +37,9 @@ def check_place(step: StoredStep, size: tuple[int, int]) -> None:
     if step["type"] in ("click", "box", "brush"):
         check_step(step, size)
     elif step["type"] == "patch" and tuple(step["segmentation"]["size"]) != size:
-        msg = f"a patch has the size {step['segmentation']['size']}, its photograph {size}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"a patch has the size {step['segmentation']['size']}, its photograph {size}"
+        )
 
 
 def check_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
@@ -51,48 +52,44 @@ def check_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
     match step:
         case Click(x, y, positive):
             if not (0 <= x < width and 0 <= y < height):
-                msg = (
+                raise RequestError(
                     f"`x` and `y` must satisfy 0 <= x < {width} and 0 <= y < {height}, "
                     f"got ({x}, {y})"
                 )
-                raise RequestError(msg)
             return {"type": "click", "x": x, "y": y, "positive": positive}
         case BoxStep((x0, y0, x1, y1) as box):
             if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-                msg = (
+                raise RequestError(
                     f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, "
                     f"got {list(box)}"
                 )
-                raise RequestError(msg)
             corners = [math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)]
             return {"type": "box", "box": corners}
         case Stroke(points, radius, positive):
             _check_near(points, "points", size)
             pairs = [list(point) for point in points]
             return {"type": "brush", "radius": radius, "points": pairs, "positive": positive}
-    msg = f"`type` must be 'click', 'box' or 'brush', got {sent.get('type')!r:.200}"
-    raise RequestError(msg)
+    raise RequestError(f"`type` must be 'click', 'box' or 'brush', got {sent.get('type')!r:.200}")
 
 
 def check_polygons(sent: Mapping[str, Any], name: str, size: tuple[int, int]) -> list[Polygon]:
     """Validate the polygons `[[ring, hole, ...], ...]` of an outline, each ring `[[x, y], ...]`."""
     groups = sent.get(name)
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
-        msg = f"`{name}` must be a list of polygons, each a list of rings, got {groups!r:.200}"
-        raise RequestError(msg)
+        raise RequestError(
+            f"`{name}` must be a list of polygons, each a list of rings, got {groups!r:.200}"
+        )
     drawn = []
     for group in groups:
         try:
             rings = [parse_points(ring) for ring in group]
         except ValueError as error:
-            msg = f"`{name}` must have lists of {error}"
-            raise RequestError(msg) from error
+            raise RequestError(f"`{name}` must have lists of {error}") from error
         for ring in rings:
             _check_near(ring, name, size)
         drawn.append([np.array(ring) for ring in rings])
     if sum(len(ring) for group in drawn for ring in group) > MAX_POINTS:
-        msg = f"`{name}` must have at most {MAX_POINTS} points"
-        raise RequestError(msg)
+        raise RequestError(f"`{name}` must have at most {MAX_POINTS} points")
     return [Polygon(group[0], tuple(group[1:])) for group in drawn if group]
 
 
@@ -100,8 +97,7 @@ def check_truth(sent: Mapping[str, Any], name: str, otherwise: bool) -> bool:
     """Return what a client says to yes or no, `otherwise` if it does not."""
     value = sent.get(name, otherwise)
     if not isinstance(value, bool):
-        msg = f"`{name}` must be true or false, got {value!r:.200}"
-        raise RequestError(msg)
+        raise RequestError(f"`{name}` must be true or false, got {value!r:.200}")
     return value
 
 
@@ -141,5 +137,4 @@ def _check_near(points: Sequence[Sequence[float]], name: str, size: tuple[int, i
     height, width = size
     for x, y in points:
         if not (-width <= x <= 2 * width and -height <= y <= 2 * height):
-            msg = f"`{name}` must be near the photograph, got [{x}, {y}]"
-            raise RequestError(msg)
+            raise RequestError(f"`{name}` must be near the photograph, got [{x}, {y}]")

@@ -131,8 +131,9 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            msg = f"{path.parent}: cannot be made ({error}); choose another --out"
-            raise UsageError(msg) from error
+            raise UsageError(
+                f"{path.parent}: cannot be made ({error}); choose another --out"
+            ) from error
         self._last: float | None = None  # time of the last step on any object
         self._path = path
         self._open()

@@ -69,17 +69,17 @@ def run_annotate(arguments: Sequence[str]) -> None:
         options.folder = options.folder or Path("probseg_demo")
         _copy_samples(options.folder)
     elif options.folder is None:
-        msg = "the folder of the photographs is missing; give it, or --demo for samples"
-        raise UsageError(msg)
+        raise UsageError("the folder of the photographs is missing; give it, or --demo for samples")
     if (fault := no_folder(options.folder)) is not None:
-        msg = f"{options.folder}: {fault}; give a folder with photographs"
-        raise UsageError(msg)
+        raise UsageError(f"{options.folder}: {fault}; give a folder with photographs")
     if options.out is not None and options.out.is_file():
-        msg = f"--out {options.out}: {no_folder(options.out)}; give a folder for the masks"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--out {options.out}: {no_folder(options.out)}; give a folder for the masks"
+        )
     if options.imported is not None and not options.imported.exists():
-        msg = f"--import {options.imported}: does not exist; give a file or folder of annotations"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--import {options.imported}: does not exist; give a file or folder of annotations"
+        )
     check_writable("--out", options.out or options.folder)
     from probseg.annotate.answers import ModelHost
     from probseg.annotate.app import create_app
@@ -234,28 +234,26 @@ def _password(option: str | None) -> str | None:
         return None
     password = option or os.environ.get(PASSWORD) or secrets.token_urlsafe(24)
     if not password.isascii() or not password.isprintable() or " " in password:
-        msg = "--token must be ASCII characters without spaces; choose another password"
-        raise UsageError(msg)
+        raise UsageError("--token must be ASCII characters without spaces; choose another password")
     return password
 
 
 def _serve_label_studio(options: argparse.Namespace, password: str | None) -> None:
     need_server()
     if (fault := no_folder(options.images)) is not None:
-        msg = f"--images {options.images}: {fault}; give the folder of the images"
-        raise UsageError(msg)
+        raise UsageError(f"--images {options.images}: {fault}; give the folder of the images")
     address, token = options.fetch_from, os.environ.get(TOKEN, "").strip()
     if address is not None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            msg = f"--fetch-from must be an address such as http://127.0.0.1:8080, got {address!r}"
-            raise UsageError(msg)
+            raise UsageError(
+                f"--fetch-from must be an address such as http://127.0.0.1:8080, got {address!r}"
+            )
         if not token:
-            msg = (
+            raise UsageError(
                 f"--fetch-from needs a token in the environment variable {TOKEN}; Label Studio "
                 "shows it in Account & Settings"
             )
-            raise UsageError(msg)
     from probseg.annotate.tools.label_studio import Backend, Images, Server, create_app
     from probseg.annotate.tools.prompted import PromptedModel
 
@@ -291,8 +289,7 @@ def _serve(app: Guard, listening: Listening, password: str | None, where: str) -
 
 def _write_function(folder: Path, password: str | None) -> None:
     if folder.exists():
-        msg = f"{folder}: exists already; give a new folder"
-        raise UsageError(msg)
+        raise UsageError(f"{folder}: exists already; give a new folder")
     template = files("probseg.annotate.tools") / "cvat_nuclio"
     with replacing(folder) as draft, as_file(template) as source:
         shutil.copytree(source, draft, ignore=shutil.ignore_patterns("__pycache__"))

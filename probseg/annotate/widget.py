@@ -135,8 +135,7 @@ class Clicker(anywidget.AnyWidget):
             case "open" | "mask" | "undo" | "redo" | "finish" | "uncertainty":
                 pass  # nothing to change
             case _:
-                message = f"`type` must be an action of the notebook, got {kind!r}"
-                raise ValueError(message)
+                raise ValueError(f"`type` must be an action of the notebook, got {kind!r}")
 
     def _state(self) -> dict[str, Any]:
         session = self._predictor.session

@@ -208,8 +208,9 @@ class InteractiveEvaluation(Evaluation):
         if self.adaptation is not None:
             if not isinstance(model, Segmenter):
                 kind = type(model).__name__
-                msg = f"`adaptation` must be None unless the model is a Segmenter, got {kind}"
-                raise TypeError(msg)
+                raise TypeError(
+                    f"`adaptation` must be None unless the model is a Segmenter, got {kind}"
+                )
             self.network_changes.enter_context(restored(model))
             model.adapt(self.adaptation)
         self._tested = (
@@ -318,8 +319,7 @@ def _with_changes(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
             protocol, **{"description": f"{protocol.description} Changed: {described}.", **changes}
         )
     except (TypeError, ValueError) as error:
-        msg = f"`changes` of protocol {protocol.name} ({described}): {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"`changes` of protocol {protocol.name} ({described}): {error}") from error
 
 
 def _log_figures(

@@ -93,12 +93,11 @@ class FiniteLoss(L.Callback):
             saved = f"Batch and weights could not be saved in {path}: {error}"
         rates = {f"{group['lr']:g}": 0 for o in trainer.optimizers for group in o.param_groups}
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        msg = (
+        raise NonFiniteLossError(
             f"the loss of step {step} (epoch {trainer.current_epoch}, batch seed {seed}, learning "
             f"rate {', '.join(rates)}) is {loss.item()} on the images {', '.join(names[:NAMED])}"
             f"{more}; the weights are those before the step. {saved}"
         )
-        raise NonFiniteLossError(msg)
 
 
 def _overflowed_by_scaling(trainer: L.Trainer, loss: Tensor) -> bool:

@@ -61,11 +61,10 @@ class ArtifactLogger(WandbLogger):
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         if log_model and (offline or kwargs.get("mode") == "offline"):
-            msg = (
+            raise UsageError(
                 f"`log_model` of WandbLogger must be False in an offline run, got {log_model}; "
                 "leave out `log_model` or `offline`"
             )
-            raise UsageError(msg)
         if kwargs.get("resume") is None:  # as a parsed configuration has it for what was not given
             kwargs["resume"] = "allow"  # with None, a run that continues would replace itself
         super().__init__(offline=offline, **kwargs)  # whose own uploads stay off

@@ -135,34 +135,32 @@ class PredictionWriter(L.Callback):
         places = {(self.folder / file).parent for file in self._writers}
         for place in (*places, *(self._place(job).parent for job in self.jobs)):
             if leads_out(place, self.folder):
-                msg = f"--output {self.folder}: {place} is a link out of the folder; remove it"
-                raise UsageError(msg)
+                raise UsageError(
+                    f"--output {self.folder}: {place} is a link out of the folder; remove it"
+                )
         own = {file for job in self.jobs for file in self._record(job).get("files", ())}
         strangers = [
             file for file in self._writers if file not in own and (self.folder / file).exists()
         ]
         if strangers:
-            msg = (
+            raise UsageError(
                 f"--output {self.folder}: {strangers[0]} ({len(strangers)} such files) is there "
                 "already, and not from these photographs; choose another folder"
             )
-            raise UsageError(msg)
         if COCO in self.formats and (self.folder / ANNOTATIONS).exists():
             listed = _read_json(self._list)
             if not isinstance(listed, list):
-                msg = (
+                raise UsageError(
                     f"--output {self.folder}: {ANNOTATIONS} is there already, and from no "
                     "prediction; choose another folder"
                 )
-                raise UsageError(msg)
             others = sorted(set(listed).difference(job.image.file for job in self.jobs))
             if others:
-                msg = (
+                raise UsageError(
                     f"--output {self.folder}: {ANNOTATIONS} has {count(len(others), 'photograph')} "
                     f"not among these, {others[0]!r} for instance; rename it, or choose another "
                     "folder"
                 )
-                raise UsageError(msg)
 
     def on_predict_batch_end(
         self,

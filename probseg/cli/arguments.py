@@ -46,8 +46,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage and leaving the process."""
-        msg = f"{message}; see {self.prog} --help"
-        raise UsageError(msg)
+        raise UsageError(f"{message}; see {self.prog} --help")
 
 
 if TYPE_CHECKING:
@@ -71,12 +70,14 @@ def new_file(text: str) -> Path:
     """Convert an argument to the path of a file that can be written."""
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
-        msg = f"must be a file in a folder that exists, got {text!r}; make {path.parent} first"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(
+            f"must be a file in a folder that exists, got {text!r}; make {path.parent} first"
+        )
     reason = _refusal(path)
     if reason is not None:
-        msg = f"{path} cannot be written: {reason}; choose another folder"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(
+            f"{path} cannot be written: {reason}; choose another folder"
+        )
     return path
 
 
@@ -84,8 +85,7 @@ def check_writable(option: str, path: Path) -> None:
     """Raise before long work if a file or folder, which may be missing, cannot be written."""
     reason = _refusal(path)
     if reason is not None:
-        msg = f"{option} {path} cannot be written: {reason}; choose another place"
-        raise UsageError(msg)
+        raise UsageError(f"{option} {path} cannot be written: {reason}; choose another place")
 
 
 def _refusal(path: Path) -> str | None:
@@ -103,8 +103,9 @@ def _refusal(path: Path) -> str | None:
 def count(text: str, least: int = 0) -> int:
     """Convert an argument to a whole number of at least 0."""
     if not text.isdecimal() or int(text) < least:
-        msg = f"must be a whole number of at least {least}, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least {least}, got {text!r}"
+        )
     return int(text)
 
 
@@ -118,8 +119,7 @@ def device(text: str) -> str:
     if text == "cpu":
         return text
     if not re.fullmatch(r"(cuda|mps)(:\d+)?", text):
-        msg = f"must be {DEVICES}, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"must be {DEVICES}, got {text!r}")
     import torch  # which takes seconds
 
     accelerator = torch.accelerator.current_accelerator()
@@ -127,8 +127,9 @@ def device(text: str) -> str:
     numbered = [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
     if text not in (*numbered, *([kind] if numbered else [])):
         devices = ", ".join(["cpu", *numbered])
-        msg = f"must be a device that PyTorch sees on this machine ({devices}), got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(
+            f"must be a device that PyTorch sees on this machine ({devices}), got {text!r}"
+        )
     return text
 
 

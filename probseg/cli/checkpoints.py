@@ -54,11 +54,10 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
         checkpoints = [path for path in paths if _trains_on(path.parent.parent, data)]
         if checkpoints:
             return max(checkpoints, key=lambda path: path.stat().st_mtime)
-    msg = (
+    raise UsageError(
         f"--ckpt_path last: no run on these data has a {root / inner} to continue from; leave "
         "the option out to start a new run, or give the path of a checkpoint"
     )
-    raise UsageError(msg)
 
 
 def take_paths_of_run(config: Namespace, verb: str) -> None:
@@ -128,8 +127,9 @@ def check_readable(path: Path) -> dict[str, Any]:
     if (fault := no_file(path)) is not None:
         checkpoints = [*path.glob("*.ckpt"), *path.glob("checkpoints/*.ckpt")]
         hint = f", here {max(checkpoints)}" if checkpoints else ""
-        msg = f"--ckpt_path {path}: {fault}; give the path of a .ckpt file{hint}, or `last`"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--ckpt_path {path}: {fault}; give the path of a .ckpt file{hint}, or `last`"
+        )
     try:
         return read_checkpoint(path)
     except WeightsError as error:
@@ -150,13 +150,12 @@ def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str |
     """
     epochs = finished_epochs(stored)
     if epochs is None:
-        msg = (
+        raise UsageError(
             "--ckpt_path: this checkpoint holds weights alone (`save_weights_only: true`), and a "
             "training continues from a whole one, such as `last`; to begin a new training with "
             "these weights: --model.model probseg.zoo.warm_start --model.model.of PRESET "
             "--model.model.weights FILE"
         )
-        raise UsageError(msg)
     for done, unit in ((epochs, "epochs"), (stored["global_step"], "steps")):
         option = f"max_{unit}"
         most = trainer.get(option)

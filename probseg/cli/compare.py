@@ -42,12 +42,14 @@ def run(arguments: Sequence[str]) -> None:
     check_writable("--output", options.output)
     folders: list[Path] = options.folders
     if len(folders) < 2:
-        msg = f"FOLDER must be given at least twice, the reference first, got {len(folders)}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"FOLDER must be given at least twice, the reference first, got {len(folders)}"
+        )
     names = options.names
     if names and (len(names) != len(folders) or len(set(names)) < len(names)):
-        msg = f"--names must be a different name for each of {len(folders)} folders, got {names}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--names must be a different name for each of {len(folders)} folders, got {names}"
+        )
     by_protocol = pairings(folders)
     for protocol, results in by_protocol.items():
         output = options.output / protocol if len(by_protocol) > 1 else options.output
@@ -67,8 +69,7 @@ def _compare(
     try:
         paths = write_comparison(output, comparison)
     except OSError as error:
-        msg = f"--output {output}: cannot be written: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"--output {output}: cannot be written: {error}") from error
     terminal = console(highlight=False)
     terminal.print(one_line(f"protocol {comparison.results[0].protocol['name']}"), markup=False)
     for table in comparison_tables(comparison):

@@ -117,6 +117,5 @@ def _fetch(options: argparse.Namespace) -> None:
 
 def _sha256(text: str) -> str:
     if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
-        msg = f"must be 64 hexadecimal digits, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"must be 64 hexadecimal digits, got {text!r}")
     return text.lower()

@@ -48,24 +48,26 @@ def find_place(name: str, root: Path | None, split: str | None, prefix: str = ""
     if dataset is not None:
         splits = [part for part in dataset.source.full if part]
         if split is not None and not splits:
-            msg = f"--{prefix}split {split}: {dataset.name} has no splits; leave the option out"
-            raise UsageError(msg)
+            raise UsageError(
+                f"--{prefix}split {split}: {dataset.name} has no splits; leave the option out"
+            )
         if split is not None and split not in splits:
             raise UnknownNameError(kind=f"split of {dataset.name}", name=split, known=splits)
         return Place(dataset, dataset.source.folder(root), split)
     if root is not None and root != folder:
-        msg = (
+        raise UsageError(
             f"--{prefix}root {root}: {name} is a folder, not the name of a data set; leave one out"
         )
-        raise UsageError(msg)
     if folder.is_file() or (is_path and not folder.exists()):
-        msg = f"{name}: {no_folder(folder)}; give a folder, or one of: {', '.join(PUBLISHED)}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{name}: {no_folder(folder)}; give a folder, or one of: {', '.join(PUBLISHED)}"
+        )
     if not folder.is_dir():
         raise UnknownNameError(kind="data set or folder", name=name, known=PUBLISHED)
     if split is not None:
-        msg = f"--{prefix}split {split}: {name} is a folder and has no splits; leave the option out"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--{prefix}split {split}: {name} is a folder and has no splits; leave the option out"
+        )
     return Place(None, folder, None)
 
 
@@ -106,11 +108,13 @@ def _check(options: argparse.Namespace) -> None:
         COMPARISONS["against"](place, other, options.json)
         return
     if options.against_root is not None or options.against_split is not None:
-        msg = "--against-root and --against-split describe the data set of --against: add it"
-        raise UsageError(msg)
+        raise UsageError(
+            "--against-root and --against-split describe the data set of --against: add it"
+        )
     if options.masks is not None and place.dataset is not None:
-        msg = f"--masks {options.masks}: is for a folder; the masks of {options.name} are known"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--masks {options.masks}: is for a folder; the masks of {options.name} are known"
+        )
     with bars() as progress:
         if place.dataset is None:
             reports = [check_folder(place.root, progress, options.masks)]

@@ -100,18 +100,16 @@ class Invocation:
         named = ("-c", "--config", "--model", FOLDER, "--print_config", "--help", "-h")
         has_run = self.verb in ROLES and bool(self.options) and self.options[0][:1] != "-"
         if not has_run and not any(o.startswith(named) or o.endswith("help") for o in self.options):
-            msg = (
+            raise UsageError(
                 f"--config FILE is missing: it says what to run, for example {EXAMPLES[self.verb]}"
             )
-            raise UsageError(msg)
         for path in self._configs(self.options):
             if path.is_file():
                 self._check_config(path)
             elif path.is_dir():
                 inner = path / "config.yaml"
                 hint = f"; did you mean {inner}?" if inner.is_file() else ""
-                msg = f"--config {path}: is a folder, expected a YAML file{hint}"
-                raise UsageError(msg)
+                raise UsageError(f"--config {path}: is a folder, expected a YAML file{hint}")
             elif path.suffix in SUFFIXES:
                 folder = path.parent
                 if not folder.is_dir() and folder.parts[:1] == ("configs",):
@@ -119,8 +117,7 @@ class Invocation:
                 known = [other.stem for other in folder.glob("*.yaml")]
                 near = difflib.get_close_matches(path.stem, known, n=1)
                 hint = f"; did you mean {path.with_name(near[0])}.yaml?" if near else ""
-                msg = f"--config {path}: does not exist{hint}"
-                raise UsageError(msg)
+                raise UsageError(f"--config {path}: does not exist{hint}")
         self._check_data()
 
     @cached_property
@@ -211,11 +208,9 @@ class Invocation:
     def _check_config(self, path: Path) -> None:
         try:
             if not read_text(path).strip():
-                msg = f"--config {path}: must have settings, got an empty file"
-                raise UsageError(msg)
+                raise UsageError(f"--config {path}: must have settings, got an empty file")
         except DataError as error:
-            msg = f"--config {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"--config {error}") from error
         try:
             content = self._contents[path] = read_yaml(path)
         except yaml.YAMLError:  # which the parser reports
@@ -228,18 +223,16 @@ class Invocation:
         ]
         unknown += _unknown_of_trainer("key", "", trainer if isinstance(trainer, dict) else ())
         if unknown:
-            msg = f"--config {path}: {unknown[0]}"
-            raise UsageError(msg)
+            raise UsageError(f"--config {path}: {unknown[0]}")
         for key, value in _walk(content):
             if "[" in key or not isinstance(value, str) or not value.endswith(SUFFIXES):
                 continue
             if not (path.parent / value).exists() and not Path(value).exists():
-                msg = (
+                raise UsageError(
                     f"--config {path}: `{key}: {value}` is looked for relative to this file, and "
                     f"{path.parent / value} does not exist; `probseg {self.verb} --config ORIGINAL "
                     "--print_config > mine.yaml` writes a configuration that can be moved"
                 )
-                raise UsageError(msg)
 
     def _check_data(self) -> None:
         """Open published data sets that have no folder, for their error.
@@ -275,18 +268,21 @@ class Invocation:
             return arguments
         _, folder, start, stop = folders[0]
         if self.verb not in ROLES:
-            msg = f"{FOLDER}: is for {' and '.join(ROLES)}; a training takes --data.root DIR"
-            raise UsageError(msg)
+            raise UsageError(
+                f"{FOLDER}: is for {' and '.join(ROLES)}; a training takes --data.root DIR"
+            )
         if len(folders) > 1 or not folder or folder.startswith("-"):
             values = [option.value for option in folders]
-            msg = f"--folder must be given once, with a folder of images and masks, got {values}"
-            raise UsageError(msg)
+            raise UsageError(
+                f"--folder must be given once, with a folder of images and masks, got {values}"
+            )
         names = [option.name for option in options]
         choices = [f"--data.{name}" for name in ("root", "train", "val", "test")]
         for name in names:
             if name in ("--data", *choices) or name.startswith(tuple(f"{c}." for c in choices)):
-                msg = f"{FOLDER} {folder} and {name}: both choose the data; leave one of them out"
-                raise UsageError(msg)
+                raise UsageError(
+                    f"{FOLDER} {folder} and {name}: both choose the data; leave one of them out"
+                )
         rest = [*arguments[:start], *arguments[stop:]]
         # Options of parts of a model, such as --model.optimizer, are of the recommended one.
         if not self._configs(rest) and not {"--model", "--model.class_path"} & set(names):

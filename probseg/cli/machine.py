@@ -31,12 +31,11 @@ def check_accelerator(accelerator: object) -> None:
     names = ("cuda", "mps") if accelerator == "gpu" else (str(accelerator),)
     kinds = [ACCELERATORS[name] for name in names if name in ACCELERATORS]
     if kinds and not any(kind.is_available() for kind in kinds):
-        msg = (
+        raise UsageError(
             f"--trainer.accelerator {accelerator}: PyTorch {torch.__version__} finds no such "
             "device on this machine; choose cpu or auto, or install its driver and a build of "
             "PyTorch for it"
         )
-        raise UsageError(msg)
 
 
 def check_processes(trainer: Namespace) -> None:
@@ -49,21 +48,21 @@ def check_processes(trainer: Namespace) -> None:
     if not on_cpu(trainer.accelerator) or devices == "auto":
         return
     if not str(devices).removeprefix("-").isdecimal():
-        msg = f"--trainer.devices must be a number of processes on the CPU, got {devices}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--trainer.devices must be a number of processes on the CPU, got {devices}"
+        )
     processes, cores = int(devices), available_cores()
     if processes < 1:
-        msg = f"--trainer.devices must be at least 1 on the CPU, got {processes}"
-        raise UsageError(msg)
+        raise UsageError(f"--trainer.devices must be at least 1 on the CPU, got {processes}")
     if processes > 1 and trainer.get("sync_batchnorm"):
-        msg = "--trainer.sync_batchnorm: PyTorch has it for GPUs alone; leave it out on the CPU"
-        raise UsageError(msg)
+        raise UsageError(
+            "--trainer.sync_batchnorm: PyTorch has it for GPUs alone; leave it out on the CPU"
+        )
     if processes > cores and os.environ.get(FORCE) != "1":
-        msg = (
+        raise UsageError(
             f"--trainer.devices must be at most {cores}, one process for each core of this "
             f"machine, got {processes}; choose fewer, or set {FORCE}=1"
         )
-        raise UsageError(msg)
 
 
 def without_slow_bfloat16(trainer: Namespace) -> None:

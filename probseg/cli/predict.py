@@ -34,8 +34,7 @@ def run(arguments: Sequence[str]) -> None:
     """
     options = _parser().parse_args(list(arguments))
     if not options.images.exists():
-        msg = f"{options.images}: no such photograph or folder"
-        raise UsageError(msg)
+        raise UsageError(f"{options.images}: no such photograph or folder")
     if options.images.is_dir():
         _check_folder(options)
         from probseg.cli.predict_photographs import predict_folder
@@ -116,38 +115,44 @@ def _parser() -> argparse.ArgumentParser:
 def _check_photograph(options: argparse.Namespace) -> None:
     """Refuse options that are for folders, and a file that cannot be written."""
     if options.prompts is not None:
-        msg = "--prompts is for a folder of photographs; give --click and --box for a single one"
-        raise UsageError(msg)
+        raise UsageError(
+            "--prompts is for a folder of photographs; give --click and --box for a single one"
+        )
     if options.processes * options.nodes > 1:
-        msg = "--processes and --nodes are for a folder; leave them out for a photograph"
-        raise UsageError(msg)
+        raise UsageError(
+            "--processes and --nodes are for a folder; leave them out for a photograph"
+        )
     if len(options.formats) > 1:
-        msg = f"--format: a photograph has one output file, got {','.join(options.formats)}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--format: a photograph has one output file, got {','.join(options.formats)}"
+        )
     (kind,) = options.formats
     suffix = ".json" if kind == COCO else ".png"
     output: Path = options.output
     if output.suffix.lower() != suffix or output.is_dir():
-        msg = f"--output must be a file ending in {suffix} for --format {kind}, got {output}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--output must be a file ending in {suffix} for --format {kind}, got {output}"
+        )
     if output.exists() and output.samefile(options.images):
-        msg = f"--output {output}: is the photograph itself, which would be lost; name another file"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--output {output}: is the photograph itself, which would be lost; name another file"
+        )
     check_writable("--output", output)
 
 
 def _check_folder(options: argparse.Namespace) -> None:
     """Refuse options that are for a single photograph, and a folder that cannot be written."""
     if options.clicks or options.box is not None:
-        msg = "--click and --box are for one photograph; give --prompts FILE for a folder"
-        raise UsageError(msg)
+        raise UsageError(
+            "--click and --box are for one photograph; give --prompts FILE for a folder"
+        )
     kind, colon, _ = options.device.partition(":")
     if colon and options.processes > 1:
-        msg = f"--device {options.device}: names one device; give {kind} for several processes"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--device {options.device}: names one device; give {kind} for several processes"
+        )
     if options.output.is_file():
-        msg = f"--output {options.output}: must be a folder for a folder of photographs"
-        raise UsageError(msg)
+        raise UsageError(f"--output {options.output}: must be a folder for a folder of photographs")
     check_writable("--output", options.output)
 
 
@@ -158,21 +163,20 @@ def _click(text: str) -> Step:
             raise ValueError(sign)
         return parse_step({"type": "click", "x": float(x), "y": float(y), "positive": sign != "-"})
     except ValueError as error:
-        msg = f"must be X,Y or X,Y,- in pixels, got {text!r}"
-        raise argparse.ArgumentTypeError(msg) from error
+        raise argparse.ArgumentTypeError(f"must be X,Y or X,Y,- in pixels, got {text!r}") from error
 
 
 def _box(text: str) -> Step:
     try:
         return parse_step({"type": "box", "box": [float(number) for number in text.split(",")]})
     except ValueError as error:
-        msg = f"must be X0,Y0,X1,Y1 in pixels, got {text!r}"
-        raise argparse.ArgumentTypeError(msg) from error
+        raise argparse.ArgumentTypeError(f"must be X0,Y0,X1,Y1 in pixels, got {text!r}") from error
 
 
 def _formats(text: str) -> list[str]:
     names = list(dict.fromkeys(text.split(",")))
     if not set(names) <= set(FORMATS):
-        msg = f"must be some of masks, coco and overlays, with commas between, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(
+            f"must be some of masks, coco and overlays, with commas between, got {text!r}"
+        )
     return names

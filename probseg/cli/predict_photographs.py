@@ -55,12 +55,10 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     (kind,) = options.formats
     semantic = _is_semantic(options)
     if semantic and kind == COCO:
-        msg = f"--format coco: {options.model} gives class maps, not objects; use masks"
-        raise UsageError(msg)
+        raise UsageError(f"--format coco: {options.model} gives class maps, not objects; use masks")
     output: Path = options.output
     if not semantic and not options.clicks and options.box is None:
-        msg = f"{options.images}: no prompt; give at least one --click or a --box"
-        raise UsageError(msg)
+        raise UsageError(f"{options.images}: no prompt; give at least one --click or a --box")
     box = [] if options.box is None else [options.box]
     prompted = PromptedObject("1", 1, (*options.clicks, *box))
     if not semantic:
@@ -73,8 +71,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     with torch.inference_mode():
         (answer,) = task.predict_step([Photo(Job(image, options.images, ""), pixels)], 0)
     for reason in answer.failed.values():
-        msg = f"{options.images}: {reason}"
-        raise UsageError(msg)
+        raise UsageError(f"{options.images}: {reason}")
     if kind == OVERLAYS:
         write_picture(output, picture(answer))
     elif answer.labels is not None:
@@ -152,34 +149,35 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
     """Return the photographs of a folder with their prompts; class maps need no prompts."""
     if _is_semantic(options):
         if options.prompts is not None or COCO in options.formats:
-            msg = (
+            raise UsageError(
                 f"--model {options.model}: is for semantic segmentation, which takes no --prompts "
                 "and writes no coco; leave them out"
             )
-            raise UsageError(msg)
         if not list_pictures(options.images):
             refuse_only_unread(options.images)
-            msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
-            raise UsageError(msg)
+            raise UsageError(
+                f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
+            )
         pictures = list_pictures(options.images, IMAGE_SUFFIXES + UNREAD_SUFFIXES)
         for path in pictures:
             refuse_name(path.name)
         return PromptFile(tuple(PromptedImage(path.name, ()) for path in pictures), {})
     if options.prompts is None:
-        msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
+        )
     prompts = read_prompts(options.prompts)
     files = [image.file for image in prompts.images]
     if not any((options.images / file).is_file() for file in files):
-        msg = (
+        raise UsageError(
             f"{options.images}: has none of the {len(files)} photographs of {options.prompts}, "
             f"{files[0]!r} for instance"
         )
-        raise UsageError(msg)
     for file, number in Counter(files).items():
         if number > 1:
-            msg = f"{options.prompts}: lists {file} {number} times; make one entry of them"
-            raise UsageError(msg)
+            raise UsageError(
+                f"{options.prompts}: lists {file} {number} times; make one entry of them"
+            )
     return prompts
 
 
@@ -241,8 +239,9 @@ def _is_semantic(options: argparse.Namespace) -> bool:
     """Return whether the model is for classes, by its description; refuse clicks for one."""
     semantic = task_of(description_for(options.model)) == "semantic"
     if semantic and (options.clicks or options.box is not None):
-        msg = f"--model {options.model}: is for semantic segmentation and takes no click or box"
-        raise UsageError(msg)
+        raise UsageError(
+            f"--model {options.model}: is for semantic segmentation and takes no click or box"
+        )
     return semantic
 
 

@@ -104,8 +104,7 @@ class ProbsegCLI(VerbCLI):
             asked = [word for word in args or () if str(word).endswith(".help")]
             if asked and "expected one argument" in explained:
                 explained = f"{asked[0]} needs a class: {asked[0]} CLASS"
-            msg = f"{explained}\nAll options: probseg {self.verb} {ALL}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{explained}\nAll options: probseg {self.verb} {ALL}") from error
         self.run_to_continue: Path | None = None
         config = self.config[self.verb]
         restore_nulls(config.model)
@@ -127,8 +126,9 @@ class ProbsegCLI(VerbCLI):
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
         if ckpt_path == "best":
-            msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
-            raise UsageError(msg)
+            raise UsageError(
+                "--ckpt_path best: it is known only while a training runs; give the file's path"
+            )
         if ckpt_path == "last":
             self.checkpoint = str(find_last(config.trainer, config.data.as_dict()))
             if self.verb == "fit":
@@ -208,11 +208,10 @@ class ProbsegCLI(VerbCLI):
             if not trainer.loggers:
                 callbacks[:] = [c for c in callbacks if not isinstance(c, LearningRateMonitor)]
             if any(isinstance(callback, LearningRateFinder) for callback in callbacks):
-                msg = (
+                raise UsageError(
                     "LearningRateFinder cannot set the rate of this training, which is "
                     "--model.optimizer.lr; try several rates, as configs/sweep/folder.yaml does"
                 )
-                raise UsageError(msg)
         return trainer
 
     def prepare_parser(self, parser: LightningArgumentParser) -> None:

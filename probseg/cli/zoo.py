@@ -143,10 +143,9 @@ def _narrow(table: str, width: int) -> str:
 def _fetch(options: argparse.Namespace) -> None:
     for name in options.name:
         if not name.startswith(PREFIX):
-            msg = (
+            raise UsageError(
                 f"`name` must be a model of the Hugging Face hub, {PREFIX}owner/name, got {name!r}"
             )
-            raise UsageError(msg)
         folder = hub_folder(name)
         check_folder(folder)
         tell(f"{name} is in {folder}\n")

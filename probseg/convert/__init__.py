@@ -98,8 +98,7 @@ def convert(
     reader, writer = formats
     is_folder = writer in FOLDERS
     if any(target.iterdir()) if is_folder and target.is_dir() else target.exists():
-        msg = f"{target}: exists; remove it, or choose another name"
-        raise DataError(msg)
+        raise DataError(f"{target}: exists; remove it, or choose another name")
     ledger = Ledger()
     with _recognised(source, reader), replacing(target) as draft:
         if is_folder:
@@ -108,14 +107,15 @@ def convert(
         counted = _checked(images, ledger, progress, writer.startswith(SCORED))
         WRITERS[writer](draft, counted, request, ledger)
         if not ledger.found[IMAGES]:
-            msg = f"{source}: has no image in the format {reader}; check --from and the file"
-            raise DataError(msg)
+            raise DataError(
+                f"{source}: has no image in the format {reader}; check --from and the file"
+            )
         ledger.check()
         if ledger.found[OBJECTS] and not ledger.written[OBJECTS]:
-            msg = f"{source}: none of its objects can be written as {writer}: " + "; ".join(
-                ledger.lines()
+            raise DataError(
+                f"{source}: none of its objects can be written as {writer}: "
+                + "; ".join(ledger.lines())
             )
-            raise DataError(msg)
     return ledger
 
 
@@ -170,8 +170,9 @@ def _checked(
     def drawn(objects: Iterable[LabelledRegion]) -> Iterator[LabelledRegion]:
         for item in objects:
             if any("\ud800" <= sign <= "\udfff" for sign in item.label):
-                msg = f"{item.label!a}: is the name of a class with half a character; rename it"
-                raise DataError(msg)
+                raise DataError(
+                    f"{item.label!a}: is the name of a class with half a character; rename it"
+                )
             if item.region.area:
                 ledger.change("scores of objects", item.score is not None and not keeps_scores)
                 yield item
@@ -182,11 +183,10 @@ def _checked(
     for number, image in enumerate(images, start=1):
         path = PurePosixPath(image.file)  # without "./"
         if path in seen:
-            msg = (
+            raise DataError(
                 f"{image.file}: is the name of two images, whose objects cannot be told apart "
                 "afterwards; rename one of them, or remove it"
             )
-            raise DataError(msg)
         seen.add(path)
         progress(number)
         yield image._replace(objects=drawn(image.objects))
@@ -198,5 +198,4 @@ def _recognised(source: Path, reader: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        msg = f"{error}{others.recognised(source, reader)}"
-        raise DataError(msg) from error
+        raise DataError(f"{error}{others.recognised(source, reader)}") from error

@@ -67,8 +67,9 @@ def _objects(
         try:
             region = index.region(number, size)
         except ValueError as error:
-            msg = f"{place}: annotation {index.ids[number]} cannot be drawn ({error})"
-            raise DataError(msg) from error
+            raise DataError(
+                f"{place}: annotation {index.ids[number]} cannot be drawn ({error})"
+            ) from error
         kind = int(index.kinds[number])
         if kind < 0:
             ledger.change(f"annotations without a listed category, which become {NO_NAME!r}")
@@ -127,11 +128,10 @@ def write_results(
     same. Objects have no `bbox`: loadRes would take its area as that of the mask.
     """
     if request.ids_of is None:
-        msg = (
+        raise DataError(
             f"{place}: results have ids of images and categories; give the COCO file of the "
             "ground truth as --ids-of"
         )
-        raise DataError(msg)
     image_ids, categories = _ids(request.ids_of)
 
     def results() -> Iterator[coco.Entry]:
@@ -174,13 +174,13 @@ def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
             for entry in entries(path, "categories")
         }
         if not images:
-            msg = "it has no image"
-            raise ValueError(msg)
+            raise ValueError("it has no image")
     except DataError:  # which names the file
         raise
     except (KeyError, TypeError, AttributeError, ValueError, ijson.JSONError) as error:
-        msg = f"{path}: cannot be read as annotations of COCO ({error!r}); see --ids-of"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: cannot be read as annotations of COCO ({error!r}); see --ids-of"
+        ) from error
     return images, categories
 
 

@@ -71,18 +71,16 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         *(KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError),
         ijson.JSONError,
     ) as error:
-        msg = (
+        raise DataError(
             f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON, not "
             "JSON-MIN"
-        )
-        raise DataError(msg) from error
+        ) from error
 
 
 def _checked(value: Any, kind: type[_Kind], key: str) -> _Kind:  # noqa: ANN401 (any JSON)
     if not isinstance(value, kind):
         expected = {str: "text", list: "a list"}[kind]
-        msg = f"expected {expected} for {key!r}, got {value!r:.60}"
-        raise TypeError(msg)
+        raise TypeError(f"expected {expected} for {key!r}, got {value!r:.60}")
     return value
 
 
@@ -133,13 +131,11 @@ def _objects(
 ) -> Iterator[LabelledRegion]:
     for item in objects:
         if item.size != size:
-            msg = f"{place}: the masks of {file} are for images of different sizes"
-            raise DataError(msg)
+            raise DataError(f"{place}: the masks of {file} are for images of different sizes")
         try:
             region = item.draw()
         except (ValueError, TypeError) as error:
-            msg = f"{place}: a mask of {file} cannot be drawn: {error}"
-            raise DataError(msg) from error
+            raise DataError(f"{place}: a mask of {file} cannot be drawn: {error}") from error
         label, *more = item.labels
         ledger.change("labels of objects after the first", len(more))
         yield LabelledRegion(region, label)
@@ -157,13 +153,11 @@ def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
             continue
         path, is_local = place
         if is_local and not path.is_relative_to(storage):
-            msg = f"{address!r} is not in the folder of --storage, {storage}"
-            raise ValueError(msg)
+            raise ValueError(f"{address!r} is not in the folder of --storage, {storage}")
         path = path.relative_to(storage) if is_local else path
         name = "/".join(path.parts if is_local else path.parts[shared:])
         if leads_outside(name):
-            msg = f"{address!r} leads to no file inside the folder of the images"
-            raise ValueError(msg)
+            raise ValueError(f"{address!r} leads to no file inside the folder of the images")
         names.append(name)
     return names
 
@@ -183,8 +177,9 @@ def _path(address: str) -> tuple[PurePosixPath, bool] | None:
             query = parse_qs(parts.query, keep_blank_values=True)
             text, *others = query.get("d", [""])
             if others or len(query) > 1 or parts.fragment:
-                msg = f"{address!r} has more than the path of a file; write & and # as %26 and %23"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"{address!r} has more than the path of a file; write & and # as %26 and %23"
+                )
     elif rest:  # of a bucket, whose keys are not encoded
         text, is_local = rest, False
     else:
@@ -202,17 +197,15 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
         file.write("[")
         for number, image in enumerate(images):
             if "\\" in image.file:
-                msg = (
+                raise DataError(
                     f"{image.file}: in Label Studio a backslash separates folders; rename the file"
                 )
-                raise DataError(msg)
             path = (request.storage or PurePosixPath()) / image.file
             if len(path.parts) == 1:
-                msg = (
+                raise DataError(
                     f"{image.file}: Label Studio shows files of folders inside its document root; "
                     "give the name of the folder of the photographs as --storage"
                 )
-                raise DataError(msg)
             address = f"{LOCAL}?d={quote(path.as_posix())}"
             file.write(", " * (number > 0))
             file.write(f'{{"data": {json.dumps({"image": address})}, "annotations": [{{"result": ')

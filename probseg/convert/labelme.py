@@ -61,8 +61,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             content = read_json(path)
             name = PurePosixPath(text(content, "imagePath").replace("\\", "/")).name
             if leads_outside(name):
-                msg = "its 'imagePath' must be the path of a file"
-                raise ValueError(msg)
+                raise ValueError("its 'imagePath' must be the path of a file")
             size = size_of(content, ("imageHeight", "imageWidth"))
             groups = _groups(content["shapes"], ledger)
         ledger.find(images=1)
@@ -75,8 +74,9 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        msg = f"{path}: cannot be read as a file of labelme ({error!r}); save it again"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: cannot be read as a file of labelme ({error!r}); save it again"
+        ) from error
 
 
 def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
@@ -114,18 +114,16 @@ def _drawn(shape: Shape, size: tuple[int, int]) -> Region:
         return polygons.ring(shape["points"], size)
     points = np.array(shape["points"], dtype=np.float64)
     if points.shape != (2, 2) or not np.isfinite(points).all():
-        msg = f"its 'points' must be [[x, y], [x, y]], got {shape['points']!r:.60}"
-        raise ValueError(msg)
+        raise ValueError(f"its 'points' must be [[x, y], [x, y]], got {shape['points']!r:.60}")
     (x0, y0), (x1, y1) = points.astype(int).tolist()
     mask = io.BytesIO(base64.b64decode(shape["mask"], validate=True))
     with opened(mask, f"the mask of {shape['points']}") as picture:
         fits = 0 <= x0 <= x1 < size[1] and 0 <= y0 <= y1 < size[0]
         if picture.size != (x1 - x0 + 1, y1 - y0 + 1) or len(picture.getbands()) > 1 or not fits:
-            msg = (
+            raise DataError(
                 f"a mask of {picture.size} and mode {picture.mode} does not fit its corners "
                 f"{shape['points']} in an image of {size[1]} x {size[0]}"
             )
-            raise DataError(msg)
         return Region(np.asarray(picture).astype(np.bool_), x0, y0, size)
 
 

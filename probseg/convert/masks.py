@@ -105,11 +105,10 @@ def write_index(
         count = covered = 0
         for count, item in enumerate(image.objects, start=1):
             if count > MAX_IDS:
-                msg = (
+                raise DataError(
                     f"{image.file}: has more than {MAX_IDS} objects, the most that are read from "
                     "an index PNG; convert to png"
                 )
-                raise DataError(msg)
             _lose_label(item, ledger)
             part, inside = labels[item.region.window], item.region.inside
             before = count_values(part[inside])

@@ -152,8 +152,9 @@ def _named(path: Path, what: str) -> Iterator[None]:
         *(KeyError, TypeError, AttributeError, ValueError, OverflowError, StopIteration),
         ElementTree.ParseError,
     ) as error:
-        msg = f"{path}: cannot be read as {what} ({error!r:.200}); export it again"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: cannot be read as {what} ({error!r:.200}); export it again"
+        ) from error
 
 
 def _objects(path: Path, what: str, shapes: list[Shape]) -> Iterator[LabelledRegion]:
@@ -166,8 +167,7 @@ def _objects(path: Path, what: str, shapes: list[Shape]) -> Iterator[LabelledReg
 def _inside(name: str) -> str:
     path = name.replace("\\", "/") if "/" not in name else name
     if leads_outside(path):
-        msg = f"{name!r} leads to no file inside the folder of the images"
-        raise ValueError(msg)
+        raise ValueError(f"{name!r} leads to no file inside the folder of the images")
     return path
 
 
@@ -177,8 +177,7 @@ def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotat
     with _named(place, what):
         text = read_text(place)
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
-            msg = "it defines entities, which CVAT does not"
-            raise ValueError(msg)
+            raise ValueError("it defines entities, which CVAT does not")
         root = ElementTree.fromstring(text)
     tracks = len(root.findall("track"))
     ledger.find(objects=tracks)
@@ -214,8 +213,9 @@ def _cvat_mask(shape: Mapping[str, str], size: tuple[int, int]) -> Region:
     runs = np.array([int(run) for run in shape["rle"].split(",")], dtype=np.int64)
     fits = 0 <= left <= left + width <= size[1] and 0 <= top <= top + height <= size[0]
     if not fits or (runs < 0).any() or runs.sum() > width * height:
-        msg = f"a mask of {width} x {height} pixels at {left}, {top} does not fit its image"
-        raise ValueError(msg)
+        raise ValueError(
+            f"a mask of {width} x {height} pixels at {left}, {top} does not fit its image"
+        )
     borders = np.cumsum(runs)
     ends = borders[1::2]
     part = from_spans(borders[::2][: len(ends)], ends, (height, width), by_rows=True)
@@ -229,8 +229,9 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
     """
     what = "a file of VIA"
     if request.images is None:
-        msg = "`images` must be the folder of the photographs, got None: VIA does not know sizes"
-        raise DataError(msg)
+        raise DataError(
+            "`images` must be the folder of the photographs, got None: VIA does not know sizes"
+        )
     with _named(place, what):
         entries = _via_entries(place)
         names = [_inside(entry["filename"]) for entry in entries]
@@ -308,8 +309,7 @@ def read_sa1b(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotat
 
 def _run_lengths(rle: Mapping[str, Any], size: tuple[int, int]) -> Region:
     if run_lengths.stated_size(rle) != size:
-        msg = f"run lengths for {rle['size']} in an image of {list(size)}"
-        raise ValueError(msg)
+        raise ValueError(f"run lengths for {rle['size']} in an image of {list(size)}")
     return run_lengths.region_of(run_lengths.parse_runs(rle["counts"].encode("ascii")), size)
 
 

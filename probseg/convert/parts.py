@@ -67,11 +67,10 @@ class Ledger:
         for thing in (OBJECTS, IMAGES):
             lost = sum(count for (what, _), count in self.lost.items() if what == thing)
             if self.found[thing] != self.written[thing] + lost:
-                msg = (
+                raise AssertionError(
                     f"{self.found[thing]} {thing} were found, but {self.written[thing]} are "
                     f"written and {lost} counted as lost; please report this fault of probseg"
                 )
-                raise AssertionError(msg)
 
     def lines(self) -> list[str]:
         """Describe what is lost, one thing per line; none only if nothing is.
@@ -142,8 +141,9 @@ def stems(images: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, Pu
         refuse_name(image.file)
         stem = PurePosixPath(image.file).with_suffix("")
         if stem in seen:
-            msg = f"{image.file}: another image is called {stem}, too; rename one of them"
-            raise DataError(msg)
+            raise DataError(
+                f"{image.file}: another image is called {stem}, too; rename one of them"
+            )
         seen.add(stem)
         yield image, stem
 
@@ -213,12 +213,10 @@ def folders(
         prefix = "" if folder == place else f"{inside.as_posix()}/"
         listing.append(Folder(prefix, files, photos, images / inside))
     if not any(folder.photos for folder in listing):
-        msg = (
+        raise DataError(
             f"`images` must be the folder of the photographs, got {images}: the format {name} has "
             "neither their names nor their sizes"
         )
-        raise DataError(msg)
     if not any(folder.files for folder in listing):
-        msg = f"{place}: has no file of the format {name}; check the folder"
-        raise DataError(msg)
+        raise DataError(f"{place}: has no file of the format {name}; check the folder")
     return listing

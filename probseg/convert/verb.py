@@ -70,8 +70,7 @@ def _convert(options: argparse.Namespace) -> None:
     source, target = options.source, options.target
     fault = (no_folder if options.reader in FOLDERS else no_file)(source)
     if fault is not None:
-        msg = f"{source}: {fault}; --from says {options.reader}"
-        raise UsageError(msg)
+        raise UsageError(f"{source}: {fault}; --from says {options.reader}")
     check_writable("B", target)
     request = Request(options.images, options.tolerance, options.storage, options.ids_of)
     formats = options.reader, options.writer
@@ -90,10 +89,9 @@ def _convert(options: argparse.Namespace) -> None:
 def _storage(text: str) -> PurePosixPath:
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text or not path.parts:
-        msg = (
+        raise argparse.ArgumentTypeError(
             f"must be a path inside the document root, with /, such as my_photographs, got {text!r}"
         )
-        raise argparse.ArgumentTypeError(msg)
     return path
 
 
@@ -103,6 +101,5 @@ def _tolerance(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        msg = f"must be a finite number of at least 0, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"must be a finite number of at least 0, got {text!r}")
     return value

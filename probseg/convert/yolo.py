@@ -50,8 +50,9 @@ DIGITS = 7
 def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> str:
     """Write an object, its parts as polygons in pixels of an image `(H, W)`, as a line."""
     if not polygons:
-        msg = "`polygons` must have at least one part, got none: YOLO has no empty objects"
-        raise ValueError(msg)
+        raise ValueError(
+            "`polygons` must have at least one part, got none: YOLO has no empty objects"
+        )
     rings = [ring for polygon in polygons for ring in (polygon.outer, *polygon.holes)]
     joined = _joined(rings)
     relative = joined / [size[1], size[0]]
@@ -75,8 +76,9 @@ def decode(line: str, size: tuple[int, int]) -> Line:
     try:
         number, *listed = map(float, line.split() or ["-1"])
     except ValueError as error:
-        msg = f"a line must be `class x y x y ...` in numbers, got {line[:60]!r}"
-        raise ValueError(msg) from error
+        raise ValueError(
+            f"a line must be `class x y x y ...` in numbers, got {line[:60]!r}"
+        ) from error
     score = listed.pop() if len(listed) % 2 and len(listed) > 6 and 0 < listed[-1] < 1 else None
     values = np.array(listed)
     fault = ""
@@ -86,8 +88,7 @@ def decode(line: str, size: tuple[int, int]) -> Line:
     elif not ((values >= -MARGIN) & (values <= 1 + MARGIN)).all():
         fault = "coordinates must be relative to the image, from 0 to 1"
     if fault:
-        msg = f"{fault}, got {line[:60]!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{fault}, got {line[:60]!r}")
     region = draw([Polygon(values.reshape(-1, 2) * [size[1], size[0]])], size)
     return Line(int(number), region, score, bool(((values < 0) | (values > 1)).any()))
 
@@ -164,8 +165,9 @@ def _names(place: Path) -> list[str]:
             listed = dict(enumerate(names)) if isinstance(names, list) else dict(names)
             return [str(listed.get(n, f"{NO_NAME} {n}")) for n in range(max(map(int, listed)) + 1)]
         except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-            msg = f"{path}: `names` must be a list of classes, or a table by their numbers"
-            raise DataError(msg) from error
+            raise DataError(
+                f"{path}: `names` must be a list of classes, or a table by their numbers"
+            ) from error
     return []
 
 
@@ -178,11 +180,10 @@ def _images(
     for folder in folders(place, request, ledger, "yolo", texts, {place / CONFIG}):
         for stem, path in folder.files.items():
             if stem not in folder.photos and path != listing:
-                msg = (
+                raise DataError(
                     f"{path}: there is no photograph of this name in {folder.images}; add the "
                     "photograph, or remove the file"
                 )
-                raise DataError(msg)
         for stem, photo in folder.photos.items():
             ledger.find(images=1)
             text = folder.files.get(stem)
@@ -202,8 +203,7 @@ def _objects(
         try:
             number, region, score, outside = decode(line, size)
         except ValueError as error:
-            msg = f"{path}, line {row}: {error}"
-            raise DataError(msg) from error
+            raise DataError(f"{path}, line {row}: {error}") from error
         used.add(number)
         name = names[number] if number < len(names) else f"{NO_NAME} {number}"
         ledger.change(unnamed, number >= len(names))
@@ -220,8 +220,9 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
     classes: dict[str, int] = {}
     for image, stem in stems(images):
         if f"{stem}.txt" == CLASSES:
-            msg = f"{image.file}: its text would be {CLASSES}, the list of the classes; rename it"
-            raise DataError(msg)
+            raise DataError(
+                f"{image.file}: its text would be {CLASSES}, the list of the classes; rename it"
+            )
         lines = []
         for item in image.objects:
             name = " ".join(item.label.split()) or NO_NAME

@@ -97,11 +97,10 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
     except DataError:
         raise
     except DAMAGES as error:
-        msg = (
+        raise DataError(
             f"{archive}: cannot be unpacked, it is damaged or incomplete ({error!r}); delete it "
             "and fetch it again"
-        )
-        raise DataError(msg) from error
+        ) from error
 
 
 def _entries(archive: Path, folder: Path, limit: int) -> Iterator[_Entry]:
@@ -117,11 +116,10 @@ def _entries(archive: Path, folder: Path, limit: int) -> Iterator[_Entry]:
             raise
         except (*DAMAGES, OSError):
             if not zipfile.is_zipfile(archive):
-                msg = (
+                raise DataError(
                     f"{archive}: is neither a zip nor a tar archive, it begins with {begin!r}; "
                     "delete it and fetch it again, or give another address with --source"
-                )
-                raise DataError(msg) from None
+                ) from None
             yield from _zip_entries(archive)
         else:
             yield from _tar_entries(archive, folder, tar, headers)
@@ -210,8 +208,7 @@ def _tar_entries(
         if (folder / target).is_dir():
             raise _refusal(archive, f"has {name}, a link to a folder")
         if not (folder / target).is_file():
-            msg = f"{name} is a link to {target}, which it does not have"
-            raise tarfile.ReadError(msg)
+            raise tarfile.ReadError(f"{name} is a link to {target}, which it does not have")
         with (folder / target).open("rb") as stream:
             yield name, _blocks(stream)
 

@@ -73,15 +73,17 @@ class InteractiveDataset(Named, Dataset[Sample], ABC):
             array = np.asarray(values)
             if array is not values or array.dtype != np.uint8 or array.shape != shape:
                 got = f"{type(values).__name__} of {array.dtype}, shape {array.shape}"
-                msg = f"{what}: `{name}` must be a NumPy array of uint8, shape {shape}, got {got}"
-                raise DataError(msg)
+                raise DataError(
+                    f"{what}: `{name}` must be a NumPy array of uint8, shape {shape}, got {got}"
+                )
         try:
             check_mask(sample.mask, f"{what}: mask")
         except ValueError as error:
             raise DataError(str(error)) from error
         if not (sample.mask == 1).any():
-            msg = f"{what}: `mask` must be 1 on the object, got no such pixel in {sample.name!r}"
-            raise DataError(msg)
+            raise DataError(
+                f"{what}: `mask` must be 1 on the object, got no such pixel in {sample.name!r}"
+            )
 
 
 class PublishedDataset(InteractiveDataset):

@@ -93,11 +93,10 @@ def cached(
             if stored is not None:
                 return stored
             reasons.append(f"{header.parent}: what was written cannot be read again ({damage})")
-    msg = (
+    raise DataError(
         f"the index {name!r} of {beside} cannot be written ({'; '.join(reasons)}); free some "
         "space, or set PROBSEG_CACHE to a folder that can be written"
     )
-    raise DataError(msg)
 
 
 def _places(beside: Path) -> tuple[Path, ...]:

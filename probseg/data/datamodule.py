@@ -232,11 +232,10 @@ class FolderDataModule(InteractiveDataModule):
         clean = {path for path in val.photographs if path.stem not in self._trained_on}
         left_out = len(val.photographs) - len(clean)
         if not clean:
-            msg = (
+            raise DataError(
                 f"{self.root}: the run was trained on all that is held out now, "
                 f"{count(left_out, 'photograph')}; add others, or test it with --folder on others"
             )
-            raise DataError(msg)
         if left_out:
             rank_zero_warn(
                 f"{self.root}: {count(left_out, 'photograph')} of those held out now were trained "
@@ -270,8 +269,7 @@ def split_folder(
     when others are added; see `FolderDataModule` for the arguments.
     """
     if not 0 < val_fraction < 1:
-        msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"
-        raise ValueError(msg)
+        raise ValueError(f"`val_fraction` must lie between 0 and 1, got {val_fraction}")
     check_least(0, split_seed=split_seed)
     folder = ImageMaskFolder(root, masks=masks)
     members: dict[str, set[Path]] = defaultdict(set)
@@ -282,13 +280,13 @@ def split_folder(
         name = match and match[0] if column is None else column.get(path.stem)
         if name is None:
             what = "match the name of each image" if column is None else "list each image"
-            msg = f"`group` must {what}, got {group!r}: not {path.stem!r}"
-            raise ValueError(msg)
+            raise ValueError(f"`group` must {what}, got {group!r}: not {path.stem!r}")
         members[name].add(path)
     if len(members) < 2:
         of = "images" if group is None else f"groups of images (`group` {group!r})"
-        msg = f"{root}: training and validation need at least 2 {of}, got {len(members)}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{root}: training and validation need at least 2 {of}, got {len(members)}"
+        )
     places = {name: checksum(f"{split_seed}/{name}") / 2**256 for name in members}
     chosen = held_out(places, val_fraction)
     val = set().union(*(members[name] for name in chosen))
@@ -303,8 +301,9 @@ def _groups(path: Path, photographs: Sequence[Path]) -> dict[str, str]:
     columns = {number: line.split("\t") for number, line in read_lines(path)}
     for number, cells in columns.items():
         if len(cells) < 2 or not cells[1].strip():
-            msg = f"{path}, line {number}: expected the name of an image, a tab and its group"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}, line {number}: expected the name of an image, a tab and its group"
+            )
     return {stem: columns[number][1].strip() for number, stem in matches.items()}
 
 

@@ -159,22 +159,20 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
     if expected := archive.sha256 or archive.md5:
         value = digest(path, "md5") if by_md5 else sha256
         if value != expected.lower():
-            msg = (
+            raise ChecksumError(
                 f"{place}: {'md5' if by_md5 else 'sha256'} is {value}, expected {expected}; the "
                 "file is damaged, or another one than it was: delete it if it is yours, and fetch "
                 "it again or give another address with --source"
             )
-            raise ChecksumError(msg)
         summary += ", as expected"
     elif record.is_file():
         before = record.read_text(encoding="utf-8").partition(" ")[0]
         if before != sha256:
-            msg = (
+            raise ChecksumError(
                 f"{place}: sha256 is {sha256}, but {record} has {before} of an earlier download: "
                 f"the file is damaged or was replaced. If that is right, delete {record} and "
                 "repeat the command"
             )
-            raise ChecksumError(msg)
         summary += ", as in an earlier download; the publisher states no sum to compare it with"
     else:
         summary += (
@@ -192,11 +190,10 @@ def _find_layout(folder: Path, holds: Sequence[str], archive: Path) -> Path:
         if all(any(place.glob(pattern)) for pattern in holds):
             return place
     content = sorted(path.name for path in folder.iterdir())[:5]
-    msg = (
+    raise DataError(
         f"{archive}: expected an archive with {', '.join(holds)}, got one with "
         f"{', '.join(content) or 'nothing'}; give the archive of this data set with --source"
     )
-    raise DataError(msg)
 
 
 def _move_into(source: Path, root: Path, force: bool) -> None:
@@ -222,11 +219,10 @@ def _move_into(source: Path, root: Path, force: bool) -> None:
         and not ((root / name).is_file() and filecmp.cmp(source / name, root / name, shallow=False))
     ]
     if differ and not force:
-        msg = (
+        raise DataError(
             f"{root}: {len(differ)} files that are there differ from the files of the archive, "
             f"e.g. {differ[0]}; nothing was changed: move them away, or replace them with --force"
         )
-        raise DataError(msg)
     for name in names:
         place = root / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -274,12 +270,11 @@ def download(
             failures = 1 if _size(part) > most else failures + 1
             most = max(most, _size(part))
             if failures > ATTEMPTS:
-                msg = (
+                raise DownloadError(
                     f"{url}: {error}; gave up after {ATTEMPTS} more attempts. Check the "
                     "connection and repeat the command, which continues the download, or "
                     f"{OTHER_ADDRESS}"
-                )
-                raise DownloadError(msg) from error
+                ) from error
             time.sleep(wait * 2 ** (failures - 1))
     try:
         check(part)
@@ -296,11 +291,10 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        msg = (
+        raise DownloadError(
             f"{folder}: {purpose} needs {needed / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are "
             f"free; make room, or {OTHER_DISK}"
         )
-        raise DownloadError(msg)
 
 
 def _receive(url: str, part: Path, progress: Progress) -> None:
@@ -331,20 +325,21 @@ def _receive(url: str, part: Path, progress: Progress) -> None:
             same_bytes = span.startswith(f"bytes {start}-") and total == str(known.size)
             if not (same_bytes and validator in (None, known.validator)):
                 _forget(part)
-                msg = "the file has changed on the server since the download began"
-                raise _InterruptedTransferError(msg)
+                raise _InterruptedTransferError(
+                    "the file has changed on the server since the download began"
+                )
             size = known.size
         elif response.status == 200:
             start = 0
         else:
-            msg = f"{url}: HTTP {response.status} instead of the file; {OTHER_ADDRESS}"
-            raise DownloadError(msg)
+            raise DownloadError(
+                f"{url}: HTTP {response.status} instead of the file; {OTHER_ADDRESS}"
+            )
         if size is not None:
             require_space(part.parent, size - start, f"the download of {url}")
         done = _store(response, part, start, _Origin(url, validator, size), progress)
     if size is not None and done != size:
-        msg = f"the connection broke after {done} of {size} bytes"
-        raise _InterruptedTransferError(msg)
+        raise _InterruptedTransferError(f"the connection broke after {done} of {size} bytes")
 
 
 @contextlib.contextmanager
@@ -358,11 +353,11 @@ def _opened(request: urllib.request.Request, part: Path) -> Iterator[http.client
             _forget(part)
         if error.code in (408, 416, 429) or error.code >= 500:
             raise _InterruptedTransferError(msg) from error
-        msg = f"{request.full_url}: {msg}; the file has moved or is not public: {OTHER_ADDRESS}"
-        raise DownloadError(msg) from error
+        raise DownloadError(
+            f"{request.full_url}: {msg}; the file has moved or is not public: {OTHER_ADDRESS}"
+        ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        msg = f"no connection ({error})"
-        raise _InterruptedTransferError(msg) from error
+        raise _InterruptedTransferError(f"no connection ({error})") from error
     with response:
         yield response
 
@@ -379,8 +374,7 @@ def _store(
 
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if start and file.tell() != start:
-                msg = "another process has worked on the download"
-                raise _InterruptedTransferError(msg)
+                raise _InterruptedTransferError("another process has worked on the download")
             if not start:
                 file.truncate(0)
                 _state(part).write_text(json.dumps(origin._asdict()), encoding="utf-8")
@@ -388,19 +382,20 @@ def _store(
                 try:
                     block = response.read1(BLOCK)
                 except (OSError, http.client.HTTPException) as error:
-                    msg = f"the connection broke ({error!r})"
-                    raise _InterruptedTransferError(msg) from error
+                    raise _InterruptedTransferError(f"the connection broke ({error!r})") from error
                 if not block:
                     return done
                 file.write(block)
                 done += len(block)
                 progress(part.stem, done, origin.size)
     except BlockingIOError as error:
-        msg = f"{part}: another process is downloading this file; wait until it has finished"
-        raise DownloadError(msg) from error
+        raise DownloadError(
+            f"{part}: another process is downloading this file; wait until it has finished"
+        ) from error
     except OSError as error:
-        msg = f"{part}: cannot be written ({error}); make room, or {OTHER_DISK}"
-        raise DownloadError(msg) from error
+        raise DownloadError(
+            f"{part}: cannot be written ({error}); make room, or {OTHER_DISK}"
+        ) from error
 
 
 def _state(part: Path) -> Path:

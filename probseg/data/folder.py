@@ -93,8 +93,7 @@ class ImageMaskFolder(InteractiveDataset):
                 inside = [f"{path} {reason}" for path, reason in unread_folders(folder).items()]
                 hint = "; ".join(inside) or "check the `root` argument"
                 kinds = ", ".join(suffixes)
-                msg = f"{folder}: holds no file with one of the suffixes {kinds}; {hint}"
-                raise DataError(msg)
+                raise DataError(f"{folder}: holds no file with one of the suffixes {kinds}; {hint}")
         owned = pair_masks(images, mask_paths, self.root, place)
         stems = sorted(images)
         if split is not None:
@@ -109,11 +108,10 @@ class ImageMaskFolder(InteractiveDataset):
                 prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in owned)
             ]
             if unused:
-                msg = (
+                raise DataError(
                     f"{self.root}: `prefixes` must be beginnings of names of images with a mask, "
                     f"none begins with {', '.join(map(repr, unused))} (images: {preview(owned)})"
                 )
-                raise DataError(msg)
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
         bare = [images[stem].name for stem in stems if stem not in owned]
         stems = [stem for stem in stems if stem in owned]
@@ -128,11 +126,10 @@ class ImageMaskFolder(InteractiveDataset):
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
         if not self.objects:
-            msg = (
+            raise DataError(
                 f"{self.root}: no object of at least {min_area} pixels (`min_area`) is left after "
                 "selection"
             )
-            raise DataError(msg)
         used = {image for image, *_ in self.objects}
         bare_of_objects = sorted({image.name for image, _ in pairs if image not in used})
         unread = [path.name for path in unread_files(place)]
@@ -285,5 +282,6 @@ def pair_masks(
         parts.append("add the images or remove the masks")
     if unread := [path.name for path in unread_files(place)]:
         parts.append(f"convert {preview(unread)} to JPEG or PNG: the format is not read")
-    msg = "; ".join([*parts, f"`probseg data check {shlex.quote(str(root))}` lists all problems"])
-    raise DataError(msg)
+    raise DataError(
+        "; ".join([*parts, f"`probseg data check {shlex.quote(str(root))}` lists all problems"])
+    )

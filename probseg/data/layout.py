@@ -42,11 +42,9 @@ def picture_files(
     paths = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
     for path in paths:
         if leads_out(path, root or place) and not follows(path):
-            msg = f"{path}: {FOLLOW}"
-            raise DataError(msg)
+            raise DataError(f"{path}: {FOLLOW}")
     for path, first in of_one_stem(paths).items():
-        msg = f"{path}: {second_of_a_stem(first)}"
-        raise DataError(msg)
+        raise DataError(f"{path}: {second_of_a_stem(first)}")
     if not paths:
         refuse_only_unread(place)
     return {path.stem: path for path in paths}
@@ -94,19 +92,17 @@ def mask_files(place: Path, root: Path | None = None) -> dict[str, Path]:
     """Map the stems of the masks in a folder to their paths."""
     files, refused = sort_pictures(place, LOSSLESS_SUFFIXES, root)
     for path, reason in refused.items():
-        msg = f"{path}: {reason}"
-        raise DataError(msg)
+        raise DataError(f"{path}: {reason}")
     return files
 
 
 def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> None:
     """Raise a `DataError` if files have no partner of the same name in another folder."""
     if missing:
-        msg = (
+        raise DataError(
             f"{folder}: no {kind} for {missing[:3]} ({len(missing)} in all); add files of the same "
             f"names or remove those in {others}/"
         )
-        raise DataError(msg)
 
 
 def leads_outside(file: str) -> bool:
@@ -128,8 +124,7 @@ def _all_different(path: Path, names: Iterable[tuple[int, str]], hint: str) -> l
     lines: dict[str, int] = {}
     for line, name in names:
         if lines.setdefault(name, line) != line:
-            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; {hint}"
-            raise DataError(msg)
+            raise DataError(f"{path}, line {line}: {name!r} is in line {lines[name]} too; {hint}")
     return list(lines)
 
 
@@ -146,13 +141,13 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
     """Read the names that a list chooses, which are all known and different."""
     matches, unknown = match_names(path, argument, known)
     if unknown:
-        msg = (
+        raise DataError(
             f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
         )
-        raise DataError(msg)
     if not matches:
-        msg = f"{path}: has no name, expected one on each line; check the `{argument}` list"
-        raise DataError(msg)
+        raise DataError(
+            f"{path}: has no name, expected one on each line; check the `{argument}` list"
+        )
     return _all_different(path, matches.items(), "remove one of them")
 
 
@@ -163,11 +158,10 @@ def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: st
     if not matches:
         listed = f": {preview(unknown)}" if unknown else ""
         example = f" ({of} has {names[0][0]!r})" if names else ""
-        msg = (
+        raise DataError(
             f"{path}: of its {len(unknown)} names none is that of an object or a photograph of "
             f"{of}{listed}{example}; check the list, or set `{argument}` to null"
         )
-        raise DataError(msg)
     if unknown:
         _logger.warning(
             "%s: %d of its %d names are not in %s, and leave nothing out: %s",
@@ -202,11 +196,10 @@ def match_names(
             if folders and parents[-len(folders) :] != folders:
                 continue
             if matches.setdefault(line, name) != name:
-                msg = (
+                raise DataError(
                     f"{path}, line {line}: {texts[line]!r} can be {matches[line]!r} or {name!r}; "
                     "give the name of the file, with its suffix"
                 )
-                raise DataError(msg)
     ordered = {number: matches[number] for number in texts if number in matches}
     return ordered, [text.strip() for number, text in texts.items() if number not in matches]
 
@@ -218,8 +211,9 @@ def read_classes(path: Path) -> list[str]:
         name, expected = line.strip(), len(classes) + 1
         if number != expected or name in classes:
             fault = f"{name!r} is there twice" if name in classes else f"line {expected} is blank"
-            msg = f"{path}: {fault}; each line must name the class of its number, and no other"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}: {fault}; each line must name the class of its number, and no other"
+            )
         classes.append(name)
     return classes
 

@@ -203,11 +203,10 @@ class TrainingData(L.LightningDataModule):
         processes = self.trainer.world_size if self.trainer else 1
         if len(order) < self.batch_size * processes:
             each = f" on each of {processes} devices" if processes > 1 else ""
-            msg = (
+            raise DataError(
                 f"`batch_size`{each} must be at most {len(order) // processes}, with {len(order)} "
                 f"training {of} in all, got {self.batch_size}"
             )
-            raise DataError(msg)
         sampler = TrainingSampler(
             order,
             seed=self.seed,
@@ -350,15 +349,13 @@ def check_least(least: int, **arguments: int | None) -> None:
     """Raise a `ValueError` for an argument that is not None and below the least value."""
     for name, value in arguments.items():
         if value is not None and value < least:
-            msg = f"`{name}` must be at least {least}, got {value}"
-            raise ValueError(msg)
+            raise ValueError(f"`{name}` must be at least {least}, got {value}")
 
 
 def refuse_none(sets: Sequence[object], use: str, role: str) -> None:
     """Raise a `DataError` if there is no data set for a use."""
     if not sets:
-        msg = f"no {use} data: set `data.{role}` to a data set"
-        raise DataError(msg)
+        raise DataError(f"no {use} data: set `data.{role}` to a data set")
 
 
 def as_list(sets: _Set | list[_Set] | None) -> list[_Set]:
@@ -372,8 +369,7 @@ def check_names(role: str, names: Sequence[str], hint: str) -> None:
     """Refuse data sets of one name: results are kept by the names of data sets."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = (
+        raise DataError(
             f"{role}: expected data sets of different names, got {', '.join(names)}; the scores of "
             f"one {twice[0]!r} would overwrite those of the other: {hint}"
         )
-        raise DataError(msg)

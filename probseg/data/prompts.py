@@ -70,23 +70,23 @@ def read_prompts(path: Path) -> PromptFile:
     """
     readers: dict[str, Callable[[Path], PromptFile]] = {".csv": _read_csv, ".json": _read_json}
     if path.suffix.lower() not in readers:
-        msg = f"`prompts` must be a .csv or .json file, got {path}"
-        raise DataError(msg)
+        raise DataError(f"`prompts` must be a .csv or .json file, got {path}")
     try:
         prompts = readers[path.suffix.lower()](path)
     except DataError:  # which names the file
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, csv.Error) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        msg = f"{path}: cannot be read as prompts ({reason}); see docs/predict.md"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: cannot be read as prompts ({reason}); see docs/predict.md"
+        ) from error
     if not prompts.images:
-        msg = f"{path}: has no prompt; add a box or a click"
-        raise DataError(msg)
+        raise DataError(f"{path}: has no prompt; add a box or a click")
     for image in prompts.images:
         if leads_outside(image.file):
-            msg = f"{path}: {image.file!r} must be a path inside the folder of photographs"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}: {image.file!r} must be a path inside the folder of photographs"
+            )
         refuse_name(image.file)
     return prompts
 
@@ -100,50 +100,43 @@ def _read_csv(path: Path) -> PromptFile:
         columns = [name.strip() for name in table.fieldnames or ()]
         wrong = sorted(set(columns) - set(COLUMNS)) or len(set(columns)) < len(columns)
         if wrong or "image" not in columns:
-            msg = (
+            raise ValueError(
                 f"columns must be `image` and others of {COLUMNS}, each once, with commas between, "
                 f"got {columns}"
             )
-            raise ValueError(msg)
         table.fieldnames = columns
         for cells in table:
             line = table.line_num
             try:
                 if None in cells:
-                    msg = (
+                    raise ValueError(
                         "has more cells than columns; names with commas must stand in double quotes"
                     )
-                    raise ValueError(msg)
                 row = {name: (text or "").strip() for name, text in cells.items()}
                 if not any(row.values()):  # as spreadsheets write below a table
                     continue
                 if not row["image"]:
-                    msg = "expected an image"
-                    raise ValueError(msg)
+                    raise ValueError("expected an image")
                 key = (_file(row["image"]), row.get("object") or "1")
                 named = labels.setdefault(key, set())
                 named |= {row["label"]} if row.get("label") else set()
                 if len(named) > 1:
-                    msg = f"a second label for the same object, {sorted(named)}"
-                    raise ValueError(msg)
+                    raise ValueError(f"a second label for the same object, {sorted(named)}")
                 so_far = clicks.setdefault(key, [])
                 if row.get("x") or row.get("y"):
                     x, y = (_cell(row[name], name) for name in ("x", "y"))
                     sign = (row.get("positive") or "1").lower()
                     if sign not in SIGNS:
-                        msg = f"`positive` must be 1 or 0, got {row['positive']!r}"
-                        raise ValueError(msg)
+                        raise ValueError(f"`positive` must be 1 or 0, got {row['positive']!r}")
                     so_far.append(Click(x, y, SIGNS[sign]))
                 corners = {name: row.get(name) or "" for name in ("x0", "y0", "x1", "y1")}
                 if any(corners.values()):
                     if key in boxes:
-                        msg = "a second box for the same object"
-                        raise ValueError(msg)
+                        raise ValueError("a second box for the same object")
                     x0, y0, x1, y1 = (_cell(text, name) for name, text in corners.items())
                     boxes[key] = BoxStep((x0, y0, x1, y1))
             except (ValueError, KeyError, TypeError) as error:
-                msg = f"line {line}: {error}"
-                raise ValueError(msg) from error
+                raise ValueError(f"line {line}: {error}") from error
     images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
     for key, points in clicks.items():
@@ -156,8 +149,7 @@ def _read_csv(path: Path) -> PromptFile:
 def _read_json(path: Path) -> PromptFile:
     content = read_json(path, PROMPTS)
     if not isinstance(content, dict):
-        msg = f"expected an object of images, got a {type(content).__name__}"
-        raise ValueError(msg)
+        raise ValueError(f"expected an object of images, got a {type(content).__name__}")
     if {"images", "annotations"} <= content.keys():
         return _of_coco(content)
     images: dict[str, list[PromptedObject]] = {}
@@ -165,15 +157,16 @@ def _read_json(path: Path) -> PromptFile:
     for name, entries in content.items():
         file, objects = _file(name), []
         if file in images:
-            msg = f"{name!r} is there more than once, written differently; merge its entries"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{name!r} is there more than once, written differently; merge its entries"
+            )
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            msg = f'{file}: expected a list of objects, such as [{{"box": [10, 20, 30, 40]}}]'
-            raise ValueError(msg)
+            raise ValueError(
+                f'{file}: expected a list of objects, such as [{{"box": [10, 20, 30, 40]}}]'
+            )
         for number, entry in enumerate(entries, start=1):
             if unknown := sorted(entry.keys() - {"box", "clicks", "label"}):
-                msg = f"{file}, object {number}: unknown keys {unknown}"
-                raise ValueError(msg)
+                raise ValueError(f"{file}, object {number}: unknown keys {unknown}")
             steps = [_click(click) for click in entry.get("clicks", ())]
             if entry.get("box") is not None:
                 steps.append(parse_step({"type": "box", "box": entry["box"]}))
@@ -205,28 +198,26 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
     crowds = len(annotations) - len(single)
     if annotations and not single:
         left_out = crowds_left_out(crowds, len(annotations))
-        msg = f"{left_out}; set iscrowd to 0 if each is one object"
-        raise ValueError(msg)
+        raise ValueError(f"{left_out}; set iscrowd to 0 if each is one object")
     for key, entry in single.items():
         image = whole(entry, "image_id")
         if image not in objects:
-            msg = f"annotation {key} is of the image {image}, which is missing"
-            raise ValueError(msg)
+            raise ValueError(f"annotation {key} is of the image {image}, which is missing")
         has_kind = entry.get("category_id") is not None
         kind = whole(entry, "category_id") if has_kind else categories.number()
         if has_kind and kind not in listed:
-            msg = (
+            raise ValueError(
                 f"annotation {key} is of the category {kind}, but `categories` has "
                 f"{sorted(listed)[:10]}; add it there, or leave `category_id` out"
             )
-            raise ValueError(msg)
         try:
             x, y, width, height = map(float, entry["bbox"])
             box = parse_step({"type": "box", "box": [x, y, x + width, y + height]})
         except (TypeError, ValueError) as error:
             bbox = entry["bbox"]
-            msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
-            raise ValueError(msg) from error
+            raise ValueError(
+                f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
+            ) from error
         objects[image].append(PromptedObject(str(key), kind, (box,)))
     files = {key: _file(file_of(entry)) for key, entry in images.items()}
     prompted = tuple(
@@ -244,8 +235,7 @@ def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping
     for entry in entries:
         key = whole(entry, "id")
         if key in by_id:
-            msg = f"the id {key} in `{what}` is there more than once"
-            raise ValueError(msg)
+            raise ValueError(f"the id {key} in `{what}` is there more than once")
         by_id[key] = entry
     return by_id
 
@@ -254,8 +244,7 @@ def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Catego
     for file, objects in images.items():
         for prompted in objects:
             if not prompted.steps:
-                msg = f"{file}: the object {prompted.key} has neither a box nor a click"
-                raise ValueError(msg)
+                raise ValueError(f"{file}: the object {prompted.key} has neither a box nor a click")
     prompts = tuple(
         PromptedImage(file, tuple(objects)) for file, objects in images.items() if objects
     )
@@ -269,8 +258,7 @@ def _file(name: str) -> str:
 
 def _click(values: object) -> Step:
     if not isinstance(values, list) or len(values) not in (2, 3):
-        msg = f"a click must be [x, y] or [x, y, positive], got {values}"
-        raise ValueError(msg)
+        raise ValueError(f"a click must be [x, y] or [x, y, positive], got {values}")
     return parse_step({"type": "click", **dict(zip(("x", "y", "positive"), values, strict=False))})
 
 
@@ -279,5 +267,6 @@ def _cell(text: str, column: str) -> float:
     try:
         return parse_number(float(text), column)
     except ValueError as error:
-        msg = f"`{column}` must be a finite number such as 12.5, with a point, got {text!r}"
-        raise ValueError(msg) from error
+        raise ValueError(
+            f"`{column}` must be a finite number such as 12.5, with a point, got {text!r}"
+        ) from error

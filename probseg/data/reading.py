@@ -99,8 +99,7 @@ def read_all(
         lines = [f"{count} entries of {what} cannot be used:", *named] if count > 1 else named
         if count > len(named):
             lines.append(f"and {count - len(named)} more")
-        msg = "\n".join(lines)
-        raise DataError(msg)
+        raise DataError("\n".join(lines))
 
 
 def index_objects(

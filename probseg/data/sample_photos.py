@@ -78,12 +78,11 @@ def photo_path(photo: Photo) -> Path:
     if spec is not None and spec.origin is not None:
         path = Path(spec.origin).parent / path
     if not path.is_file():
-        msg = (
+        raise DataError(
             f"{path}: no such file, expected the photograph {photo['name']!r}; install {project} "
             "in a version that this package supports, from a wheel: "
             f"`pip install --force-reinstall {project}`"
         )
-        raise DataError(msg)
     return path
 
 

@@ -127,40 +127,35 @@ class MixedOrder:
         names = [of.name for of in sets]
         self.sizes = [len(of) for of in sets]
         if 0 in self.sizes:
-            msg = f"{names[self.sizes.index(0)]}: has no object; leave it out of `train`"
-            raise DataError(msg)
+            raise DataError(f"{names[self.sizes.index(0)]}: has no object; leave it out of `train`")
         self.weights = [object_weights(of) for of in sets]
         if proportions is not None and len(proportions) != len(names):
-            msg = (
+            raise DataError(
                 f"`proportions` must have one number for each data set of `train` ({len(names)}: "
                 f"{', '.join(names) or 'none'}), got {len(proportions)}: {list(proportions)}; null "
                 "takes all objects of all sets"
             )
-            raise DataError(msg)
         if samples_per_epoch is not None and samples_per_epoch < 1:
-            msg = (
+            raise DataError(
                 "`samples_per_epoch` must be at least 1, or null for the number of all objects, "
                 f"got {samples_per_epoch}"
             )
-            raise DataError(msg)
         self.samples = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
         shares = self.sizes if proportions is None else proportions
         for name, share in zip(names, shares, strict=True):
             if not (share > 0 and math.isfinite(share)):
-                msg = (
+                raise DataError(
                     f"`proportions` must be positive numbers, got {share} for {name}; leave a data "
                     "set that is not wanted out of `train`"
                 )
-                raise DataError(msg)
         self.counts = largest_remainders(self.samples, shares)
         for name, count, share in zip(names, self.counts, shares, strict=True):
             if count == 0:
-                msg = (
+                raise DataError(
                     f"{name}: its share {share} of {sum(shares)} gives none of the {self.samples} "
                     "samples of an epoch; raise `samples_per_epoch` or its proportion, or leave "
                     "the data set out of `train`"
                 )
-                raise DataError(msg)
 
     def __len__(self) -> int:
         return self.samples

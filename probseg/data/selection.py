@@ -81,34 +81,31 @@ class Selected(InteractiveDataset):
                 areas <= (np.inf if max_area is None else max_area)
             )
         elif min_area is not None or max_area is not None:
-            msg = (
+            raise DataError(
                 f"`min_area` and `max_area` must be null, got {min_area} and {max_area}: "
                 f"{dataset.name} does not know the areas of its objects; set both to null, or use "
                 "an argument of the data set itself"
             )
-            raise DataError(msg)
         if exclude is not None:
             chosen &= ~_listed(dataset, find_data(exclude))
         if hold_out is not None:
             left_out = _held_out(dataset, "hold_out", hold_out)
             if not left_out.any():
-                msg = (
+                raise DataError(
                     f"hold_out={hold_out} leaves out no photograph of {self.name}, of "
                     f"{len(dataset)} objects: it goes by their names, and they are few; choose a "
                     "smaller number, or set it to null"
                 )
-                raise DataError(msg)
             chosen &= ~left_out
         if held_out is not None:
             chosen &= _held_out(dataset, "held_out", held_out)
         self.chosen = np.flatnonzero(chosen)
         if not len(self.chosen):
-            msg = (
+            raise DataError(
                 f"{self.name}: none of its {len(dataset)} objects is left, with min_area={min_area}"
                 f", max_area={max_area}, exclude={exclude}, hold_out={hold_out}, "
                 f"held_out={held_out}; choose fewer restrictions"
             )
-            raise DataError(msg)
         self.weights = object_weights(dataset)
         if self.weights is not None:
             self.weights = self.weights[self.chosen]
@@ -176,8 +173,9 @@ def held_out(places: Mapping[_Key, float], fraction: float) -> list[_Key]:
 def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
     """Return True for objects whose photograph is held out."""
     if count < 2:
-        msg = f"`{argument}` must be at least 2, which is one photograph in two, got {count}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"`{argument}` must be at least 2, which is one photograph in two, got {count}"
+        )
     names = (dataset.object_name(index) for index in range(len(dataset)))
     photos = [name.rpartition("#")[0] or name for name in names]
     chosen = {photo: is_held_out(photo, count) for photo in set(photos)}
@@ -198,15 +196,15 @@ def _read_weights(
         except ValueError:
             weight = float("nan")
         if not 0 <= weight < float("inf"):
-            msg = (
+            raise DataError(
                 f"{path}, line {number}: expected an object's name, a tab and a finite number >= 0,"
                 f" got {text!r} for the number"
             )
-            raise DataError(msg)
         name = matches.get(number)
         if name in listed:
-            msg = f"{path}, line {number}: {name!r} was listed before; give each object one weight"
-            raise DataError(msg)
+            raise DataError(
+                f"{path}, line {number}: {name!r} was listed before; give each object one weight"
+            )
         if name is not None:
             listed[name] = weight
     weights = np.array([listed.get(name, 0.0) for name in names])
@@ -216,9 +214,9 @@ def _read_weights(
         (f"has names that no object of {dataset.name} has", unknown, "remove them"),
     ):
         if wrong:
-            msg = f"{path}: {what}: {wrong[:3]} ({len(wrong)} in all); {hint}"
-            raise DataError(msg)
+            raise DataError(f"{path}: {what}: {wrong[:3]} ({len(wrong)} in all); {hint}")
     if not weights[chosen].any():
-        msg = f"{path}: the weights of all {chosen.sum()} objects are 0; raise those of some"
-        raise DataError(msg)
+        raise DataError(
+            f"{path}: the weights of all {chosen.sum()} objects are 0; raise those of some"
+        )
     return weights

@@ -90,15 +90,13 @@ class TrainingCrop:
         padding: tuple[float, float] = (0.1, 0.8),
     ) -> None:
         if size < SMALLEST_CROP:
-            msg = f"`size` must be at least {SMALLEST_CROP} pixels, got {size}"
-            raise ValueError(msg)
+            raise ValueError(f"`size` must be at least {SMALLEST_CROP} pixels, got {size}")
         check_scale(scale)
         if not 0 <= padding[0] <= padding[1]:
-            msg = (
+            raise ValueError(
                 "`padding` must be (smallest, largest) with 0 <= smallest <= largest, got "
                 f"{padding}"
             )
-            raise ValueError(msg)
         self.size = size
         self.scale = scale
         self.padding = padding
@@ -113,8 +111,9 @@ class TrainingCrop:
     def cut(self, sample: Sample, generator: np.random.Generator) -> Pair:
         """Cut out a crop in the colours of the photograph; see `__call__`."""
         if not (sample.mask == 1).any():
-            msg = f"{sample.name} of {sample.dataset}: the mask has no pixel of the object"
-            raise DataError(msg)
+            raise DataError(
+                f"{sample.name} of {sample.dataset}: the mask has no pixel of the object"
+            )
         # A margin p for which 1 + 2 p, crop over object, is log-uniform
         nearest, farthest = (math.log1p(2 * padding) for padding in self.padding)
         padding = math.expm1(generator.uniform(nearest, farthest)) / 2
@@ -170,8 +169,9 @@ class TrainingCrop:
 def check_scale(scale: tuple[float, float]) -> None:
     """Raise a ValueError unless a smallest and a largest factor are positive and in order."""
     if not 0 < scale[0] <= scale[1]:
-        msg = f"`scale` must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"`scale` must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
+        )
 
 
 def rescaled(image: Picture, labels: Picture, factor: float) -> Pair:

@@ -64,24 +64,22 @@ def export_model(
         raise UnknownNameError(kind="target", name=to, known=TARGETS)
     target = TARGETS[to]
     if missing := [package for package in target.packages if find_spec(package) is None]:
-        msg = f'{", ".join(missing)} not installed; in a checkout run: pip install -e ".[export]"'
-        raise UsageError(msg)
+        raise UsageError(
+            f'{", ".join(missing)} not installed; in a checkout run: pip install -e ".[export]"'
+        )
     if folder.exists() or not folder.absolute().parent.is_dir():
-        msg = f"`output` must be a new folder in one that exists, got {str(folder)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"`output` must be a new folder in one that exists, got {str(folder)!r}")
     if model.sizing != "reduce":
-        msg = (
+        raise UsageError(
             f"`model` must leave small images at their size, as sizing='reduce' does, got "
             f"sizing={model.sizing!r}; the runners of exported graphs know no other way"
         )
-        raise UsageError(msg)
     size = model.working_size if size is None else size
     if size is None or size < 1:
-        msg = (
+        raise UsageError(
             f"`size` must be a positive number of pixels for a network without working size, got "
             f"{size}; 320 is a good compromise between contours and time"
         )
-        raise UsageError(msg)
     model = copy.deepcopy(model).cpu().float().eval()
     model.working_size = size
     model.cell *= -(-size // model.cell)  # one cell is the whole square: all images are padded so
@@ -109,12 +107,11 @@ def export_model(
         tell("comparing answers of graphs and network")
         parity = measure(model, target.runner(draft))
         if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
-            msg = (
+            raise UsageError(
                 f"the graphs must give the network's logits up to {TOLERANCE:g} of the largest, "
                 f"{parity.largest_logit:.3g}, got a difference of {parity.logit_difference:.3g}; "
                 "nothing was written. Other versions of torch, onnxscript or onnxruntime may help"
             )
-            raise UsageError(msg)
         _write_json(draft / ABOUT, {**about, "parity": parity._asdict()})
     return parity
 

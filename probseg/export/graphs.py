@@ -86,11 +86,10 @@ def decoder_maps_of(named: Mapping[str, Tensor]) -> DecoderMaps | None:
 def trace(model: Segmenter, side: int) -> dict[str, Graph]:
     """Trace the graphs of a network, in the order in which they run."""
     if model.refinement is not None:
-        msg = (
+        raise UsageError(
             f"`model` must have no refinement, which no graph can hold, got a "
             f"{type(model.refinement).__name__}; set model.refinement = None, and export that"
         )
-        raise UsageError(msg)
     known = {"image": torch.zeros(1, 3, side, side)}
     features = named_features(model.image_features(known["image"]))
     graphs, answering = {}, copy.deepcopy(model)

@@ -102,11 +102,10 @@ class Runner:
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
         """Begin with a new image: RGB, uint8, shape `(H, W, 3)`, any size."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-            msg = (
+            raise ValueError(
                 f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
                 f"{image.shape}"
             )
-            raise ValueError(msg)
         self.image = image.copy()
         self.size: Size = image.shape[0], image.shape[1]
         self.copies: list[Array] = []  # reduced, the finest first; none of a small image
@@ -141,8 +140,7 @@ class Runner:
             self.box = geometry.round_box(box, self.size)
         self.clicks += clicks
         if not self.clicks and self.box is None:
-            msg = "`clicks` must have at least one click without a `box`, got none"
-            raise ValueError(msg)
+            raise ValueError("`clicks` must have at least one click without a `box`, got none")
         zoom, last = self.zoom, None if self.answer is None else self.answer.look
         tried = [self._ask(view, window) for view, window in self._views()]
         answer = max(tried, key=lambda one: geometry.expected_iou(one) * geometry.cut_factor(one))

@@ -87,17 +87,17 @@ def write_page(folder: Path) -> None:
     """Write the page, ONNX Runtime Web and a photograph into a folder."""
     npm = shutil.which("npm")
     if npm is None:
-        msg = f"npm, which fetches {RUNTIME}, must be installed, got none; install Node.js"
-        raise UsageError(msg)
+        raise UsageError(
+            f"npm, which fetches {RUNTIME}, must be installed, got none; install Node.js"
+        )
     with tempfile.TemporaryDirectory() as temporary:
         command = [npm, "pack", RUNTIME, "--pack-destination", temporary]
         fetched = subprocess.run(command, capture_output=True, text=True, check=False)
         if fetched.returncode:
-            msg = (
+            raise UsageError(
                 f"`npm pack {RUNTIME}` must succeed, got status {fetched.returncode}: "
                 f"{fetched.stderr.strip()[-500:]}; check the network and npm's settings"
             )
-            raise UsageError(msg)
         (packed,) = Path(temporary).glob("*.tgz")
         with tarfile.open(packed) as archive:
             for name in RUNTIME_FILES:

@@ -57,15 +57,15 @@ def decode(rle: Sequence[int], size: tuple[int, int]) -> Region:
         stream = _Stream(bytes(rle))
         count = stream.read(32)
         if count != CHANNELS * size[0] * size[1]:
-            msg = (
+            raise ValueError(
                 f"`rle` has {count} values, an RGBA picture of {size[1]} x {size[0]} has "
                 f"{CHANNELS * size[0] * size[1]}; check original_width and original_height"
             )
-            raise ValueError(msg)
         begins, ends = _opaque(stream, count)
     except EOFError as error:
-        msg = f"`rle` is cut off after {len(rle)} bytes; export the file again"
-        raise ValueError(msg) from error
+        raise ValueError(
+            f"`rle` is cut off after {len(rle)} bytes; export the file again"
+        ) from error
     return from_spans(begins, ends, size, by_rows=True)
 
 
@@ -80,8 +80,9 @@ def _opaque(stream: _Stream, count: int) -> tuple[Numbers, Numbers]:
         is_run = stream.read(1)
         end = done + 1 + stream.read(widths[stream.read(2)])
         if end > count:
-            msg = f"`rle` has a block up to value {end} of {count}; export the file again"
-            raise ValueError(msg)
+            raise ValueError(
+                f"`rle` has a block up to value {end} of {count}; export the file again"
+            )
         first, last = done // CHANNELS, end // CHANNELS  # pixels whose alpha is in the block
         if is_run:
             if stream.read(value_bits):

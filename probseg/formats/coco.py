@@ -26,8 +26,7 @@ def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value != value // 1 or (least is not None and value < least):
         expected = "a whole number" if least is None else f"a whole number of at least {least}"
-        msg = f"its {key!r} must be {expected}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"its {key!r} must be {expected}, got {value!r}")
     return int(value)
 
 
@@ -44,8 +43,7 @@ def text(entry: Mapping[str, Any], key: str) -> str:
     """Return a name in an entry of a file."""
     value = entry[key]
     if not isinstance(value, str) or not value:
-        msg = f"its {key!r} must be a text, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"its {key!r} must be a text, got {value!r}")
     return value
 
 
@@ -75,8 +73,7 @@ def score_of(entry: Mapping[str, Any]) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        msg = f"its 'score' must be a finite number, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"its 'score' must be a finite number, got {value!r}")
     return float(value)
 
 

@@ -90,11 +90,11 @@ def refuse_name(file: str) -> None:
     """Raise for a photograph whose masks could not be written, or would be listed by no reader."""
     path = PurePosixPath(file)
     if any(part.startswith(".") for part in path.parts):
-        msg = f"{file}: names that begin with a dot are hidden files, which are not read; rename it"
-        raise DataError(msg)
+        raise DataError(
+            f"{file}: names that begin with a dot are hidden files, which are not read; rename it"
+        )
     if (reason := too_long(path.name)) is not None:
-        msg = f"{file}: {reason}"
-        raise DataError(msg)
+        raise DataError(f"{file}: {reason}")
 
 
 def too_long(name: str) -> str | None:

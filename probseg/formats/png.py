@@ -36,8 +36,7 @@ def decode(content: bytes) -> Labels:
     with opened(io.BytesIO(content), "the file") as picture:
         if picture.format != "PNG" or picture.mode not in ("L", "P"):
             got = f"{picture.format} of mode {picture.mode}"
-            msg = f"the file: expected a PNG of mode L or P, got {got}; save it as such"
-            raise DataError(msg)
+            raise DataError(f"the file: expected a PNG of mode L or P, got {got}; save it as such")
         values = np.array(picture)
         return values if picture.mode == "P" else values // 255
 

@@ -48,8 +48,7 @@ def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:
     Parts that touch at a corner are separate polygons.
     """
     if not 0 <= tolerance < math.inf:
-        msg = f"`tolerance` must be finite and at least 0 pixels, got {tolerance}"
-        raise ValueError(msg)
+        raise ValueError(f"`tolerance` must be finite and at least 0 pixels, got {tolerance}")
     region = as_region(mask)
     if not region.inside.size:
         return []
@@ -114,8 +113,7 @@ def ring(corners: object, size: tuple[int, int], scale: tuple[float, float] = (1
     """Draw a polygon without holes as other programs have it, `[[x, y], ...]`."""
     points = np.array(corners, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 2 or not (abs(points) <= FARTHEST).all():
-        msg = f"its 'points' must be [[x, y], ...], got {corners!r:.60}"
-        raise ValueError(msg)
+        raise ValueError(f"its 'points' must be [[x, y], ...], got {corners!r:.60}")
     return draw([Polygon(points * scale)], size)
 
 
@@ -136,8 +134,9 @@ def coco_runs(
     check_size(size)
     for outline in outlines:
         if len(outline) < 6 or len(outline) % 2:
-            msg = f"an outline must have at least 3 pairs of numbers, got {len(outline)} numbers"
-            raise ValueError(msg)
+            raise ValueError(
+                f"an outline must have at least 3 pairs of numbers, got {len(outline)} numbers"
+            )
         corners = np.reshape(outline, (-1, 2))
         steps = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
         _check_length(float(steps.sum()), len(corners))
@@ -147,8 +146,7 @@ def coco_runs(
 def _check_length(length: float, corners: int) -> None:
     """Raise a `ValueError` for outlines whose memory their corners do not explain."""
     if not length <= MAX_LENGTH + 2 * corners:  # nor a number that is none
-        msg = f"outlines of {corners} corners must not be {length:.0f} pixels long"
-        raise ValueError(msg)
+        raise ValueError(f"outlines of {corners} corners must not be {length:.0f} pixels long")
 
 
 def _rings(mask: Mask) -> list[Points]:

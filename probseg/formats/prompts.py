@@ -116,8 +116,9 @@ def parse_step(sent: Mapping[str, Any]) -> Step:
     except ValidationError as error:
         _, *parts = *error.errors(include_url=False)[0]["loc"], "type"
         name = str(parts[0]) if sent.get("type") in TYPES else "type"
-        msg = f"`{name}` must be {EXPECTED[name]}, got {sent.get(name)!r:.200}"
-        raise ValueError(msg) from None
+        raise ValueError(
+            f"`{name}` must be {EXPECTED[name]}, got {sent.get(name)!r:.200}"
+        ) from None
     return step
 
 
@@ -126,8 +127,7 @@ def parse_points(value: object) -> tuple[tuple[float, float], ...]:
     try:
         return _POINTS.validate_python(value)
     except ValidationError:
-        msg = f"{EXPECTED['points']}, got {value!r:.200}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{EXPECTED['points']}, got {value!r:.200}") from None
 
 
 def parse_number(value: object, name: str) -> float:
@@ -135,5 +135,4 @@ def parse_number(value: object, name: str) -> float:
     try:
         return _NUMBER.validate_python(value)
     except ValidationError:
-        msg = f"`{name}` must be {EXPECTED['x']}, got {value!r:.200}"
-        raise ValueError(msg) from None
+        raise ValueError(f"`{name}` must be {EXPECTED['x']}, got {value!r:.200}") from None

@@ -54,11 +54,10 @@ def check_size(size: tuple[int, int]) -> None:
     """
     height, width = size
     if height * width > MAX_PIXELS or max(size) > FARTHEST:
-        msg = (
+        raise ValueError(
             f"an image of {width} x {height} pixels is too large: at most {MAX_PIXELS / 1e6:.0f} "
             f"million pixels and sides of {FARTHEST} are read"
         )
-        raise ValueError(msg)
 
 
 def as_region(mask: Mask | Region) -> Region:
@@ -107,8 +106,9 @@ def spans(region: Region, by_rows: bool) -> tuple[Numbers, Numbers]:
     padded = np.pad(inside, ((0, 0), (1, 1)))
     changes = padded[:, 1:] != padded[:, :-1]
     if np.count_nonzero(changes) > MAX_CHANGES:
-        msg = f"an object with more than {MAX_CHANGES // 2} runs of pixels is noise; smooth it"
-        raise DataError(msg)
+        raise DataError(
+            f"an object with more than {MAX_CHANGES // 2} runs of pixels is noise; smooth it"
+        )
     lines, columns = np.nonzero(changes)  # begins and ends by turns
     positions = (lines + line) * length + columns + offset
     begins, ends = positions[::2], positions[1::2]

@@ -28,8 +28,9 @@ def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
     lengths = np.diff(ends, prepend=-1)
     whole = codes.min() >= 0 and codes.max() < 64 and codes[-1] < 32
     if not whole or lengths.max() > 8:
-        msg = f"compressed run lengths are cut off or have foreign characters: {text[:20]!r}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"compressed run lengths are cut off or have foreign characters: {text[:20]!r}"
+        )
     shifts = 5 * (np.arange(codes.size) - np.repeat(starts, lengths))
     numbers = np.add.reduceat((codes & 31) << shifts, starts)
     numbers -= np.where(codes[ends] & 16, 1 << 5 * lengths, 0)
@@ -43,11 +44,10 @@ def check_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> None:
     check_size(size)
     pixels = size[0] * size[1]
     if runs.min(initial=0) < 0 or runs.max(initial=0) > pixels or runs.sum() != pixels:
-        msg = (
+        raise ValueError(
             f"{len(runs)} run lengths fill {runs.sum()} pixels, the mask has "
             f"{size[0]} x {size[1]} (height x width)"
         )
-        raise ValueError(msg)
 
 
 def draw_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> npt.NDArray[np.uint8]:

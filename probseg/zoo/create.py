@@ -107,10 +107,9 @@ def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> S
     """
     model = create_model(name, pretrained, **changes)
     if not isinstance(model, Segmenter):
-        msg = (
+        raise UsageError(
             f"{name!r} is a model for {model.task} segmentation, expected one for interactive "
             f"segmentation; probseg.create_model({name!r}) loads it, and "
             'probseg.list_models(task="interactive") lists others'
         )
-        raise UsageError(msg)
     return model

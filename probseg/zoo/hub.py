@@ -44,7 +44,8 @@ def hub_folder(name: str, weights: bool = True) -> Path:
                 "and the network; a private model needs HF_TOKEN. `probseg zoo push` uploads all "
                 "files of a model"
             )
-            msg = f"{name}: {file} could not be fetched ({reason}); {hint}"
-            raise DownloadError(msg) from error
+            raise DownloadError(
+                f"{name}: {file} could not be fetched ({reason}); {hint}"
+            ) from error
         commit = path.parent.name  # later files are of this commit: a branch may move meanwhile
     return path.parent

@@ -85,8 +85,9 @@ def read_index(root: Path) -> dict[str, Entry]:
     """Return the models of a zoo, a folder, by name, those that are preferred first."""
     path = root / INDEX
     if not path.is_file():
-        msg = f"{path}: no zoo index; reinstall probseg, or give the folder of a zoo"
-        raise ModelNotFoundError(msg)
+        raise ModelNotFoundError(
+            f"{path}: no zoo index; reinstall probseg, or give the folder of a zoo"
+        )
     return parse_index(path.read_bytes(), str(path))
 
 
@@ -97,15 +98,15 @@ def parse_index(content: bytes, source: str) -> dict[str, Entry]:
     try:
         index = json.loads(content)
     except (ValueError, RecursionError) as error:
-        msg = f"{source}: is not JSON ({error}); the file is damaged, or no index of a zoo"
-        raise ZooError(msg) from error
+        raise ZooError(
+            f"{source}: is not JSON ({error}); the file is damaged, or no index of a zoo"
+        ) from error
     schema = index.get("schema") if isinstance(index, dict) else None
     if schema != SCHEMA:
-        msg = (
+        raise ZooError(
             f"{source}: schema {schema} is not {SCHEMA}, the one that this version of probseg "
             "reads; update probseg, or take a zoo that fits its version"
         )
-        raise ZooError(msg)
     entries: dict[str, Entry] = {}
     try:
         reader = TypeAdapter(

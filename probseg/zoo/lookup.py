@@ -34,12 +34,11 @@ def zoo_folders() -> list[Path]:
     folders = [zoo_dir()]
     for part in filter(None, map(str.strip, os.environ.get("PROBSEG_ZOO", "").split(","))):
         if not (Path(part) / INDEX).is_file():
-            msg = (
+            raise UsageError(
                 f"`PROBSEG_ZOO` must name folders with {INDEX}, separated by commas, got {part!r}; "
                 "copy the zoo to this machine, or use a model of the Hugging Face hub, "
                 "hf-hub:owner/name"
             )
-            raise UsageError(msg)
         folders.append(Path(part))
     return folders
 
@@ -69,8 +68,7 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
                 f"weights: {', '.join(sorted(known))}. To train it: {facts.training.format(name)}"
             )
     if Path(name).is_dir():
-        msg = f"no zoo has a model {name!r}; for the folder of this name, give {name}/"
-        raise UsageError(msg)
+        raise UsageError(f"no zoo has a model {name!r}; for the folder of this name, give {name}/")
     names = {*known, *(full.split(".")[0] for full in known)}
     raise unknown_model(kind="zoo model", name=name, known=names)
 
@@ -129,8 +127,9 @@ def find_run(name: str) -> Path | None:
     ]
     if len(runs) > 1 and path not in runs:
         newest = max(runs, key=lambda run: (run / "checkpoints").stat().st_mtime)
-        msg = f"{name}: holds {len(runs)} runs; give one of them, the newest is {newest}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{name}: holds {len(runs)} runs; give one of them, the newest is {newest}"
+        )
     return runs[0] if runs else None
 
 

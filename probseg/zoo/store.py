@@ -52,15 +52,13 @@ def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
     for name, expected in checksums.items():
         path = folder / name
         if not path.is_file():
-            msg = f"{path}: no such file, although the model has one; {hint}"
-            raise ModelNotFoundError(msg)
+            raise ModelNotFoundError(f"{path}: no such file, although the model has one; {hint}")
         checksum = digest(path)
         if checksum != expected:
-            msg = (
+            raise ChecksumError(
                 f"{path}: sha256 must be {expected}, got {checksum}; the file is damaged or was "
                 f"replaced: {hint}"
             )
-            raise ChecksumError(msg)
 
 
 def checksum_lines(files: Mapping[str, File]) -> str:
@@ -72,17 +70,17 @@ def check_folder(folder: Path) -> None:
     """Check weights and description of a model folder against its own `SHA256SUMS`."""
     path = folder / CHECKSUMS
     if not path.is_file():
-        msg = (
+        raise ModelNotFoundError(
             f"{path}: no such file; a model folder with weights has the checksums that `probseg "
             "zoo publish` writes: copy or download the whole folder, or publish the run again"
         )
-        raise ModelNotFoundError(msg)
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     listed = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
     missing = [name for name in (CONFIG, WEIGHTS) if name not in listed]
     if missing:
-        msg = f"{path}: must list {missing[0]}, got {sorted(listed)}; copy the model folder again"
-        raise ChecksumError(msg)
+        raise ChecksumError(
+            f"{path}: must list {missing[0]}, got {sorted(listed)}; copy the model folder again"
+        )
     check_files(folder, {name: listed[name] for name in (CONFIG, WEIGHTS)})
 
 
@@ -113,8 +111,9 @@ def build_to_fit(
     except USER_ERRORS:
         raise
     except Exception as error:  # whatever a library raises for settings that do not go together
-        msg = f"{source}: the network that it describes cannot be built: {error}"
-        raise ZooError(msg) from error
+        raise ZooError(
+            f"{source}: the network that it describes cannot be built: {error}"
+        ) from error
     if weights is None:
         return model
     check_fit(model.state_dict(), weights, source)
@@ -135,11 +134,10 @@ def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
         return
     parts = (("missing", missing), ("unknown", surplus), ("of another shape", shapes))
     differences = "; ".join(f"{len(x)} {what}, e.g. {x[0]}" for what, x in parts if x)
-    msg = (
+    raise WeightsError(
         f"{source}: the weights are of another architecture ({differences}); build the network "
         "with the configuration that the weights were trained with"
     )
-    raise WeightsError(msg)
 
 
 def save(
@@ -150,10 +148,9 @@ def save(
     for name, tensor in model.state_dict().items():
         stored = tensor.half() if half and tensor.is_floating_point() else tensor
         if not torch.isfinite(stored).all():
-            msg = (
+            raise ValueError(
                 f"{name}: has values beyond the range of {stored.dtype}; the training has diverged"
             )
-            raise ValueError(msg)
         weights[name] = stored.contiguous()
     with replacing(folder / WEIGHTS) as draft:
         draft.write_bytes(as_bytes(weights))  # `save_file` would make it readable by us alone
@@ -170,19 +167,19 @@ def read_config(folder: Path) -> Description:
         others = [other.name for other in folder.parent.glob("*/")]
         near = get_close_matches(folder.name, others, n=1, cutoff=0.7)
         is_missing = not folder.is_dir()
-        msg = (
+        raise ModelNotFoundError(
             f"{folder if is_missing else path}: no such {'folder' if is_missing else 'file'}"
             f"{f', but {folder.parent / near[0]}' if is_missing and near else ''}; a model folder "
             f"holds {WEIGHTS} and {CONFIG}, the folder of a run config.yaml and checkpoints/, and "
             "a model of the Hugging Face hub is named hf-hub:owner/name"
         )
-        raise ModelNotFoundError(msg)
     from probseg.models.schema import checked  # with pydantic, which presets do not need
 
     try:
         with path.open("rb") as file:
             description = json.loads(file.read(LONGEST))
     except (ValueError, RecursionError) as error:
-        msg = f"{path}: is not JSON ({error}); expected the description of a network"
-        raise ZooError(msg) from error
+        raise ZooError(
+            f"{path}: is not JSON ({error}); expected the description of a network"
+        ) from error
     return checked(description, str(path))

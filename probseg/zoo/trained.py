@@ -76,10 +76,9 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     """
     if (source / CONFIG).is_file() and (source / WEIGHTS).is_file():
         if which is not None:
-            msg = (
+            raise UsageError(
                 f"`weights` {which!r}: {source} is a model folder, which has one set; leave it out"
             )
-            raise UsageError(msg)
         check_folder(source)
         weights = read_safetensors(source / WEIGHTS)
         return Trained(source, read_config(source), None, weights, _digests(weights, None))
@@ -89,20 +88,21 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         if which in (None, "best"):
             path = best_checkpoint(source)
         elif not path.is_file():
-            msg = f"{path}: no such file; give the path of another checkpoint of this run"
-            raise UsageError(msg)
+            raise UsageError(
+                f"{path}: no such file; give the path of another checkpoint of this run"
+            )
     elif which == "best":
-        msg = f"`weights` 'best': give the folder of a run to choose from, got the file {source}"
-        raise UsageError(msg)
+        raise UsageError(
+            f"`weights` 'best': give the folder of a run to choose from, got the file {source}"
+        )
     stored = read_checkpoint(path)
     description, preset = network_of(stored, path)
     state: Mapping[str, Tensor] = stored["state_dict"]
     if which == "ema" and AVERAGED not in stored:
-        msg = (
+        raise UsageError(
             f"`weights` 'ema': {path} has no average; train with the callback "
             "lightning.pytorch.callbacks.EMAWeightAveraging, or choose 'best' or 'last'"
         )
-        raise UsageError(msg)
     if which == "last":
         state = stored.get(AVERAGED, state)
     weights = {
@@ -123,8 +123,9 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         RecursionError,
         yaml.YAMLError,
     ) as error:
-        msg = f"{run}: config.yaml or starts.jsonl is not what `probseg fit` writes ({error})"
-        raise WeightsError(msg) from error
+        raise WeightsError(
+            f"{run}: config.yaml or starts.jsonl is not what `probseg fit` writes ({error})"
+        ) from error
     return Trained(path, description, preset, weights, digests, seed, commit, config)
 
 
@@ -140,18 +141,21 @@ def description_for(name: str, pretrained: bool = True) -> Description:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running code; the tensors stay on the disk."""
     if not path.is_file():
-        msg = f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
+        )
     content = read_pickled(path, "a checkpoint written by `probseg fit`")
     if not isinstance(content, dict) or not _is_state(content.get("state_dict")):
-        msg = f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
+        )
     sections = [content.get(name, {}) for name in ("hyper_parameters", "callbacks")]
     if not all(isinstance(part, dict) for part in sections) or not _is_state(
         content.get(AVERAGED, {})
     ):
-        msg = f"{path}: has sections that no training writes; expected the checkpoint of a training"
-        raise WeightsError(msg)
+        raise WeightsError(
+            f"{path}: has sections that no training writes; expected the checkpoint of a training"
+        )
     return content
 
 
@@ -169,11 +173,10 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
     """
     description = stored.get("hyper_parameters", {}).get("model")
     if not is_description(description):
-        msg = (
+        raise WeightsError(
             f"{source}: does not say what network it holds; only checkpoints written by "
             "`probseg fit` can be published"
         )
-        raise WeightsError(msg)
     from probseg.models.schema import checked  # with pydantic, which presets do not need
 
     arguments = _arguments(description)
@@ -183,11 +186,10 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
     if not by_name and maker != "warm_start":
         return checked(description, str(source)), name if isinstance(name, str) else None
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        msg = (
+        raise WeightsError(
             f"{source}: its training began with the network {short(name)}, and files do not say "
             "where else to read; `probseg test --config` with its config.yaml does, if it is yours"
         )
-        raise WeightsError(msg)
     pretrained = by_name and arguments.pop("pretrained", False) is True
     changes = arguments if by_name else arguments.get("changes")
     network = find_description(name, pretrained)[1]
@@ -244,14 +246,16 @@ def best_checkpoint(run: Path) -> Path:
         for path in (folder / inner, best):  # the run may have been moved
             if path.is_file():
                 return path
-        msg = f"{run}: its best checkpoint, {best}, is missing; give the path of another file"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{run}: its best checkpoint, {best}, is missing; give the path of another file"
+        )
     if last.is_file():
         return last
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
-        msg = f"{folder}: expected one best checkpoint, found {names}; give the path of the file"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{folder}: expected one best checkpoint, found {names}; give the path of the file"
+        )
     return files[0]
 
 

@@ -50,10 +50,9 @@ def warm_start(
     )
     for pattern in fresh:
         if not fnmatch.filter([*own, *source], pattern):
-            msg = (
+            raise WeightsError(
                 f"`fresh`: {pattern!r} matches no weight of {of} or {weights}; see its state_dict()"
             )
-            raise WeightsError(msg)
     copied = _without(source, fresh)
     check_fit(_without(own, fresh), copied, f"{weights}, for {of} with fresh={list(fresh)}")
     own.update(copied)

@@ -613,8 +613,7 @@ def test_the_answer_to_a_step_that_could_not_be_stored_is_forgotten(client, monk
     stroke = {"type": "brush", "radius": 5, "points": [[10, 10]], "positive": True}
 
     def full(name):
-        message = "database or disk is full"
-        raise sqlite3.OperationalError(message)
+        raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(client.sessions.store, "keep_written", full)  # the end of the transaction

@@ -157,8 +157,7 @@ def test_the_error_says_that_nothing_could_be_written(fault, tmp_path, monkeypat
 
         def full(content, path):
             path.write_bytes(b"half")
-            msg = "PytorchStreamWriter failed writing file"
-            raise RuntimeError(msg)
+            raise RuntimeError("PytorchStreamWriter failed writing file")
 
         monkeypatch.setattr(torch, "save", full)
     with pytest.raises(NonFiniteLossError, match=f"could not be saved in {place}"):

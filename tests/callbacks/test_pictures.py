@@ -99,8 +99,7 @@ def test_what_cannot_be_drawn_is_named_and_the_run_goes_on(
     run, broken, tmp_path, monkeypatch, caplog
 ):
     def fails(*arguments, **options):
-        msg = "Input z must be at least a (2, 2) shaped array"
-        raise TypeError(msg)
+        raise TypeError("Input z must be at least a (2, 2) shaped array")
 
     for place in broken:
         monkeypatch.setattr(place, fails)
@@ -128,8 +127,7 @@ def test_neither_half_a_picture_nor_an_old_one_stays(tmp_path, caplog):
     path = tmp_path / "curve.png"
     path.write_bytes(b"of an earlier run")
     with log_drawing_errors(path):
-        msg = "no room"
-        raise ValueError(msg)
+        raise ValueError("no room")
     assert not path.exists()
     reason = "left out, it cannot be drawn (ValueError: no room)"
     assert caplog.messages == [f"{path}: {reason}"]

@@ -52,8 +52,7 @@ class FakeRun:
     def use_artifact(self, *arguments, **named):
         call = inspect.signature(Run.use_artifact).bind(self, *arguments, **named).arguments
         if call["artifact_or_name"] in self.gone:
-            msg = "artifact not found"
-            raise wandb.errors.CommError(msg)
+            raise wandb.errors.CommError("artifact not found")
         self.used.append(call["artifact_or_name"])
 
 

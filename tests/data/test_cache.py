@@ -362,8 +362,7 @@ def test_a_digest_follows_names_sizes_times_and_order(files):
 
 def half(number):
     if number % 2:
-        msg = f"{number}.png: is odd"
-        raise DataError(msg)
+        raise DataError(f"{number}.png: is odd")
     return number // 2
 
 

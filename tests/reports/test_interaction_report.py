@@ -92,8 +92,7 @@ def test_results_come_last(tmp_path, monkeypatch):
     assert "±n/a<br>[n/a] |" in paths["table"].read_text(encoding="utf-8"), "a single run"
 
     def broken(*arguments, **options):
-        msg = "no space left"
-        raise OSError(msg)
+        raise OSError("no space left")
 
     monkeypatch.setattr("probseg.reports.report.markdown_table", broken)
     with pytest.raises(OSError, match="no space"):

@@ -26,8 +26,7 @@ def each(
     keys = [names] if isinstance(names, str) else list(names)
     cases = [(row,) if isinstance(names, str) else tuple(row) for row in rows]
     if not cases or any(len(case) != len(keys) for case in cases):
-        msg = f"`rows` must hold values of {keys}, got {cases}"
-        raise ValueError(msg)
+        raise ValueError(f"`rows` must hold values of {keys}, got {cases}")
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)

@@ -82,8 +82,9 @@ class Server:
         url = self.address + quote(path.partition("#")[0], safe=_UNCHANGED)
         content = self._answer(url, urllib.request.Request(url, headers=self._credentials()))
         if len(content) > LARGEST:
-            msg = f"{url:.200}: has more than {LARGEST >> 20} MiB, the most that is fetched"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{url:.200}: has more than {LARGEST >> 20} MiB, the most that is fetched"
+            )
         return content
 
     def _credentials(self) -> dict[str, str]:
@@ -111,11 +112,11 @@ class Server:
                     "the file is at another address, which is not fetched; switch off the "
                     "pre-signed URLs of the storage"
                 )
-            msg = f"{url:.200}: Label Studio answers with {error.code}: {reason}"
-            raise ValueError(msg) from error
+            raise ValueError(
+                f"{url:.200}: Label Studio answers with {error.code}: {reason}"
+            ) from error
         except OSError as error:
-            msg = f"{url:.200}: cannot be read ({error}); check --fetch-from"
-            raise ValueError(msg) from error
+            raise ValueError(f"{url:.200}: cannot be read ({error}); check --fetch-from") from error
         return content
 
 
@@ -138,8 +139,9 @@ class Images:
             try:
                 return Source(base64.b64decode(address.partition(";base64,")[2], validate=True))
             except binascii.Error as error:
-                msg = f"{address:.40}...: the image of the task is not base64 ({error})"
-                raise ValueError(msg) from error
+                raise ValueError(
+                    f"{address:.40}...: the image of the task is not base64 ({error})"
+                ) from error
         inside = _path_in_data(address)
         path = None if inside is None else Path(os.path.realpath(self._folder / inside))
         if path is not None and path.is_relative_to(self._folder) and path.is_file():
@@ -214,19 +216,19 @@ class Backend:
         try:
             question = asked(body)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
-            msg = f"the body is not a request of Label Studio for a prediction: {error!r}"
-            raise ValueError(msg) from error
+            raise ValueError(
+                f"the body is not a request of Label Studio for a prediction: {error!r}"
+            ) from error
         if question is None:
             return {"results": [], "model_version": self.model.name}
         source = self._images.find(question.image, question.task)
         encoded = self._encodings.find(source.key, lambda: self._images.read(source))
         size = encoded.photograph.size
         if size != question.size:
-            msg = (
+            raise ValueError(
                 f"{question.image:.200}: has {size[1]} x {size[0]} pixels, Label Studio shows "
                 f"{question.size[1]:g} x {question.size[0]:g}; reload the task"
             )
-            raise ValueError(msg)
         mask = self.model.answer(encoded, question.positive, question.negative, question.box)
         score, inside = confidence(mask), mask.binary
         del mask  # its probabilities take four times as much memory
@@ -268,8 +270,7 @@ def asked(body: Mapping[str, Any]) -> Question | None:
     for region in regions:
         kind, value = region["type"], region["value"]
         if kind not in ("keypointlabels", "rectanglelabels"):
-            msg = f"`type` must be keypointlabels or rectanglelabels, got {kind!r:.200}"
-            raise ValueError(msg)
+            raise ValueError(f"`type` must be keypointlabels or rectanglelabels, got {kind!r:.200}")
         label = value[kind][0]
         sizes = ("width", "height") if kind == "rectanglelabels" else ()
         shares = [parse_number(value[name], name) / 100 for name in ("x", "y", *sizes)]
@@ -280,8 +281,7 @@ def asked(body: Mapping[str, Any]) -> Question | None:
             (positive if region.get("is_positive", True) else negative).append((x, y))
     task = body["tasks"][0]
     if not isinstance(task["id"], int):
-        msg = f"`id` of a task must be a whole number, got {task['id']!r:.200}"
-        raise ValueError(msg)
+        raise ValueError(f"`id` of a task must be a whole number, got {task['id']!r:.200}")
     address = str(task["data"][key])
     size = (height, width)
     return Question(address, task["id"], size, positive, negative, box, label, tag, image_tag)
@@ -290,23 +290,20 @@ def asked(body: Mapping[str, Any]) -> Question | None:
 def brush_tags(label_config: str) -> tuple[str, str, str]:
     """Return the names of the tags `BrushLabels` and `Image`, and the image's key in tasks."""
     if len(label_config) > MAX_CONFIG:
-        msg = f"`label_config` must have at most {MAX_CONFIG} characters"
-        raise ValueError(msg)
+        raise ValueError(f"`label_config` must have at most {MAX_CONFIG} characters")
     try:
         root = ElementTree.fromstring(label_config)
     except ElementTree.ParseError as error:
-        msg = f"`label_config` must be XML: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"`label_config` must be XML: {error}") from error
     images = {image.get("name"): image.get("value", "") for image in root.iter("Image")}
     for labels in root.iter("BrushLabels"):
         name, image = labels.get("name"), labels.get("toName")
         if name and image and image in images:
             return name, image, images[image].removeprefix("$")
-    msg = (
+    raise ValueError(
         "`label_config` must have a tag BrushLabels for a tag Image; docs/integrations.md has an "
         "example of a labelling interface"
     )
-    raise ValueError(msg)
 
 
 def create_app(backend: Backend, hosts: frozenset[str], password: str | None = None) -> Guard:

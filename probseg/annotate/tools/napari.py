@@ -57,11 +57,10 @@ def segment_by_clicks(
     from napari.utils.notifications import show_warning
 
     if image.ndim != 2:
-        msg = (
+        raise ValueError(
             f"`image` must have 2 dimensions, got {image.ndim}; choose one plane of it by Layer > "
             "Convert > Split Stack"
         )
-        raise ValueError(msg)
     pixels = displayed(
         np.asarray(image.data[0] if image.multiscale else image.data),
         None if image.rgb else tuple(image.contrast_limits),

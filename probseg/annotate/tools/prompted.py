@@ -55,8 +55,7 @@ class PromptedModel:
         Coordinates are continuous: (0, 0) is the upper left corner of the first pixel.
         """
         if len(positive) + len(negative) > MAX_POINTS:
-            msg = f"an object must have at most {MAX_POINTS} points; clear some"
-            raise ValueError(msg)
+            raise ValueError(f"an object must have at most {MAX_POINTS} points; clear some")
         size = encoded.photograph.size
         steps: list[Step] = [pixel_click(point, True, size) for point in positive]
         steps += [pixel_click(point, False, size) for point in negative]
@@ -99,8 +98,9 @@ def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
     """Return a click on the pixel under a point, or on the nearest one."""
     (x, y), (height, width) = point, size
     if not is_inside(point, size):
-        msg = f"`point` must be inside the image of {width} x {height} pixels, got ({x}, {y})"
-        raise ValueError(msg)
+        raise ValueError(
+            f"`point` must be inside the image of {width} x {height} pixels, got ({x}, {y})"
+        )
     column, row = math.floor(x), math.floor(y)
     return Click(min(max(column, 0), width - 1), min(max(row, 0), height - 1), positive)
 

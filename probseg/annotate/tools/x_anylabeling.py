@@ -66,11 +66,11 @@ class Backend:
             positive, negative, box = _prompts(marks)
             content = base64.b64decode(image.rpartition(",")[2], validate=True)
         except (AttributeError, KeyError, TypeError, binascii.Error) as error:
-            msg = f"the body is not a request of X-AnyLabeling for a prediction: {error!r}"
-            raise ValueError(msg) from error
+            raise ValueError(
+                f"the body is not a request of X-AnyLabeling for a prediction: {error!r}"
+            ) from error
         if body.get("model") != MODEL_ID:
-            msg = f"`model` must be {MODEL_ID!r}, got {body.get('model')!r:.200}"
-            raise ValueError(msg)
+            raise ValueError(f"`model` must be {MODEL_ID!r}, got {body.get('model')!r:.200}")
         shapes: list[Json] = []
         if positive or box is not None:
             name = hashlib.sha256(content).digest()
@@ -103,11 +103,13 @@ def _prompts(
         elif kind == "rectangle" and len(data) == 4 and label == 1:
             boxes.append([*map(min, data[:2], data[2:]), *map(max, data[:2], data[2:])])
         else:
-            msg = f"a mark must be a point or a rectangle of an object, got {mark!r:.200}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"a mark must be a point or a rectangle of an object, got {mark!r:.200}"
+            )
     if len(boxes) > 1:
-        msg = f"an object must have one rectangle, got {len(boxes)}; finish or clear it first"
-        raise ValueError(msg)
+        raise ValueError(
+            f"an object must have one rectangle, got {len(boxes)}; finish or clear it first"
+        )
     return points[1], points[0], boxes[0] if boxes else None
 
 

@@ -106,11 +106,10 @@ class AnnotationIndex(NamedTuple):
         place = int(np.searchsorted(self.run_objects, index))
         height, width = self.run_sizes[place].tolist()
         if (height, width) != size:
-            msg = (
+            raise ValueError(
                 f"its run lengths are for {width} x {height} pixels, its image has "
                 f"{size[1]} x {size[0]}"
             )
-            raise ValueError(msg)
         start, end = self.run_starts[place : place + 2]
         return parse_runs(self.run_text[start:end].tobytes())
 
@@ -167,11 +166,10 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
         except DataError:  # which names the file
             raise
         except (ValueError, ijson.JSONError) as error:
-            msg = (
+            raise DataError(
                 f"{path}: cannot be read as annotations of {kind} ({error}); download or export "
                 "the file again"
-            )
-            raise DataError(msg) from error
+            ) from error
 
     options = {"kind": kind, "columns": " ".join(AnnotationIndex._fields)}
     return AnnotationIndex(**cached("annotations", [path], options, build, path.parent))
@@ -214,11 +212,11 @@ class _Reader:
                 if entry[other] not in (None, "", [], {}):
                     self.left[f"values of {other!r} of {key}"] += 1
         except KeyError as error:
-            msg = f"an entry of {key!r} has no {error}: {_shown(entry)}"
-            raise ValueError(msg) from error
+            raise ValueError(f"an entry of {key!r} has no {error}: {_shown(entry)}") from error
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            msg = f"an entry of {key!r} cannot be used, {error}: {_shown(entry)}"
-            raise ValueError(msg) from error
+            raise ValueError(
+                f"an entry of {key!r} cannot be used, {error}: {_shown(entry)}"
+            ) from error
 
     def annotation(self, entry: Entry) -> None:
         """Take an annotation, unless its outline encloses nothing."""
@@ -228,8 +226,7 @@ class _Reader:
             return
         area = float(entry.get("area") or 0)
         if not 0 <= area < math.inf:
-            msg = f"its area must be finite and at least 0, got {area}"
-            raise ValueError(msg)
+            raise ValueError(f"its area must be finite and at least 0, got {area}")
         if isinstance(outline, dict):
             counted = self._runs(outline)
             area = area or counted
@@ -238,8 +235,9 @@ class _Reader:
                 isinstance(polygon, list) and isinstance(next(iter(polygon), 0), int | float)
                 for polygon in outline
             ):
-                msg = "its segmentation must be lists `[x, y, x, y, ...]` in a list, or run lengths"
-                raise ValueError(msg)
+                raise ValueError(
+                    "its segmentation must be lists `[x, y, x, y, ...]` in a list, or run lengths"
+                )
             # pycocotools takes four numbers for a box.
             polygons = [polygon for polygon in outline if len(polygon) >= 6]
             if not polygons:
@@ -251,8 +249,7 @@ class _Reader:
                 self.left["halves of corners at the ends of outlines"] += odd
                 polygons = [polygon[: len(polygon) // 2 * 2] for polygon in polygons]
             if not all(min(xs) >= -FARTHEST and max(xs) <= FARTHEST for xs in polygons):
-                msg = f"a coordinate is not a number from {-FARTHEST} to {FARTHEST}"
-                raise ValueError(msg)
+                raise ValueError(f"a coordinate is not a number from {-FARTHEST} to {FARTHEST}")
             area = area or sum(
                 abs(signed_area(np.array(polygon, dtype=np.float64).reshape(-1, 2)))
                 for polygon in polygons
@@ -277,8 +274,7 @@ class _Reader:
         if isinstance(counts, list):
             runs = np.array(counts, dtype=np.int64)
             if not np.array_equal(runs, counts):
-                msg = "its run lengths must be whole numbers"
-                raise ValueError(msg)
+                raise ValueError("its run lengths must be whole numbers")
             plain = {"size": [height, width], "counts": runs.tolist()}
             text = coco_mask.frPyObjects(plain, height, width)["counts"]
         else:
@@ -296,8 +292,7 @@ class _Reader:
         if file is None:
             return
         if leads_outside(file):
-            msg = "its path must lead to a file inside the folder of the images"
-            raise ValueError(msg)
+            raise ValueError("its path must lead to a file inside the folder of the images")
         self.images.append(whole(entry, "id"))
         self.image_sizes.extend(size_of(entry))
         self.files.append(file.encode())
@@ -313,8 +308,9 @@ class _Reader:
         for key, numbers in (("annotations", ids), ("images", images), ("categories", categories)):
             unique, counts = np.unique(numbers, return_counts=True)
             if (counts > 1).any():
-                msg = f"the id {unique[counts > 1][0]} is there more than once in {key!r}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"the id {unique[counts > 1][0]} is there more than once in {key!r}"
+                )
         image_ids = np.asarray(self.image_ids)
         run_starts, run_text = _packed(self.run_texts)
         image_starts, image_text = _packed(self.files)

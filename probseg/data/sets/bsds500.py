@@ -72,18 +72,16 @@ class BSDS500(PublishedDataset):
         self.objects = [(*pair, number) for pair, number, _ in rows]  # image, label map, region
         self._areas = np.array([area for *_, area in rows], np.int64)
         if not self.objects:
-            msg = f"{self.root}: no region is left in split {split!r} after selection"
-            raise DataError(msg)
+            raise DataError(f"{self.root}: no region is left in split {split!r} after selection")
 
     def _maps(self, split: str, image: Path) -> list[Path]:
         place = self.root / "labels" / split
         maps = sorted(place.glob(f"{escape(image.stem)}_a*.png"))
         if not maps:
-            msg = (
+            raise DataError(
                 f"{place}: no label map {image.stem}_a<k>.png for {image}; add it or remove the "
                 "image"
             )
-            raise DataError(msg)
         return maps
 
     def _excluded(self, exclude: str | None) -> set[str]:
@@ -91,11 +89,10 @@ class BSDS500(PublishedDataset):
             return set()
         path = self.root / exclude
         if not path.is_file():
-            msg = (
+            raise DataError(
                 f"{path}: no such list; pass exclude=None if the model will not be tested on "
                 "GrabCut or Berkeley, whose images are among those of BSDS500"
             )
-            raise DataError(msg)
         photos = (self.root / "images").glob("*/[!.]*.jpg")  # the list is one for all splits
         known = [("bsds_id", None), *((photo.stem, photo) for photo in photos)]  # and the heading
         return names_to_leave_out(path, "exclude", known, self.name)
@@ -157,8 +154,9 @@ def convert(folder: Path) -> None:
     """
     files = sorted((folder / "groundTruth").glob("*/*.mat"))
     if not files:
-        msg = f"{folder / 'groundTruth'}: no .mat files of BSDS500; fetch the archive again"
-        raise DataError(msg)
+        raise DataError(
+            f"{folder / 'groundTruth'}: no .mat files of BSDS500; fetch the archive again"
+        )
     for path in files:
         place = folder / "labels" / path.parent.name
         place.mkdir(parents=True, exist_ok=True)
@@ -168,8 +166,9 @@ def convert(folder: Path) -> None:
             ]  # each (H, W)
         for k, regions in enumerate(maps):
             if regions.max() > 255:
-                msg = f"{path}: {regions.max()} regions, but the maps of BSDS500 have at most 255"
-                raise DataError(msg)
+                raise DataError(
+                    f"{path}: {regions.max()} regions, but the maps of BSDS500 have at most 255"
+                )
             Image.fromarray(regions.astype(np.uint8)).save(place / f"{path.stem}_a{k}.png")
     shutil.rmtree(folder / "groundTruth")
     rows = ["bsds_id\tin_grabcut\tin_berkeley"]

@@ -87,8 +87,7 @@ class AnnotatedObjects(InteractiveDataset):
             reasons += left_out
             if crowds:
                 reasons.append("where `crowd` is an option, `crowd: true` takes crowds")
-            msg = f"{annotations}: {'; '.join(reasons)}"
-            raise DataError(msg)
+            raise DataError(f"{annotations}: {'; '.join(reasons)}")
         for what in left_out:
             _logger.warning("%s: %s", annotations, what)
         self._check_images()
@@ -126,11 +125,11 @@ class AnnotatedObjects(InteractiveDataset):
         try:
             mask = self.index.mask(number, (height, width))
         except ValueError as error:
-            msg = f"{of} cannot be drawn ({error}); download or export the file again"
-            raise DataError(msg) from error
+            raise DataError(
+                f"{of} cannot be drawn ({error}); download or export the file again"
+            ) from error
         if not mask.any():
-            msg = f"{of} has no pixel inside the image; raise `min_area`"
-            raise DataError(msg)
+            raise DataError(f"{of} has no pixel inside the image; raise `min_area`")
         return Sample(pixels, mask, self.object_name(index), self.name, self.photo(file))
 
     @property
@@ -158,12 +157,11 @@ class AnnotatedObjects(InteractiveDataset):
             wanted = [number for number, name in enumerate(names) if name in choice.categories]
             chosen &= np.isin(index.kinds, wanted)
         if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():
-            msg = (
+            raise DataError(
                 f"{self.annotations}: has annotations of images that it does not list with a "
                 f"{self.path_key}: {unknown[:3]} ({len(unknown)} in all); download or export the "
                 "file again"
             )
-            raise DataError(msg)
         if choice.max_fraction is not None:
             pixels = index.image_sizes.prod(axis=1)[index.owners[chosen]]
             chosen[chosen] = index.areas[chosen] <= choice.max_fraction * pixels
@@ -179,11 +177,10 @@ class AnnotatedObjects(InteractiveDataset):
         owners = self.index.owners
         images = np.unique(owners[owners >= 0]).tolist()
         if len(images) < 2:
-            msg = (
+            raise DataError(
                 f"{self.annotations}: training and validation need at least 2 images, got "
                 f"{len(images)}; use the `part` all"
             )
-            raise DataError(msg)
         sums = {image: zlib.crc32(self.index.file(image).encode()) for image in images}
         places = {image: checksum / 2**32 for image, checksum in sums.items()}
         return np.array(held_out(places, VAL_FRACTION))
@@ -200,11 +197,10 @@ class AnnotatedObjects(InteractiveDataset):
                 raise self.not_found(folder or f"the folder {place}")
             missing = sorted(set(files).difference(path.name for path in place.iterdir()))
             if missing:
-                msg = (
+                raise DataError(
                     f"{place / missing[0]}: no such file, but {self.annotations.name} needs it "
                     f"({len(missing)} missing in all); {self.way_to_images(folder)}"
                 )
-                raise DataError(msg)
 
 
 class COCO(AnnotatedObjects):

@@ -78,8 +78,7 @@ class COCOLVIS(InteractiveDataset):
         # of the index, for each object
         self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
         if not len(self.rows):
-            msg = f"{annotations}: no object of at least {min_area} pixels (`min_area`)"
-            raise DataError(msg)
+            raise DataError(f"{annotations}: no object of at least {min_area} pixels (`min_area`)")
         self._areas = self.index["area"][self.rows].astype(np.int64)
 
     def __len__(self) -> int:
@@ -169,11 +168,10 @@ def _writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = (
+        raise DataError(
             f"{place}: the layers of COCO+LVIS cannot be written there "
             f"({error.strerror or error}); free some space, or set PROBSEG_CACHE to another folder"
-        )
-        raise DataError(msg) from error
+        ) from error
 
 
 def _read_annotations(path: Path) -> list[_Photo]:
@@ -185,12 +183,10 @@ def _read_annotations(path: Path) -> list[_Photo]:
             first_stuff = int(entry["num_instance_masks"])
             things = [int(key) for key in entry["hierarchy"]]
             if not plain_name(name) or any(not 0 <= key < first_stuff for key in things):
-                msg = f"has the photograph {name!r} with the objects {things[:5]}, ..."
-                raise ValueError(msg)
+                raise ValueError(f"has the photograph {name!r} with the objects {things[:5]}, ...")
             photos.append(_Photo(name, things, first_stuff))
     if not photos:
-        msg = f"{path}: lists no photograph; unpack the archive again"
-        raise DataError(msg)
+        raise DataError(f"{path}: lists no photograph; unpack the archive again")
     return photos
 
 
@@ -231,8 +227,7 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
 def _size_of_layer(content: bytes, path: Path) -> tuple[int, int]:
     """Read `(H, W)` of a PNG file from its header, so that nothing huge is ever decoded."""
     if content[:8] != b"\x89PNG\r\n\x1a\n" or content[12:16] != b"IHDR" or len(content) < 33:
-        msg = f"{path}: has a layer that is not a PNG file; unpack the archive again"
-        raise DataError(msg)
+        raise DataError(f"{path}: has a layer that is not a PNG file; unpack the archive again")
     width, height = (int.from_bytes(content[k : k + 4], "big") for k in (16, 20))
     return height, width
 
@@ -242,6 +237,7 @@ def _read_layer(content: bytes, path: Path) -> npt.NDArray[np.uint8]:
     with opened(BytesIO(content), f"{path}, a layer") as picture:
         values = np.asarray(picture)
     if values.ndim != 2 or values.dtype != np.uint8:
-        msg = f"{path}: has a layer with several channels or 16 bits; unpack the archive again"
-        raise DataError(msg)
+        raise DataError(
+            f"{path}: has a layer with several channels or 16 bits; unpack the archive again"
+        )
     return values

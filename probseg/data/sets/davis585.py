@@ -105,11 +105,10 @@ def _objects(video: Path, initial: str | None) -> list[_Object]:
     if initial is not None:
         needed |= {f"init_{initial}_{stem}" for stem in masks}
     if missing := sorted(needed - set(files)):
-        msg = (
+        raise DataError(
             f"{video}: no files {missing[:3]} ({len(missing)} in all), which its masks need; "
             "unpack the archive again"
         )
-        raise DataError(msg)
     return [
         _Object(
             photo=video.name,

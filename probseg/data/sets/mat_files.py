@@ -42,11 +42,11 @@ def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variab
     try:
         counts = [_count(content, place, order) for content, place, order in _elements(path)]
         if len(counts) > MAX_MATRICES or max(counts, default=0) > MAX_MATRICES:
-            msg = f"has more than {MAX_MATRICES} matrices or cells"
-            raise ValueError(msg)
+            raise ValueError(f"has more than {MAX_MATRICES} matrices or cells")
     except ValueError as error:
-        msg = f"{path}: {error}, which no label map needs; replace or remove the file"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: {error}, which no label map needs; replace or remove the file"
+        ) from error
     return load_known_mat(path, name)
 
 
@@ -63,8 +63,9 @@ def broken_as_data_error(path: Path, expected: str) -> Iterator[None]:
     except (DataError, MemoryError):  # the second says nothing about the file
         raise
     except Exception as error:  # broken files raise a dozen different kinds
-        msg = f"{path}: cannot be read as {expected} ({error!r}); unpack the archive again"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: cannot be read as {expected} ({error!r}); unpack the archive again"
+        ) from error
 
 
 def _elements(path: Path) -> Iterator[tuple[bytes, int, str]]:
@@ -79,8 +80,7 @@ def _elements(path: Path) -> Iterator[tuple[bytes, int, str]]:
             unpacked = stream.decompress(content[place + 8 : place + 8 + size], left + 1)
             left -= len(unpacked)
             if left < 0:
-                msg = f"unpacks to more than {MAX_BYTES / 1e6:.0f} MB"
-                raise ValueError(msg)
+                raise ValueError(f"unpacks to more than {MAX_BYTES / 1e6:.0f} MB")
             yield unpacked, 0, order
         else:
             yield content, place, order  # scipy reads on where the size of an element is too small
@@ -98,20 +98,17 @@ def _count(content: bytes, place: int, order: str) -> int:
         kind, size = struct.unpack_from(f"{order}II", content, place)
         place += 8
         if (kind & 0xFFFF if kind >> 16 else kind) not in TYPES:
-            msg = f"has an element of the unknown type {kind}"
-            raise struct.error(msg)
+            raise struct.error(f"has an element of the unknown type {kind}")
         if kind == MATRIX:
             if numbers > 0:
-                msg = "has a matrix in place of numbers"
-                raise struct.error(msg)
+                raise struct.error("has a matrix in place of numbers")
             count += 1
             if size and place + 24 <= len(content):  # tag and flags, 16 bytes, and the dimensions
                 (flags,) = struct.unpack_from(f"{order}I", content, place + 8)
                 kind, size = struct.unpack_from(f"{order}II", content, place + 16)
                 place += 16
                 if flags & COMPLEX:
-                    msg = "has complex numbers"
-                    raise struct.error(msg)
+                    raise struct.error("has complex numbers")
                 if flags & 255 > LAST_OF_CELLS:
                     numbers = 5 if flags & 255 == SPARSE else 3
                 start, size = (place + 4, kind >> 16) if kind >> 16 else (place + 8, size)

@@ -86,8 +86,7 @@ class OpenImages(InteractiveDataset):
         self.index = cached("open-images", sources, options, build, self.root)
         self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
         if not len(self.rows):
-            msg = f"{listed}: no object of at least {min_area} pixels (`min_area`)"
-            raise DataError(msg)
+            raise DataError(f"{listed}: no object of at least {min_area} pixels (`min_area`)")
         self._areas = self.index["area"][self.rows]
 
     def __len__(self) -> int:
@@ -103,11 +102,10 @@ class OpenImages(InteractiveDataset):
         mask_path = _mask_path(self.root, self.index["mask"][row].decode())
         mask = _read_mask(mask_path, (height, width))
         if mask is None:
-            msg = (
+            raise DataError(
                 f"{mask_path}: does not have the proportions of its image {path} ({width} x "
                 f"{height}); replace one of them"
             )
-            raise DataError(msg)
         return Sample(image, mask, self.object_name(index), self.name, photo)
 
     def object_name(self, index: int) -> str:
@@ -143,19 +141,18 @@ def _read_list(path: Path) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.bytes
             for row in csv.DictReader(file):
                 names = [row[column] for column in COLUMNS]
                 if not all(plain_name(name) for name in names):
-                    msg = f"{path}: lists {names}, which are not file names; download it again"
-                    raise DataError(msg)
+                    raise DataError(
+                        f"{path}: lists {names}, which are not file names; download it again"
+                    )
                 masks.append(names[0].encode())
                 photos.append(names[1].encode())
     except (KeyError, TypeError, AttributeError, csv.Error) as error:
-        msg = (
+        raise DataError(
             f"{path}: cannot be read as a list with the columns {', '.join(COLUMNS)} ({error!r}); "
             "download it again"
-        )
-        raise DataError(msg) from error
+        ) from error
     if not masks:
-        msg = f"{path}: lists no mask; download it again"
-        raise DataError(msg)
+        raise DataError(f"{path}: lists no mask; download it again")
     return np.array(masks), np.array(photos)
 
 

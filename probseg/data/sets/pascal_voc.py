@@ -45,14 +45,14 @@ class PascalVOC(PublishedDataset):
         for name in self._listed(split):
             missing = [p for p in (self._image(name), self._labels(name)) if not p.is_file()]
             if missing:
-                msg = f"{missing[0]}: no such file, but {split}.txt lists it; unpack again"
-                raise DataError(msg)
+                raise DataError(
+                    f"{missing[0]}: no such file, but {split}.txt lists it; unpack again"
+                )
             areas = count_values(read_labels(self._labels(name)))
             numbers = np.flatnonzero(areas[1:IGNORE]) + 1
             self.objects += [(name, int(number)) for number in numbers]
         if not self.objects:
-            msg = f"{self.root}: no object in split {split!r}; unpack the archive again"
-            raise DataError(msg)
+            raise DataError(f"{self.root}: no object in split {split!r}; unpack the archive again")
 
     def _listed(self, split: str) -> list[str]:
         path = self.root / "ImageSets" / "Segmentation" / f"{split}.txt"

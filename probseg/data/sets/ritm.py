@@ -74,12 +74,11 @@ class GrabCut(ImageMaskPairs):
         labels = read_labels(path)
         values = np.unique(labels)
         if not np.isin(values, (0, 128, 255)).all() or 255 not in values:
-            msg = (
+            raise DataError(
                 f"{path}: expected the values 0 (background), 128 (ignored) and 255 (object), "
                 f"with an object, got {_in_words(values)}; for masks of your own use "
                 "ImageMaskFolder"
             )
-            raise DataError(msg)
         mask: npt.NDArray[np.uint8] = (labels == 255).astype(np.uint8)
         mask[labels == 128] = IGNORE
         return mask
@@ -103,11 +102,10 @@ def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
     labels = read_labels(path)
     values = np.unique(labels)
     if not np.isin(values, (0, 128, 255)).all() or values.tolist() == [0]:
-        msg = (
+        raise DataError(
             f"{path}: expected the values 255 (on the object), 128 (on the background) and 0 (no "
             f"stroke), with a stroke, got {_in_words(values)}; replace the file"
         )
-        raise DataError(msg)
     strokes: npt.NDArray[np.uint8] = np.full(labels.shape, IGNORE, np.uint8)
     strokes[labels == 255] = 1
     strokes[labels == 128] = 0
@@ -176,11 +174,10 @@ class DAVIS(ImageMaskPairs):
         brightest = read_colours(path).max(axis=2)
         mask: npt.NDArray[np.uint8] = (brightest > 0).astype(np.uint8)
         if not mask.any():
-            msg = (
+            raise DataError(
                 f"{path}: expected an object in any colour on black, got black alone; unpack the "
                 "archive again"
             )
-            raise DataError(msg)
         return mask
 
 
@@ -206,11 +203,10 @@ class COCOMVal(ImageMaskPairs):
         for image, _ in self.pairs:
             digits = self.photo(image.stem)
             if len(digits) < 12 or not (digits.isascii() and digits.isdigit()):
-                msg = (
+                raise DataError(
                     f"{image}: expected a name that ends in the twelve digits of a photograph of "
                     "COCO; for images of your own use ImageMaskFolder"
                 )
-                raise DataError(msg)
 
     @staticmethod
     def photo(stem: str) -> str:

@@ -25,21 +25,20 @@ def load_data(path: Path) -> object:
     this module that checks its arguments, and any other name is refused.
     """
     if not path.is_file():
-        msg = f"{path}: no such file; unpack the archive again"
-        raise DataError(msg)
+        raise DataError(f"{path}: no such file; unpack the archive again")
     try:
         loaded: object = _Unpickler(path.read_bytes()).load()
     except _RefusedError as error:
-        msg = (
+        raise DataError(
             f"{path}: {error}; a pickle may only hold plain data and arrays of numbers, and this "
             "one may be malicious: delete it and get the archive from its authors"
-        )
-        raise DataError(msg) from error
+        ) from error
     except MemoryError:  # says nothing about the file
         raise
     except Exception as error:  # damaged pickles raise a dozen different kinds
-        msg = f"{path}: cannot be read as a pickle of data ({error!r}); unpack the archive again"
-        raise DataError(msg) from error
+        raise DataError(
+            f"{path}: cannot be read as a pickle of data ({error!r}); unpack the archive again"
+        ) from error
     return loaded
 
 
@@ -55,8 +54,9 @@ class _Dtype:
 
     def __init__(self, code: object, *_: object) -> None:
         if not (isinstance(code, str) and re.fullmatch(r"b1|[iu][1248]|f[248]", code)):
-            msg = f"holds an array of the dtype {code if isinstance(code, str) else type(code)}"
-            raise _RefusedError(msg)
+            raise _RefusedError(
+                f"holds an array of the dtype {code if isinstance(code, str) else type(code)}"
+            )
         self.numpy = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -73,8 +73,7 @@ class _Budget:
         """Return bytes that are about to be copied."""
         self.left -= len(content)
         if self.left < 0:
-            msg = "makes more bytes than it has"
-            raise _RefusedError(msg)
+            raise _RefusedError("makes more bytes than it has")
         return content
 
 
@@ -86,12 +85,10 @@ class _Array(np.ndarray[Any, Any]):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
         if not (isinstance(dtype, _Dtype) and isinstance(content, bytes)):
-            msg = "holds an array of something other than numbers"
-            raise _RefusedError(msg)
+            raise _RefusedError("holds an array of something other than numbers")
         counted = all(isinstance(size, int) and size >= 0 for size in shape)
         if not counted or math.prod(shape) * dtype.numpy.itemsize != len(content):
-            msg = f"holds an array of shape {shape!r:.100} with {len(content)} bytes"
-            raise _RefusedError(msg)
+            raise _RefusedError(f"holds an array of shape {shape!r:.100} with {len(content)} bytes")
         self.budget.take(content)
         super().__setstate__((1, shape, dtype.numpy, fortran, content))
 
@@ -141,10 +138,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as in its base
         full = f"{module}.{name}"
         if "." in name or full not in self.allowed:
-            msg = f"asks for {full}"
-            raise _RefusedError(msg)
+            raise _RefusedError(f"asks for {full}")
         return self.allowed[full]
 
     def persistent_load(self, pid: object) -> Any:  # noqa: ANN401 - as in its base
-        msg = "asks for an object outside the file"
-        raise _RefusedError(msg)
+        raise _RefusedError("asks for an object outside the file")

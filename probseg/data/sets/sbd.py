@@ -53,8 +53,9 @@ class SBD(PublishedDataset):
         for name in names:
             image = self.root / "img" / f"{name}.jpg"
             if not image.is_file():
-                msg = f"{image}: no such file, but {split}.txt lists it; unpack the archive again"
-                raise DataError(msg)
+                raise DataError(
+                    f"{image}: no such file, but {split}.txt lists it; unpack the archive again"
+                )
         maps = [self.root / "inst" / f"{name}.mat" for name in names]
         rows = index_objects(f"sbd-{split}", self.root, _count, maps, maps)
         large = [(path.stem, number, area) for path, number, area in rows if area >= min_area]
@@ -62,8 +63,9 @@ class SBD(PublishedDataset):
         self._areas = np.array([area for _, _, area in large], np.int64)
         if not self.objects:
             size = f" of at least {min_area} pixels (`min_area`)" if min_area else ""
-            msg = f"{self.root}: no object{size} in split {split!r}; unpack the archive again"
-            raise DataError(msg)
+            raise DataError(
+                f"{self.root}: no object{size} in split {split!r}; unpack the archive again"
+            )
 
     def _listed(self, split: str) -> list[str]:
         path = self.root / f"{split}.txt"
@@ -101,16 +103,14 @@ def _count(path: Path) -> npt.NDArray[np.int64]:
 def _instances(path: Path, load: Callable[[Path, str], Any]) -> npt.NDArray[np.uint8]:
     """Read the instance numbers `(H, W)`, 0 being the background."""
     if not path.is_file():
-        msg = f"{path}: no such file, but its image is listed; unpack the archive again"
-        raise DataError(msg)
+        raise DataError(f"{path}: no such file, but its image is listed; unpack the archive again")
     expected = "instances, expected a struct GTinst with the field Segmentation"
     with broken_as_data_error(path, expected):
         labels = np.asarray(load(path, "GTinst")["Segmentation"][0, 0])
     whole = labels.ndim == 2 and np.issubdtype(labels.dtype, np.integer)
     if not whole or not labels.size or labels.min() < 0 or labels.max() > 255:
-        msg = (
+        raise DataError(
             f"{path}: expected instances as whole numbers in 0..255 of shape (H, W), got "
             f"{labels.dtype} of shape {labels.shape}; unpack the archive again"
         )
-        raise DataError(msg)
     return labels.astype(np.uint8)

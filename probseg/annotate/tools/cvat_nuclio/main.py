@@ -87,10 +87,9 @@ def asked(body: Any) -> Question:  # noqa: ANN401
             x0, y0, x1, y1 = (parse_number(number, "obj_bbox") for number in (x0, y0, x1, y1))
             box = (x0, y0, x1, y1)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = (
+        raise ValueError(
             "the body must be a JSON object (Content-Type: application/json) with `image` in "
             "base64, `pos_points` and `neg_points`, [[x, y], ...], and perhaps `obj_bbox`, "
             f"[[x0, y0], [x1, y1]]: {error!r}"
-        )
-        raise ValueError(msg) from error
+        ) from error
     return Question(image, positive, negative, box)

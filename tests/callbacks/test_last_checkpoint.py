@@ -350,6 +350,7 @@ def test_a_signal_ends_the_waiting_for_a_batch(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(20)
 
+    monkeypatch.setattr(FakeObjects, "check", lambda self: None)  # it reads the first object
     monkeypatch.setattr(FakeObjects, "__getitem__", never)
     with pytest.raises(SIGTERMException):
         train(tmp_path, LastCheckpoint(), objects=len(objects.samples))

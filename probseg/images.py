@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -266,6 +265,8 @@ def _load_dark_colours(picture: Image.Image) -> npt.NDArray[np.uint16] | None:
     _load(picture)
     if not content or np.asarray(picture)[..., :3].max() >= DARK >> 8:
         return None
+    import cv2
+
     decoded = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
     if decoded is None or decoded.dtype != np.uint16 or decoded.ndim != 3:
         return None

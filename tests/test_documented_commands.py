@@ -163,8 +163,9 @@ def parse(tmp_path_factory):
         patch.setattr(trainer, "check_readable", lambda path: None)
         patch.setattr(Invocation, "_check_data", lambda self: None)  # there are none here
         patch.chdir(tmp_path_factory.mktemp("pages"))
+        patch.syspath_prepend(Path.cwd())
         for block in BLOCKS:
-            if name := re.match(r"# (\w+\.yaml)\n", block.code):
+            if name := re.match(r"# (\w+\.(?:yaml|py))\n", block.code):
                 Path(name[1]).write_text(block.code, encoding="utf-8")
         given = ("--config", "configs/experiment/folder.yaml", "--data.root=x")
         made = functools.cache(

@@ -110,7 +110,7 @@ def test_without_memory_what_takes_less_is_proposed():
     assert sides == ["--data.crop_size [256, 352]"]
     assert proposed(error, "test", "12 objects at a time", {}) == [HALF, smaller[1]]
     for text in ("out of memory\nCUDA kernel errors might", "CUBLAS_STATUS_ALLOC_FAILED when"):
-        assert proposed(RuntimeError(f"CUDA error: {text}"), first="the GPU has not") == [HALF]
+        assert proposed(RuntimeError(f"CUDA error: {text}"), first="the GPU lacks") == [HALF]
     for action in (lambda: torch.empty(2**60), lambda: np.empty(2**59)):
         options = proposed(real_error(action), first="the machine lacks memory")
         assert options == ["--data.num_workers 0"]

@@ -116,7 +116,7 @@ class InteractiveDataModule(TrainingData):
         self.train, self.val, self.test = sets, as_list(val), as_list(test)
         for dataset in (*self.train, *self.val, *self.test):
             if not type(dataset).__module__.startswith("probseg."):
-                dataset.check()
+                InteractiveDataset.check(dataset)
         for role, of_role in (("val", self.val), ("test", self.test)):
             check_names(
                 role,

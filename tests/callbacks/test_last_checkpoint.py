@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
 from probseg.callbacks import LastCheckpoint, last_checkpoint
+from probseg.data import InteractiveDataset
 from probseg.semantic.datamodule import EachOnce
 from probseg.zoo.trained import read_trained
 from support.fakes import FakeObjects
@@ -350,7 +351,7 @@ def test_a_signal_ends_the_waiting_for_a_batch(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(20)
 
-    monkeypatch.setattr(FakeObjects, "check", lambda self: None)  # it reads the first object
+    monkeypatch.setattr(InteractiveDataset, "check", lambda self: None)  # it reads the first object
     monkeypatch.setattr(FakeObjects, "__getitem__", never)
     with pytest.raises(SIGTERMException):
         train(tmp_path, LastCheckpoint(), objects=len(objects.samples))

@@ -33,7 +33,6 @@ FIRST = (
     "probseg.reports.gallery._small",
     "probseg.callbacks.visual.VisualLog.row",
     "probseg.semantic.pictures.coloured",
-    "probseg.semantic.evaluation._maps",
 )
 """Where drawing begins."""
 LAST = (

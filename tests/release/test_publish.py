@@ -198,7 +198,7 @@ del HEADLESS["init_args"]["head"]
         (UsageError, "data.root is /home/me", {"facts": facts(recipe=None), "config": PLACES}),
         (UsageError, "`preset` 'mine': no preset has this name for inter", {"name": "mine.a"}),
         (UsageError, "`preset` 'micro_csa'", {"name": "micro_csa.a", "description": HEADLESS}),
-        (UsageError, "'micro_csa': no preset has this name", {"name": "micro_csa.a", "description": EMANET}),
+        (UsageError, "'micro_csa': no preset", {"name": "micro_csa.a", "description": EMANET}),
         (UsageError, "architecture.tag", {"name": "micro_csa"}),
         (UsageError, "architecture.tag", {"name": "micro_csa.a.b"}),
         (UsageError, "architecture.tag", {"name": "../micro_csa.a"}),

@@ -675,7 +675,7 @@ def test_a_page_imports_what_is_sent_in_pieces(folder, model_host, kind):
     [
         ({"name": "../a.json"}, "expected {'upload'"),
         ({"content": "no base64!"}, "expected {'upload'"),
-        ({}, "format that is not known"),
+        ({}, "a.json: its format is not known"),
         ({"content": base64.b64encode(b'{"dm_format_version": "1.0"}').decode()}, "Datumaro"),
     ],
 )

@@ -115,6 +115,8 @@ class Machine:
             for key in ("o", *self.numbers.choices(["ArrowRight", "a", "x", "r", "z"], k=3), "o"):
                 keyboard.press(key)
                 self.settle()
+                if page.run("document.getElementById('comment').open"):
+                    keyboard.press("Enter")  # it goes back without a comment
         elif name == "snap":
             keyboard.press("k")
             self.command("brush", at)
@@ -415,6 +417,15 @@ def test_a_photograph_has_arrived_when_the_mask_of_its_open_object_is_shown(mach
     assert machine.page.mask().any()
 
 
+def test_a_photograph_is_opened_after_what_was_sent_from_the_grid(machine):
+    machine.slow(300)
+    for key in "oazo":
+        machine.page.tab.keyboard.press(key)
+    machine.page.until("probsegPage.photo.state === 'accepted'")
+    machine.page.until("probsegPage.photo.state === 'open'")
+    machine.check()
+
+
 def test_annotations_of_others_are_imported_by_a_button(machine, tmp_path):
     page = machine.page
     machine.slow(0)
@@ -431,7 +442,9 @@ def test_annotations_of_others_are_imported_by_a_button(machine, tmp_path):
     objects = "clicker.objects.map(({ label, area }) => `${label} ${area}`).join()"
     page.until(f"{objects} === 'horse 600'")
     assert page.run("probsegPage.session.labels.at(-1)") == "horse"
-    assert "Imported: 1 objects" in page.banner()
+    page.until("document.getElementById('banner').innerText.startsWith('Imported: 1 object.')")
+    page.run("clicker.refresh()")  # as after any news
+    assert page.banner().startswith("Imported: 1 object.")
     assert page.mask().any(), "the open object stays"
 
 

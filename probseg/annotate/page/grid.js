@@ -110,6 +110,11 @@ export class Grid {
     return (this.moving = (this.moving ?? Promise.resolve()).then(() => this._move(type)));
   }
 
+  /** All answers to what was sent from here. */
+  get idle() {
+    return Promise.allSettled([this.moving, ...this.decided.map(({ answer }) => answer)]);
+  }
+
   async _move(type) {
     const [from, to] = type === "undo" ? [this.decided, this.undone] : [this.undone, this.decided];
     const decision = from.pop();

@@ -215,6 +215,7 @@ export const page = {
     const transport = this.transportOf(photo);
     bitmaps.get(photo.id).catch(() => null); // on its way while the server opens the photograph
     try {
+      await this.grid.idle; // the clicker does not hear of these answers
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
@@ -314,7 +315,7 @@ export const page = {
   },
 
   answered(answer) {
-    banner.clear("note");
+    if (answer.sequence) banner.clear("note"); // 0 where the page asked by itself
     if (answer.objects) this.showObjects(answer.objects);
     drawLabels(); // the open or the selected object may have another one
     if (answer.was) banner.show("note", `Taken back: the photograph was “${stateName(answer.was)}”, and is “${stateName(answer.state)}” again.`);

@@ -59,7 +59,7 @@ async function bring(files) {
     page.take(await json("session"));
     for (const { id } of page.session.photographs) smallMasks.forget(id);
     await page.visit(page.index); // with its new objects
-    banner.show("note", `Imported: ${objects} objects. ${page.session.left_out.join("; ")}`);
+    banner.show("note", `Imported: ${objects} ${objects === 1 ? "object" : "objects"}. ${page.session.left_out.join("; ")}`);
   } catch (error) {
     report(error);
   }

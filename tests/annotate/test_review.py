@@ -228,7 +228,7 @@ def test_every_format_is_exported_as_often_as_asked(client):
     client.sessions.store.set_setting("exports", [])
     answer = client.http.post("/api/export", json={"format": "yolo"})
     assert answer.status_code == 422
-    assert "no export of this page" in answer.text
+    assert "not an export of this page" in answer.text
     assert any(theirs.iterdir())
     for wrong in ("tiff", None, ["coco"]):
         assert client.http.post("/api/export", json={"format": wrong}).status_code == 400

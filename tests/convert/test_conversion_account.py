@@ -179,7 +179,7 @@ def test_every_loss_has_its_line(tmp_path):
     assert sorted(lines) == sorted([
         "2 objects of skipped annotations of tasks",
         "1 objects of further annotations of tasks",
-        "1 objects of the type rectanglelabels, not brushlabels or polygonlabels",
+        "1 objects of the type choices, not brushlabels or polygonlabels",
         "1 objects of tasks that hold the image itself, which has no name",
         "1 images of tasks that hold the image itself, which has no name",
         "2 images of tasks without a mask, whose size is not known",

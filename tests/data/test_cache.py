@@ -293,7 +293,7 @@ def test_a_full_disk(data, home, monkeypatch):
 
 
 def test_without_locks_one_of_several_results_is_kept(data, monkeypatch):
-    monkeypatch.setattr(cache.FileLock, "acquire", lambda self: full_disk())
+    monkeypatch.setattr(cache.FileLock, "acquire", lambda self, **_: full_disk())
     first = []
 
     def slow():

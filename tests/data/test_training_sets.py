@@ -248,7 +248,7 @@ def sharing(levels):
         (([LAYER.astype(np.int64)], PLACES), ["PNG"]),
         (([[1, 2]], PLACES), ["PNG"]),
         (([sharing(40)], PLACES), ["PNG"]),
-        (([LAYER[9:]], PLACES), ["no PNG"]),
+        (([LAYER[9:]], PLACES), ["not a PNG"]),
         (([LAYER[:-30]], PLACES), ["cannot be read as an image"]),
         (([huge(LAYER)], PLACES), ["30000 x 30000", "128 x 96"]),
         (([as_png(draw_scene(48, 64)[1])], PLACES), ["64 x 48", "128 x 96"]),

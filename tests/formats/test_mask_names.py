@@ -148,13 +148,13 @@ WRITERS = {"convert": converted, "annotate": annotated, "predict": predicted}
 
 
 def test_an_unreadable_photograph_keeps_its_masks(tmp_path):
-    """`cat_1.png` is a mask of `cat_1.heic`, and not one of `cat.jpg` until that is converted."""
+    """`cat_1.png` is a mask of `cat_1.arw`, and not one of `cat.jpg` until that is converted."""
     draw(tmp_path / "images", {"cat": 1})
-    (tmp_path / "images" / "cat_1.heic").write_bytes(b"no picture")
+    (tmp_path / "images" / "cat_1.arw").write_bytes(b"no picture")
     (tmp_path / "masks").mkdir()
     for name in ("cat_1", "cat_2"):
         Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / "masks" / f"{name}.png")
-    with pytest.raises(DataError, match=r"cat_1\.png.*convert cat_1\.heic"):
+    with pytest.raises(DataError, match=r"cat_1\.png.*convert cat_1\.arw"):
         ImageMaskFolder(tmp_path)
     with pytest.raises(DataError, match=r"cat_1\.png"):
         list(READERS["png"](tmp_path, Request(tmp_path / "images"), Ledger()))

@@ -95,7 +95,10 @@ def test_all_settings_are_tried_once_and_the_network_as_trained_first(monkeypatc
     assert told == list(found.trials)
     assert found.best is found.trials[0], "all need the same clicks"
     for adaptation, during in zip(expected, states, strict=True):
-        wanted = [*asdict(adaptation).values()][:4]
+        settings = asdict(adaptation)
+        wanted = [
+            settings[f"{of}_{what}"] for of in ("key", "value") for what in ("iterations", "prior")
+        ]
         assert during == tuple(
             of_trained if value is None else value
             for value, of_trained in zip(wanted, trained, strict=True)

@@ -63,7 +63,7 @@ def test_every_door_gives_calibrated_probabilities():
         encoded = model.encode(shown)
         raw = model.raw_logits(encoded, asked).main[0, 0]
         answers = [model(shown, asked).sigmoid(), model.decode(encoded, asked).sigmoid()]
-    answers.append(torch.from_numpy(predictor.predict([Click(9, 7)]).probability))
+    answers.append(torch.tensor(predictor.predict([Click(9, 7)]).probability))
     for answer in answers:
         torch.testing.assert_close(answer.reshape(SIZE), (raw / 0.4).sigmoid(), atol=1e-6, rtol=0)
     assert (answers[0] - raw.sigmoid()).abs().max() > 0.01

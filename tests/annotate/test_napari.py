@@ -174,7 +174,7 @@ def test_stacks_are_refused(viewer):
 def test_napari_builds_the_widget(viewer, monkeypatch):
     """Without a window, which would need OpenGL."""
     monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
-    widgets = pytest.importorskip("qtpy.QtWidgets", reason="needs Qt")
+    widgets = pytest.importorskip("qtpy.QtWidgets", reason="needs Qt", exc_type=ImportError)
     from magicgui import magicgui
 
     application = widgets.QApplication.instance() or widgets.QApplication([])

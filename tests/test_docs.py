@@ -248,7 +248,7 @@ def test_every_check_says_when_it_last_passed(repository):
         (path.stem, yaml.safe_load(path.read_text("utf-8"))["jobs"])
         for path in (repository / ".github" / "workflows").glob("*.yaml")
     ]
-    known = {f"{name}/{job}" for name, all_of_it in workflows for job in all_of_it}
+    known = {f"{name}:{job}" for name, all_of_it in workflows for job in all_of_it}
     assert {*re.findall(r"`(\S+)`", " ".join(jobs))} == known
     assert [day == "not yet" for day in days] == [place == "-" for place in places]
 

@@ -2,14 +2,19 @@
 
     python benchmarks/training/split.py RUN OUT
 
-Each folder OUT/NAME is a model of its own: for `probseg test`, `probseg zoo publish` and
-`probseg.Predictor.from_pretrained`. The weights are those of the best checkpoint.
+OUT/heads.safetensors has all weights but the trunk's in half precision, from which another training
+begins with `--model.heads`. Each folder OUT/NAME is a model of its own: for `probseg test`,
+`probseg zoo publish` and `probseg.Predictor.from_pretrained`. The weights are those of the best
+checkpoint.
 """
 
 import sys
 from pathlib import Path
 
+from safetensors.torch import save_file
+
 from probseg.models import build
+from probseg.tasks.side_by_side import trained_weights
 from probseg.zoo.store import save
 from probseg.zoo.trained import best_checkpoint, network_of, read_checkpoint
 
@@ -30,6 +35,8 @@ def split(run: Path, out: Path) -> list[Path]:
         name = prefix.split(".")[1] or str(preset)
         folders.append(out / name)
         save(model, description, folders[-1])
+    heads = {name: value.half().contiguous() for name, value in trained_weights(state).items()}
+    save_file(heads, out / "heads.safetensors")
     return folders
 
 

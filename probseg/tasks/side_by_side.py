@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
@@ -40,6 +41,8 @@ class SideBySide(InteractiveSegmentation):
         others: The others by name; their own backbones and decoders are replaced.
         val_protocol: Protocol of the validation of the others.
         val_clicks: Clicks in it, at least 5.
+        heads: A safetensors file with the weights of an earlier training of the same networks, all
+            but the trunk's, to begin with; `benchmarks/training/split.py` writes it.
         **settings: Of `InteractiveSegmentation`; `drawn_iterations` are those of the first network.
     """
 
@@ -49,6 +52,7 @@ class SideBySide(InteractiveSegmentation):
         others: Mapping[str, Segmenter],
         val_protocol: str = "ritm",
         val_clicks: int = 5,
+        heads: str | None = None,
         **settings: Any,  # noqa: ANN401 (of the base class)
     ) -> None:
         frozen = [f"{part}.*" for part in TRUNK]
@@ -65,6 +69,11 @@ class SideBySide(InteractiveSegmentation):
             alike = {**settings, "drawn_iterations": None}
             self.others[name] = InteractiveSegmentation(network, every_round=True, **alike)
         self.protocol = dataclasses.replace(get_protocol(val_protocol), max_clicks=val_clicks)
+        if heads is not None:
+            weights = load_file(heads)
+            if weights.keys() != trained_weights(self.state_dict()).keys():
+                raise ValueError(f"`heads`: {heads} has not the weights of these networks")
+            self.load_state_dict(weights, strict=False)
 
     @property
     def learners(self) -> dict[str, InteractiveSegmentation]:
@@ -125,6 +134,11 @@ class SideBySide(InteractiveSegmentation):
                         add_dataloader_idx=False,
                         sync_dist=True,
                     )
+
+
+def trained_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a `SideBySide` without those of the trunk."""
+    return {name: value for name, value in state.items() if not {*TRUNK} & {*name.split(".")}}
 
 
 def begin_alike(network: Segmenter, first: Segmenter) -> None:

@@ -133,6 +133,12 @@ def test_a_run_becomes_a_model_of_each_network(tmp_path):
         read = Predictor.from_pretrained(str(folder)).model
         with torch.no_grad():
             torch.testing.assert_close(read(image, prompts), model.eval()(image, prompts))
+    heads = str(tmp_path / "models/heads.safetensors")
+    again = SideBySide(network("csa"), {"conv": network("conv")}, heads=heads, **SETTINGS)
+    learnt, state = learner.state_dict(), again.state_dict()
+    for name in learnt:
+        torch.testing.assert_close(state[name], learnt[name], atol=1e-3, rtol=1e-3)
+    refused(ValueError, lambda: SideBySide(network("csa"), {}, heads=heads), "heads", heads)
     predictor = Predictor.from_pretrained(str(folders[0]))
     for change in ({"key_iterations": 0}, {"value_iterations": 0}):
         before = predictor.model(image, prompts)

@@ -12,7 +12,7 @@ from benchmarks.grain import ROOT, grain
 BOUNDS = {
     "probseg": {"files": 265, "lines": 53_600, "called_once": 262, "raises_per_1000": 17.3},
     "tests": {"files": 240, "lines": 53_050},
-    "benchmarks": {"files": 31, "lines": 4_450},
+    "benchmarks": {"files": 31, "lines": 4_460},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}
 

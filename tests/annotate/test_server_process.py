@@ -526,12 +526,13 @@ def test_a_real_client_works_after_all_that(server):
 
 
 def test_wrong_arguments_are_explained(tmp_path, capsys):
-    photos = str(draw_photographs(tmp_path / "photos", 1))
+    photos, empty = str(draw_photographs(tmp_path / "photos", 1)), tmp_path / "empty"
+    empty.mkdir()
     cases = [
         (["annotate", str(tmp_path / "none")], "no such folder"),
         (["annotate", photos, "--host", "0.0.0.0"], "--host"),
         (["annotate", photos, "--port", "70000", "--no-browser"], "--port"),
-        (["annotate", str(tmp_path), "--port", "0"], "no photograph"),
+        (["annotate", str(empty), "--port", "0"], "no photograph"),
         (["annotate", photos, "--port", "0", "--model", "nothing"], "nothing"),
     ]
     for arguments, expected in cases:

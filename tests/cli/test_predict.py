@@ -249,7 +249,7 @@ IMAGE = {"id": 1, "file_name": "p0.png", "height": 48, "width": 64}
         ),
         (
             "p.json",
-            coco_prompts([CAR], [(1, {"category_id": "3"})]),
+            coco_prompts([CAR], [(1, {"category_id": "car"})]),
             "'category_id' must be a whole",
         ),
         ("p.json", coco_prompts([], [(1, {"category_id": 3})]), "category_id"),

@@ -216,7 +216,10 @@ def test_the_tracker_is_found_in_a_file_of_the_whole_sam_3(networks, write, tmp_
     names = {"vision_encoder.backbone.": "detector_model.vision_encoder.backbone."}
     names["vision_encoder.neck."] = "tracker_neck."
     whole = {"detector_model.vision_encoder.neck.fpn_layers.0.proj1.bias": torch.ones(3)}
-    whole["tracker_neck.fpn_layers.3.proj1.bias"] = whole["tracker_model.memory_x"] = torch.ones(3)
+    whole |= {
+        name: torch.ones(3)
+        for name in ("tracker_neck.fpn_layers.3.proj1.bias", "tracker_model.memory_x")
+    }
     for name, tensor in networks[3].state_dict().items():
         named = [name.replace(ours, full) for ours, full in names.items() if ours in name]
         whole[named[0] if named else f"tracker_model.{name}"] = tensor.clone()

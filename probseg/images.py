@@ -279,8 +279,8 @@ def _stretched(
     """Return dark colours `(H, W, 3)` of a picture, upright; what is transparent is not white."""
     high = int(colours.max())
     _tell_stretched(high, name)
-    white = max(255, high)
-    read = Image.fromarray((colours.astype(np.uint32) * 255 // white).astype(np.uint8))
+    levels = np.arange(high + 1) * 255 // max(255, high)
+    read = Image.fromarray(levels.astype(np.uint8)[colours])  # no copy that is wider than 8 bits
     orientation = ExifTags.Base.Orientation
     read.getexif()[orientation] = picture.getexif().get(orientation, 1)
     return by_strips(read, np.asarray)

@@ -63,10 +63,11 @@ class Windows:
 
     def tell(self, news: Mapping[str, Any]) -> None:
         """Send news to all windows that listen."""
+        text = json.dumps(news)
         with self._lock:
             queues = [*self._queues.items()]
         for queue, loop in queues:
-            loop.call_soon_threadsafe(_put, queue, json.dumps(news))
+            loop.call_soon_threadsafe(_put, queue, text)
 
     async def listen(self, window: str, request: Request) -> AsyncIterator[str]:
         """Yield the news as server-sent events until the window is gone."""

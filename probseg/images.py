@@ -7,9 +7,9 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -100,12 +100,14 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name) from error
-    except UnidentifiedImageError as error:
-        if reason := foreign_content(_head(file)):
-            raise DataError(f"{name}: {reason}") from error
-        raise _unreadable(name, error) from error
     except Exception as error:
-        raise _unreadable(name, error) from error
+        reason = None
+        if isinstance(error, UnidentifiedImageError):
+            with file.open("rb") if isinstance(file, Path) else nullcontext(file) as stream:
+                stream.seek(0)
+                reason = foreign_content(stream.read(12))
+        unreadable = f"cannot be read as an image ({error}); replace or remove the file"
+        raise DataError(f"{name}: {reason or unreadable}") from error
 
 
 def _refuse_bomb(picture: Image.Image, size: int, name: Path | str) -> None:
@@ -147,19 +149,6 @@ def _refuse_misread(picture: Image.Image, name: Path | str) -> None:
     for layout, applies in misread.items():
         if applies:
             raise DataError(f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG")
-
-
-def _head(file: Path | BinaryIO) -> bytes:
-    """Return the first bytes of a file, which say what it is."""
-    if isinstance(file, Path):
-        with file.open("rb") as stream:
-            return stream.read(12)
-    file.seek(0)
-    return file.read(12)
-
-
-def _unreadable(name: Path | str, error: Exception) -> DataError:
-    return DataError(f"{name}: cannot be read as an image ({error}); replace or remove the file")
 
 
 def _too_large(name: Path | str) -> DataError:
@@ -211,8 +200,13 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
     colours = _load_dark_colours(picture)
     if picture.mode.startswith("I"):
         return _deep_grey(picture, name)
-    if colours is not None:
-        return _stretched(colours, picture, name)
+    if colours is not None:  # upright; what is transparent is not white
+        high, orientation = int(colours.max()), ExifTags.Base.Orientation
+        _tell_stretched(high, name)
+        levels = (np.arange(high + 1) * 255 // max(255, high)).astype(np.uint8)
+        read = Image.fromarray(levels[colours])  # no copy that is wider than 8 bits
+        read.getexif()[orientation] = picture.getexif().get(orientation, 1)
+        return by_strips(read, np.asarray)
     alpha = picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
     # Of many BMP files, all pixels are clear: the channel is not in use.
     if alpha:
@@ -271,19 +265,6 @@ def _load_dark_colours(picture: Image.Image) -> npt.NDArray[np.uint16] | None:
     if decoded is None or decoded.dtype != np.uint16 or decoded.ndim != 3:
         return None
     return np.ascontiguousarray(decoded[..., 2::-1])
-
-
-def _stretched(
-    colours: npt.NDArray[np.uint16], picture: Image.Image, name: str
-) -> npt.NDArray[np.uint8]:
-    """Return dark colours `(H, W, 3)` of a picture, upright; what is transparent is not white."""
-    high = int(colours.max())
-    _tell_stretched(high, name)
-    levels = np.arange(high + 1) * 255 // max(255, high)
-    read = Image.fromarray(levels.astype(np.uint8)[colours])  # no copy that is wider than 8 bits
-    orientation = ExifTags.Base.Orientation
-    read.getexif()[orientation] = picture.getexif().get(orientation, 1)
-    return by_strips(read, np.asarray)
 
 
 def _tell_stretched(high: int, name: str) -> None:
@@ -347,7 +328,12 @@ def _rgba(picture: Image.Image) -> Image.Image:
 def _load(picture: Image.Image) -> None:
     """Decode an image."""
     if isinstance(picture, JpegImageFile) and picture.fp is not None and picture.tile:
-        _refuse_scans(picture.fp)
+        picture.fp.seek(0)  # as Pillow does before it decodes
+        content = picture.fp.read()
+        # Each scan takes its time; programs write few. Films that phones append have the marker of
+        # one by chance, once in 65,536 bytes.
+        if (scans := content.count(b"\xff\xda")) > 100 + len(content) // 20_000:
+            raise OSError(f"its pixels are drawn again and again, in {scans} scans")
     if not isinstance(picture, TiffImageFile):
         picture.load()
         return
@@ -356,15 +342,6 @@ def _load(picture: Image.Image) -> None:
     name, picture.filename = picture.filename, ""
     picture.load()
     picture.filename = name
-
-
-def _refuse_scans(file: IO[bytes]) -> None:
-    """Raise an error for a JPEG of more scans than programs write, each of which takes its time."""
-    file.seek(0)  # as Pillow does before it decodes
-    content = file.read()
-    # Films that phones append have the marker of a scan by chance, once in 65,536 bytes.
-    if (scans := content.count(b"\xff\xda")) > 100 + len(content) // 20_000:
-        raise OSError(f"its pixels are drawn again and again, in {scans} scans")
 
 
 def upright(picture: Image.Image) -> Image.Image:

@@ -152,7 +152,14 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield unfinished
         if unfinished.is_dir() and path.is_dir():
-            _replace_folder(path, unfinished)
+            old = draft_of(path.with_name(f"{path.name}.old"))
+            path.rename(old)
+            try:
+                unfinished.rename(path)
+            except OSError:
+                old.rename(path)
+                raise
+            _remove(old)
         else:
             unfinished.replace(path)
     except OSError as error:
@@ -161,18 +168,6 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
     finally:
         _remove(unfinished)
-
-
-def _replace_folder(path: Path, new: Path) -> None:
-    """Put a folder in the place of another one, which comes back if that fails."""
-    old = draft_of(path.with_name(f"{path.name}.old"))
-    path.rename(old)
-    try:
-        new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-    _remove(old)
 
 
 def _remove(path: Path) -> None:

@@ -95,12 +95,19 @@ def provenance(
 ) -> dict[str, Any]:
     """Return all that is needed to repeat an evaluation with its own `options`, as JSON values."""
     data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
+    model, settings = pl_module.model, {}
+    parts = model.named_modules() if isinstance(model, nn.Module) else [("", model)]
+    for name, part in parts:
+        attributes = getattr(part, "__dict__", {})  # a named tuple has none
+        plain = {key: value for key, value in attributes.items() if _is_setting(key, value)}
+        settings[name] = [str(type(part)), plain]
+    text = json.dumps(settings, sort_keys=True, default=str)
     return {
         **options,
         "model": _plain(pl_module.hparams.get("model", pl_module.model)),
         "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
         "weights_sha256": weights_digest(pl_module.state_dict()),
-        "settings_sha256": _settings(pl_module),
+        "settings_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "data": None if data is None else _plain(data.hparams),
         "epoch": trainer.current_epoch,
         "precision": trainer.precision,
@@ -118,18 +125,6 @@ def log_tested(about: Mapping[str, Any]) -> None:
         name = arguments.get("name") or arguments.get("of") or model.get("class_path", "the model")
         source = f"{name} of the zoo" if trained else f"{name}, no checkpoint"
     _logger.info("testing %s (weights %s)", source, about["weights_sha256"][:12])
-
-
-def _settings(pl_module: L.LightningModule) -> str:
-    """Return a checksum of the network's parts, and of their numbers and names."""
-    model = pl_module.model
-    parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {"": model}
-    text = {}
-    for name, part in parts.items():
-        attributes = getattr(part, "__dict__", {})  # a named tuple has none
-        plain = {key: value for key, value in attributes.items() if _is_setting(key, value)}
-        text[name] = [str(type(part)), plain]
-    return hashlib.sha256(json.dumps(text, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _is_setting(name: str, value: Any) -> bool:  # noqa: ANN401

@@ -64,13 +64,18 @@ class FiniteLoss(L.Callback):
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
     ) -> None:
-        """Check the loss, a scalar.
+        """Check the loss, a scalar; where it is not finite, the buffers are those before the step.
 
-        Raises:
-            NonFiniteLossError: If it is not finite. The task's buffers are those before the step.
+        Of a loss that is infinite only because of the loss scale, which makes no NaN, the logged
+        parts are finite.
         """
-        if loss.isfinite() or _overflowed_by_scaling(trainer, loss):
+        if loss.isfinite():
             return
+        if getattr(trainer.precision_plugin, "scaler", None) is not None and not loss.isnan():
+            metrics = trainer.callback_metrics.items()
+            parts = [value.isfinite() for name, value in metrics if name.startswith("train/")]
+            if parts and all(parts):
+                return
         assert isinstance(pl_module, NetworkTask), "other tasks are not trained"
         if self._buffers:
             torch._foreach_copy_(self._buffers, self._before)
@@ -98,17 +103,6 @@ class FiniteLoss(L.Callback):
             f"rate {', '.join(rates)}) is {loss.item()} on the images {', '.join(names[:NAMED])}"
             f"{more}; the weights are those before the step. {saved}"
         )
-
-
-def _overflowed_by_scaling(trainer: L.Trainer, loss: Tensor) -> bool:
-    """Return whether a loss is infinite only because of the loss scale, which makes no NaN.
-
-    The loss itself is not passed, but the task has logged its parts.
-    """
-    if getattr(trainer.precision_plugin, "scaler", None) is None or loss.isnan():
-        return False
-    parts = [value for name, value in trainer.callback_metrics.items() if name.startswith("train/")]
-    return bool(parts) and all(bool(value.isfinite()) for value in parts)
 
 
 def _on_cpu(values: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,6 @@ class ArtifactLogger(WandbLogger):
     Args:
         offline: Write into a folder, for `wandb sync`.
         log_model: True uploads the checkpoints of a finished training, `"all"` each one at once.
-        checkpoint_name: Name of the artifacts; `model-<id of the run>` by default.
         **kwargs: Other arguments of Lightning's logger, and of `wandb.init`.
 
     Raises:
@@ -57,7 +56,6 @@ class ArtifactLogger(WandbLogger):
         *,
         offline: bool = False,
         log_model: Literal["all"] | bool = False,
-        checkpoint_name: str | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         if log_model and (offline or kwargs.get("mode") == "offline"):
@@ -69,7 +67,6 @@ class ArtifactLogger(WandbLogger):
             kwargs["resume"] = "allow"  # with None, a run that continues would replace itself
         super().__init__(offline=offline, **kwargs)  # whose own uploads stay off
         self.uploads = log_model
-        self.artifact_name = checkpoint_name
         self._callbacks: dict[str, ModelCheckpoint] = {}
 
     def adopt(self, callback: ModelCheckpoint) -> None:
@@ -122,7 +119,7 @@ class ArtifactLogger(WandbLogger):
             "probseg": code["versions"]["probseg"],
             "config": run.config.get("config"),
         }
-        name = self.artifact_name or f"model-{run.id}"
+        name = f"model-{run.id}"
         artifact = wandb.Artifact(name, type="model", metadata=about)
         artifact.add_file(str(path), name="model.ckpt", policy=self.add_file_policy)
         alias = f"epoch{about['epoch']}-step{about['step']}"

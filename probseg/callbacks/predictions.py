@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import (
     Annotated,
@@ -127,11 +128,7 @@ class PredictionWriter(L.Callback):
         )
 
     def refuse_foreign_files(self) -> None:
-        """Raise rather than replace files that no prediction has written.
-
-        Raises:
-            UsageError: If there is one, or `annotations.json` has other photographs, too.
-        """
+        """Raise a `UsageError` rather than replace files, or annotations, of other work."""
         places = {(self.folder / file).parent for file in self._writers}
         for place in (*places, *(self._place(job).parent for job in self.jobs)):
             if leads_out(place, self.folder):
@@ -148,7 +145,9 @@ class PredictionWriter(L.Callback):
                 "already, and not from these photographs; choose another folder"
             )
         if COCO in self.formats and (self.folder / ANNOTATIONS).exists():
-            listed = _read_json(self._list)
+            listed = None
+            with suppress(ValueError):  # it is missing, or something else has changed it
+                listed = read_json(self._list)
             if not isinstance(listed, list):
                 raise UsageError(
                     f"--output {self.folder}: {ANNOTATIONS} is there already, and from no "
@@ -307,24 +306,12 @@ class PredictionWriter(L.Callback):
         return self.folder / ".probseg" / f"{job.image.file}.json"
 
 
-def _read_json(path: Path) -> Any:  # noqa: ANN401 (any JSON)
-    """Return what a record holds; None if it is missing, or something else has changed it."""
-    try:
-        return read_json(path)
-    except ValueError:
-        return None
-
-
 def _overlay(image: PromptedImage) -> str:
     return f"{OVERLAYS}/{stem_of(image.file)}.png"
 
 
 def picture(result: PhotoResult) -> npt.NDArray[np.uint8]:
-    """Lay the masks of a result over its photograph, each in its colour.
-
-    Returns:
-        RGB, uint8, shape `(H, W, 3)`.
-    """
+    """Lay the masks of a result over its photograph, each in its colour: RGB, `(H, W, 3)`."""
     shown = result.photo.pixels
     assert shown is not None, "only what was read is drawn"
     colours = distinct_colours(256)

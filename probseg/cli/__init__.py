@@ -96,14 +96,6 @@ def _indented(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
-def _end_with_the_terminal() -> None:
-    """Let SIGHUP, of a terminal that was closed, do what SIGTERM does, unless it is ignored."""
-    hangup = getattr(signal, "SIGHUP", None)  # absent on Windows
-    main_thread = threading.current_thread() is threading.main_thread()
-    if hangup is not None and main_thread and signal.getsignal(hangup) is signal.SIG_DFL:
-        signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))
-
-
 def _with_megapixels(arguments: Sequence[str]) -> list[str]:
     """Take the option `--megapixels` out, for this process and those that it starts."""
     rest = list(arguments)
@@ -136,7 +128,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning are six times slower beside another process that wants the
     # processor. OpenMP asks when torch is loaded, which the verbs do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _end_with_the_terminal()
+    # A terminal that was closed does what SIGTERM does, unless that is ignored.
+    hangup = getattr(signal, "SIGHUP", None)  # absent on Windows
+    main_thread = threading.current_thread() is threading.main_thread()
+    if hangup is not None and main_thread and signal.getsignal(hangup) is signal.SIG_DFL:
+        signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))
     # Of Pillow, about photographs that probseg refuses in its own words.
     warnings.filterwarnings("ignore", r"Image size .* exceeds limit")
     say_what_is_logged()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import difflib
 import logging
-import multiprocessing.connection
 import re
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from importlib import import_module
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,8 @@ _ABOUT_CHECKPOINTS = (
 
 def silence_notices() -> None:
     """Silence advertisements of Lightning, and warnings about what is as it should be."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_useful)
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addFilter(lambda record: "Tip:" not in record.getMessage())
     for pattern, category in _ABOUT_DESIGN:
         warnings.filterwarnings("ignore", pattern, category)
 
@@ -98,10 +99,6 @@ def silence_notices_about_checkpoints() -> None:
     """Silence warnings that are of use only where a new training begins."""
     for pattern in _ABOUT_CHECKPOINTS:
         warnings.filterwarnings("ignore", pattern, UserWarning)
-
-
-def _is_useful(record: logging.LogRecord) -> bool:
-    return "Tip:" not in record.getMessage()
 
 
 def explain_options(message: str, options: Iterable[str]) -> str:
@@ -164,8 +161,19 @@ def explain(
             reason = message
         elif isinstance(link, RuntimeError) and NO_SHARED_MEMORY.search(str(link)):
             reason = str(link)
-        elif not kind and (explained := _explained(link, verb, config, last)) is not None:
-            return UsageError(explained)
+        elif not kind:
+            text, of_runtime = str(link), isinstance(link, RuntimeError)
+            if of_runtime and LOST_PROCESS.search(text):
+                return UsageError(
+                    f"another process of this run has ended ({_in_short(text)}): its own message, "
+                    "above or in the log of its machine, says why; then "
+                    f"{how_to_continue(verb, last)}"
+                )
+            no_device = of_runtime and NO_DEVICE_MEMORY.search(text)
+            if isinstance(link, torch.OutOfMemoryError) or no_device:
+                return UsageError(_no_memory("GPU", text, verb, config))
+            if isinstance(link, MemoryError) or (of_runtime and NO_HOST_MEMORY.search(text)):
+                return UsageError(_no_memory("machine", text, verb, config))
         link = link.__cause__
     if reason is None:
         return None
@@ -209,28 +217,19 @@ def _of_dead_worker(error: BaseException) -> str | None:
     """Return the message about a dead process that reads data, or None.
 
     A handler of signals raises it wherever the main thread is, where it may be caught and another
-    error be raised. The first one of the chain names the signal.
+    error be raised. The first one of the chain names the signal. A process that dies closes its
+    sockets before the system calls it dead; in between, torch passes on the error of the socket.
     """
     links = [*history(error)][::-1]
     for link in links:
         if isinstance(link, RuntimeError) and DEAD_WORKER.search(str(link)):
             return str(link)
-    broken = (type(link).__name__ for link in links if _is_of_connection(link))
-    return next((f"{name} on its connection" for name in broken), None)
-
-
-def _is_of_connection(error: BaseException) -> bool:
-    """Return whether an error was raised by a connection to a child process.
-
-    A process that dies closes its sockets before the system calls it dead. In between, torch takes
-    it for alive and passes on the error of the socket.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return (
-        isinstance(error, OSError | EOFError)
-        and frames != []
-        and frames[-1].f_globals["__name__"] == multiprocessing.connection.__name__
-    )
+    for link in links:
+        frames = [frame for frame, _ in traceback.walk_tb(link.__traceback__)][-1:]
+        of_connection = [frame.f_globals["__name__"] for frame in frames] == [connection.__name__]
+        if isinstance(link, OSError | EOFError) and of_connection:
+            return f"{type(link).__name__} on its connection"
+    return None
 
 
 def _in_worker(error: BaseException) -> tuple[str, str]:
@@ -246,22 +245,6 @@ def _in_worker(error: BaseException) -> tuple[str, str]:
     first = next((i for i, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     kind, _, message = "\n".join(lines[first:]).partition(": ")
     return kind, message
-
-
-def _explained(error: BaseException, verb: str, config: Namespace, last: Path | None) -> str | None:
-    """Explain one exception of a chain."""
-    text = str(error)
-    of_runtime = isinstance(error, RuntimeError)
-    if of_runtime and LOST_PROCESS.search(text):
-        return (
-            f"another process of this run has ended ({_in_short(text)}): its own message, above or "
-            f"in the log of its machine, says why; then {how_to_continue(verb, last)}"
-        )
-    if isinstance(error, torch.OutOfMemoryError) or (of_runtime and NO_DEVICE_MEMORY.search(text)):
-        return _no_memory("GPU", text, verb, config)
-    if isinstance(error, MemoryError) or (of_runtime and NO_HOST_MEMORY.search(text)):
-        return _no_memory("machine", text, verb, config)
-    return None
 
 
 def _no_memory(where: str, text: str, verb: str, config: Namespace) -> str:

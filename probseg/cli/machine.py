@@ -13,7 +13,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator, XLAA
 from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.functional import conv2d
 
-from probseg.data.reading import available_cores
+from probseg.data.cache import available_cores
 from probseg.errors import UsageError
 from probseg.texts import tell
 

@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from probseg.data.sample_photos import SamplePhotos
     from probseg.data.selection import Selected
     from probseg.data.sets.bsds500 import BSDS500
+    from probseg.data.sets.clicks import DAVIS, DAVIS585, Berkeley, COCOMVal, GrabCut
     from probseg.data.sets.coco import COCO, LVIS, COCOInstances
     from probseg.data.sets.cocolvis import COCOLVIS
-    from probseg.data.sets.davis585 import DAVIS585
     from probseg.data.sets.hqseg import HQSeg44K
     from probseg.data.sets.open_images import OpenImages
-    from probseg.data.sets.pascal_voc import PascalVOC
-    from probseg.data.sets.ritm import DAVIS, Berkeley, COCOMVal, GrabCut
-    from probseg.data.sets.sbd import SBD
+    from probseg.data.sets.voc import SBD, PascalVOC
 
 _PATHS = {
     **PUBLISHED_PATHS,

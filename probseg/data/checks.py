@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
+from probseg.data.cache import in_threads
 from probseg.data.folder import check_layout, count_objects, images_folder, in_doubt
 from probseg.data.layout import sort_pictures, unread_folders
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.published import Full
-from probseg.data.reading import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ from probseg.data.folder import ImageMaskFolder
 from probseg.data.layout import match_names
 from probseg.data.loading import (
     Prepared,
-    TrainCrop,
     TrainingData,
     as_list,
     check_least,
@@ -29,7 +29,7 @@ from probseg.data.loading import (
 from probseg.data.sampling import MixedOrder
 from probseg.data.selection import checksum, held_out
 from probseg.data.transforms import SMALLEST_CROP, TrainingCrop
-from probseg.errors import DataError
+from probseg.errors import DataError, require
 from probseg.masks import Meaning
 from probseg.texts import count, read_lines
 from probseg.types import Sample
@@ -51,10 +51,6 @@ class TrainBatch(NamedTuple):
     seeds: Tensor
     names: list[str]
     skipped: list[str]
-
-
-def _collate(cuts: list[TrainCrop]) -> TrainBatch:
-    return TrainBatch(*stack_cuts(cuts))
 
 
 class InteractiveDataModule(TrainingData):
@@ -129,7 +125,8 @@ class InteractiveDataModule(TrainingData):
     def train_dataloader(self) -> DataLoader[TrainBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
         sets = [Prepared(dataset, self.crop.prepared) for dataset in self.train]
-        return self.training_loader(sets, self.crop, _collate, of="objects", order=self.order)
+        collate = partial(stack_cuts, TrainBatch)
+        return self.training_loader(sets, self.crop, collate, of="objects", order=self.order)
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
         """One loader of lists of objects per validation set."""
@@ -268,8 +265,7 @@ def split_folder(
     group are on the same side. Checksums of names decide, so that a photograph stays on its side
     when others are added; see `FolderDataModule` for the arguments.
     """
-    if not 0 < val_fraction < 1:
-        raise ValueError(f"`val_fraction` must lie between 0 and 1, got {val_fraction}")
+    require(0 < val_fraction < 1, "val_fraction", "between 0 and 1", val_fraction)
     check_least(0, split_seed=split_seed)
     folder = ImageMaskFolder(root, masks=masks)
     members: dict[str, set[Path]] = defaultdict(set)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
+from probseg.data.cache import NAMED, index_objects, read_all
 from probseg.data.layout import (
     mask_files,
     names_to_leave_out,
@@ -24,7 +25,6 @@ from probseg.data.layout import (
     preview,
     unread_folders,
 )
-from probseg.data.reading import NAMED, index_objects, read_all
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image
@@ -121,7 +121,8 @@ class ImageMaskFolder(InteractiveDataset):
         rows = index_objects(
             "folder", self.root, partial(count_objects, masks), pairs, read, **options
         )
-        rows = _without_doubt(rows)
+        list(read_all(read_objects, in_doubt(rows), "folder"))  # raises for masks in doubt
+        rows = [(pair, number % DOUBT, area) for pair, number, area in rows]
         large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
@@ -196,12 +197,8 @@ def check_layout(root: Path, name: str = "folder") -> None:
         places = [root.with_name(name) for name in close]
     near = next((str(place) for place in places if (place / "masks").is_dir()), None)
     hint = f"Did you mean {near}? " if near else ""
-    what = f"The data set {name!r}"
-    hint = (
-        f"{hint}Check the `root` argument; a relative one is also looked for in {data_dir()} "
-        "($PROBSEG_DATA)."
-    )
-    raise DatasetNotFoundError(what, root, expected, hint)
+    hint += f"Check the `root` argument; a relative one is also looked for in {data_dir()} "
+    raise DatasetNotFoundError(f"The data set {name!r}", root, expected, f"{hint}($PROBSEG_DATA).")
 
 
 def images_folder(root: Path) -> str:
@@ -226,12 +223,6 @@ def count_objects(meaning: Meaning | None, pair: tuple[Path, Path]) -> npt.NDArr
 
 
 _Row = tuple[tuple[Path, Path], int, int]
-
-
-def _without_doubt(rows: Sequence[_Row]) -> list[_Row]:
-    """Read masks in doubt as numbers, or raise the errors of those that may not be."""
-    list(read_all(read_objects, in_doubt(rows), "folder"))
-    return [(pair, number % DOUBT, area) for pair, number, area in rows]
 
 
 def in_doubt(rows: Sequence[_Row]) -> list[Path]:

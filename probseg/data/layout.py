@@ -40,11 +40,10 @@ def picture_files(
     person `follows` them.
     """
     paths = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
-    for path in paths:
-        if leads_out(path, root or place) and not follows(path):
-            raise DataError(f"{path}: {FOLLOW}")
-    for path, first in of_one_stem(paths).items():
-        raise DataError(f"{path}: {second_of_a_stem(first)}")
+    outside = (path for path in paths if leads_out(path, root or place) and not follows(path))
+    twins = {path: second_of_a_stem(first) for path, first in of_one_stem(paths).items()}
+    for path, reason in {**dict.fromkeys(outside, FOLLOW), **twins}.items():
+        raise DataError(f"{path}: {reason}")
     if not paths:
         refuse_only_unread(place)
     return {path.stem: path for path in paths}
@@ -140,14 +139,9 @@ Known = tuple[str, Path | None]
 def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
     """Read the names that a list chooses, which are all known and different."""
     matches, unknown = match_names(path, argument, known)
-    if unknown:
-        raise DataError(
-            f"{path}: lists {len(unknown)} {what}: {preview(unknown)}; check the `{argument}` list"
-        )
-    if not matches:
-        raise DataError(
-            f"{path}: has no name, expected one on each line; check the `{argument}` list"
-        )
+    if unknown or not matches:
+        fault = f"lists {len(unknown)} {what}: {preview(unknown)}" if unknown else "has no name"
+        raise DataError(f"{path}: {fault}; check the `{argument}` list, a name on each line")
     return _all_different(path, matches.items(), "remove one of them")
 
 

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from probseg.data.reading import available_cores
+from probseg.data.cache import available_cores
 from probseg.data.sampling import DrawnSample, Order, Shuffled, TrainingSampler
-from probseg.errors import DataError
+from probseg.errors import DataError, require
 from probseg.lightning_internals import position, recount_batches
 from probseg.paths import HEARTBEAT, LONGEST_WAIT, replacing
 from probseg.seeds import mix_seeds
@@ -239,8 +239,14 @@ class TrainingData(L.LightningDataModule):
             pin_memory=torch.cuda.is_available(),
             timeout=HEARTBEAT if workers else 0,
         )
-        if self.trainer is not None:
-            _log_every_epoch(self.trainer, len(loader))
+        if self.trainer is not None:  # each epoch, however short, logs its loss
+            limit, batches = self.trainer.limit_train_batches, len(loader)
+            batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
+            steps = max(1, batches // self.trainer.accumulate_grad_batches)
+            if self.trainer.max_steps > 0:
+                steps = min(steps, self.trainer.max_steps)
+            steps = min(self.trainer.log_every_n_steps, steps)  # type: ignore[attr-defined]
+            self.trainer.log_every_n_steps = steps  # type: ignore[attr-defined]
         return loader
 
 
@@ -308,16 +314,6 @@ def affordable_workers(workers: int, batch: int, processes: int = 1) -> int:
     return min(workers, fitting)
 
 
-def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:
-    """Lower the interval of logging so that each epoch, however short, logs its loss."""
-    limit = trainer.limit_train_batches
-    batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
-    steps = max(1, batches // trainer.accumulate_grad_batches)
-    if trainer.max_steps > 0:
-        steps = min(steps, trainer.max_steps)
-    trainer.log_every_n_steps = min(trainer.log_every_n_steps, steps)  # type: ignore[attr-defined]
-
-
 def _prepare_worker(worker: int) -> None:
     """Set up a worker process.
 
@@ -329,27 +325,24 @@ def _prepare_worker(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(READER_GRACE))
 
 
-def stack_cuts(
-    cuts: Sequence[TrainCrop],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str], list[str]]:
-    """Stack crops of one size.
+def stack_cuts(kind: Callable[..., _Batch], cuts: Sequence[TrainCrop]) -> _Batch:
+    """Stack crops of one size, and make a batch of them.
 
-    Images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`; seeds, int64,
-    shape `(B,)`; names; and what was skipped.
+    `kind` takes images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`;
+    seeds, int64, shape `(B,)`; names; and what was skipped.
     """
     images = torch.from_numpy(np.stack([cut.image for cut in cuts]))
     labels = torch.from_numpy(np.stack([cut.labels for cut in cuts]))
     seeds = torch.tensor([cut.seed for cut in cuts])
     skipped = [message for cut in cuts for message in cut.skipped]
     names = [cut.name for cut in cuts]
-    return images.permute(0, 3, 1, 2).contiguous(), labels, seeds, names, skipped
+    return kind(images.permute(0, 3, 1, 2).contiguous(), labels, seeds, names, skipped)
 
 
 def check_least(least: int, **arguments: int | None) -> None:
     """Raise a `ValueError` for an argument that is not None and below the least value."""
     for name, value in arguments.items():
-        if value is not None and value < least:
-            raise ValueError(f"`{name}` must be at least {least}, got {value}")
+        require(value is None or value >= least, name, f"at least {least}", value)
 
 
 def refuse_none(sets: Sequence[object], use: str, role: str) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
+from probseg.data.cache import index_objects
 from probseg.data.layout import picture_files, refuse_missing
-from probseg.data.reading import index_objects
 from probseg.errors import DatasetNotFoundError
 from probseg.images import check_same_size, image_size, read_image
 from probseg.masks import RULES, read_grey
@@ -101,8 +101,15 @@ class ImagePairs(InteractiveDataset):
         refuse_missing(self.images, "image", sorted(set(mask_files) - set(owners)), self.masks.name)
         refuse_missing(self.masks, "mask", sorted(set(owners) - set(mask_files)), self.images.name)
         self.pairs = [(owners[stem], mask_files[stem]) for stem in sorted(mask_files)]
+
+        def count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
+            image, mask = pair
+            inside = read_grey(mask) > 128
+            check_same_size(image_size(image), inside.shape, image, mask)
+            return np.array([0, inside.sum()])  # of number 1 of a map
+
         files = (path for pair in self.pairs for path in pair)
-        rows = index_objects("pairs", self.masks, _count, self.pairs, files, rules=RULES)
+        rows = index_objects("pairs", self.masks, count, self.pairs, files, rules=RULES)
         self._areas = np.array([area for *_, area in rows], np.int64)
 
     def __len__(self) -> int:
@@ -133,11 +140,3 @@ def _files(folder: Path, suffixes: Sequence[str], name: str) -> dict[str, Path]:
             "Check the names of the folders and whether everything is unpacked.",
         )
     return files
-
-
-def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
-    """Count the pixels of an object, as that of number 1 of a map."""
-    image, mask = pair
-    inside = read_grey(mask) > 128
-    check_same_size(image_size(image), inside.shape, image, mask)
-    return np.array([0, inside.sum()])

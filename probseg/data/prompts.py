@@ -167,7 +167,12 @@ def _read_json(path: Path) -> PromptFile:
         for number, entry in enumerate(entries, start=1):
             if unknown := sorted(entry.keys() - {"box", "clicks", "label"}):
                 raise ValueError(f"{file}, object {number}: unknown keys {unknown}")
-            steps = [_click(click) for click in entry.get("clicks", ())]
+            steps = []
+            for click in entry.get("clicks", ()):
+                if not isinstance(click, list) or len(click) not in (2, 3):
+                    raise ValueError(f"a click must be [x, y] or [x, y, positive], got {click}")
+                named = dict(zip(("x", "y", "positive"), click, strict=False))
+                steps.append(parse_step({"type": "click", **named}))
             if entry.get("box") is not None:
                 steps.append(parse_step({"type": "box", "box": entry["box"]}))
             category = categories.number(str(entry.get("label") or UNNAMED))
@@ -254,12 +259,6 @@ def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Catego
 def _file(name: str) -> str:
     """Return the one way to write a path; empty where it names no file."""
     return "" if not name else PurePosixPath(name).as_posix()
-
-
-def _click(values: object) -> Step:
-    if not isinstance(values, list) or len(values) not in (2, 3):
-        raise ValueError(f"a click must be [x, y] or [x, y, positive], got {values}")
-    return parse_step({"type": "click", **dict(zip(("x", "y", "positive"), values, strict=False))})
 
 
 def _cell(text: str, column: str) -> float:

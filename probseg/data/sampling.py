@@ -129,28 +129,17 @@ class MixedOrder:
         if 0 in self.sizes:
             raise DataError(f"{names[self.sizes.index(0)]}: has no object; leave it out of `train`")
         self.weights = [object_weights(of) for of in sets]
-        if proportions is not None and len(proportions) != len(names):
+        shares = self.sizes if proportions is None else proportions
+        if len(shares) != len(names) or not all(0 < share < math.inf for share in shares):
             raise DataError(
-                f"`proportions` must have one number for each data set of `train` ({len(names)}: "
-                f"{', '.join(names) or 'none'}), got {len(proportions)}: {list(proportions)}; null "
-                "takes all objects of all sets"
-            )
-        if samples_per_epoch is not None and samples_per_epoch < 1:
-            raise DataError(
-                "`samples_per_epoch` must be at least 1, or null for the number of all objects, "
-                f"got {samples_per_epoch}"
+                "`proportions` must have a positive number for each data set of `train` "
+                f"({len(names)}: {', '.join(names) or 'none'}), got {list(shares)}; null takes all "
+                "objects of all sets; leave a set that is not wanted out of `train`"
             )
         self.samples = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
-        shares = self.sizes if proportions is None else proportions
-        for name, share in zip(names, shares, strict=True):
-            if not (share > 0 and math.isfinite(share)):
-                raise DataError(
-                    f"`proportions` must be positive numbers, got {share} for {name}; leave a data "
-                    "set that is not wanted out of `train`"
-                )
         self.counts = largest_remainders(self.samples, shares)
         for name, count, share in zip(names, self.counts, shares, strict=True):
-            if count == 0:
+            if count < 1:
                 raise DataError(
                     f"{name}: its share {share} of {sum(shares)} gives none of the {self.samples} "
                     "samples of an epoch; raise `samples_per_epoch` or its proportion, or leave "

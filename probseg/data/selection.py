@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.layout import match_names, names_to_leave_out
-from probseg.errors import DataError
+from probseg.errors import DataError, require
 from probseg.paths import find_data
 from probseg.texts import read_lines
 from probseg.types import Sample
@@ -36,7 +37,6 @@ class Selected(InteractiveDataset):
     Args:
         dataset: The data set to choose from.
         min_area: Objects with fewer pixels are left out.
-        max_area: Objects with more pixels are left out.
         exclude: Text file whose first column (up to a tab) holds names of objects, or of
             photographs of which all objects are left out. It may have names of other sets, too,
             which a warning in the log counts.
@@ -66,7 +66,6 @@ class Selected(InteractiveDataset):
         self,
         dataset: InteractiveDataset,
         min_area: int | None = None,
-        max_area: int | None = None,
         exclude: Path | str | None = None,
         weights: Path | str | None = None,
         hold_out: int | None = None,
@@ -74,20 +73,21 @@ class Selected(InteractiveDataset):
     ) -> None:
         self.dataset = dataset
         self.name = dataset.name
-        chosen = np.ones(len(dataset), dtype=bool)
-        areas = dataset.areas
-        if areas is not None:
-            chosen &= (areas >= (min_area or 0)) & (
-                areas <= (np.inf if max_area is None else max_area)
-            )
-        elif min_area is not None or max_area is not None:
-            raise DataError(
-                f"`min_area` and `max_area` must be null, got {min_area} and {max_area}: "
-                f"{dataset.name} does not know the areas of its objects; set both to null, or use "
-                "an argument of the data set itself"
-            )
+        chosen, areas = np.ones(len(dataset), dtype=bool), dataset.areas
+        if min_area is not None:
+            if areas is None:
+                raise DataError(
+                    f"`min_area` must be null, got {min_area}: {dataset.name} does not know the "
+                    "areas of its objects; use an argument of the data set itself"
+                )
+            chosen &= areas >= min_area
         if exclude is not None:
-            chosen &= ~_listed(dataset, find_data(exclude))
+            names = [dataset.object_name(index) for index in range(len(dataset))]
+            photos = [name.rpartition("#")[0] for name in names]
+            known = ((name, None) for name in dict.fromkeys(chain(names, filter(None, photos))))
+            listed = names_to_leave_out(find_data(exclude), "exclude", known, dataset.name)
+            pairs = zip(names, photos, strict=True)
+            chosen &= [name not in listed and photo not in listed for name, photo in pairs]
         if hold_out is not None:
             left_out = _held_out(dataset, "hold_out", hold_out)
             if not left_out.any():
@@ -103,8 +103,8 @@ class Selected(InteractiveDataset):
         if not len(self.chosen):
             raise DataError(
                 f"{self.name}: none of its {len(dataset)} objects is left, with min_area={min_area}"
-                f", max_area={max_area}, exclude={exclude}, hold_out={hold_out}, "
-                f"held_out={held_out}; choose fewer restrictions"
+                f", exclude={exclude}, hold_out={hold_out}, held_out={held_out}; choose fewer "
+                "restrictions"
             )
         self.weights = object_weights(dataset)
         if self.weights is not None:
@@ -135,16 +135,6 @@ def object_weights(dataset: Dataset[Sample]) -> npt.NDArray[np.float64] | None:
     return dataset.weights if isinstance(dataset, Selected) else None
 
 
-def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
-    """Return True for objects that a list names, themselves or by their photograph."""
-    names = [dataset.object_name(index) for index in range(len(dataset))]
-    photos = [name.rpartition("#")[0] for name in names]
-    known = ((name, None) for name in dict.fromkeys(chain(names, filter(None, photos))))
-    listed = names_to_leave_out(path, "exclude", known, dataset.name)
-    pairs = zip(names, photos, strict=True)
-    return np.array([name in listed or photo in listed for name, photo in pairs])
-
-
 def is_held_out(photo: str, count: int) -> bool:
     """Return whether a photograph is held out from training, about one in `count`.
 
@@ -172,10 +162,7 @@ def held_out(places: Mapping[_Key, float], fraction: float) -> list[_Key]:
 
 def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
     """Return True for objects whose photograph is held out."""
-    if count < 2:
-        raise ValueError(
-            f"`{argument}` must be at least 2, which is one photograph in two, got {count}"
-        )
+    require(count >= 2, argument, "at least 2, which is one photograph in two", count)
     names = (dataset.object_name(index) for index in range(len(dataset)))
     photos = [name.rpartition("#")[0] or name for name in names]
     chosen = {photo: is_held_out(photo, count) for photo in set(photos)}
@@ -190,33 +177,23 @@ def _read_weights(
     matches, unknown = match_names(path, "weights", ((name, None) for name in names))
     listed: dict[str, float] = {}
     for number, line in read_lines(path, "check the `weights` argument"):
-        text = line.partition("\t")[2]
-        try:
-            weight = float(text)
-        except ValueError:
-            weight = float("nan")
-        if not 0 <= weight < float("inf"):
-            raise DataError(
-                f"{path}, line {number}: expected an object's name, a tab and a finite number >= 0,"
-                f" got {text!r} for the number"
-            )
-        name = matches.get(number)
-        if name in listed:
-            raise DataError(
-                f"{path}, line {number}: {name!r} was listed before; give each object one weight"
-            )
-        if name is not None:
-            listed[name] = weight
+        text, name = line.partition("\t")[2], matches.get(number)
+        with suppress(ValueError):
+            if 0 <= (weight := float(text)) < float("inf") and name not in listed:
+                listed |= {} if name is None else {name: weight}
+                continue
+        fault = f"{name!r} was listed before"
+        if name not in listed:
+            fault = f"expected an object's name, a tab and a finite number >= 0, got {text!r}"
+        raise DataError(f"{path}, line {number}: {fault}; give each object one weight")
     weights = np.array([listed.get(name, 0.0) for name in names])
     missing = [name for name, use in zip(names, chosen, strict=True) if use and name not in listed]
+    all_zero = [] if weights[chosen].any() else names
     for what, wrong, hint in (
         (f"has no weight for objects of {dataset.name}", missing, "add them, or 0"),
         (f"has names that no object of {dataset.name} has", unknown, "remove them"),
+        ("has 0 for all objects", all_zero, "raise the weights of some"),
     ):
         if wrong:
             raise DataError(f"{path}: {what}: {wrong[:3]} ({len(wrong)} in all); {hint}")
-    if not weights[chosen].any():
-        raise DataError(
-            f"{path}: the weights of all {chosen.sum()} objects are 0; raise those of some"
-        )
     return weights

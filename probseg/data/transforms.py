@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.errors import DataError
+from probseg.errors import DataError, require
 from probseg.geometry import mask_box, padded_crop
 from probseg.types import IGNORE, Sample
 
@@ -89,14 +89,9 @@ class TrainingCrop:
         scale: tuple[float, float] = (0.6, 1.4),
         padding: tuple[float, float] = (0.1, 0.8),
     ) -> None:
-        if size < SMALLEST_CROP:
-            raise ValueError(f"`size` must be at least {SMALLEST_CROP} pixels, got {size}")
         check_scale(scale)
-        if not 0 <= padding[0] <= padding[1]:
-            raise ValueError(
-                "`padding` must be (smallest, largest) with 0 <= smallest <= largest, got "
-                f"{padding}"
-            )
+        in_order = "(smallest, largest) with 0 <= smallest <= largest"
+        require(0 <= padding[0] <= padding[1], "padding", in_order, padding)
         self.size = size
         self.scale = scale
         self.padding = padding
@@ -126,8 +121,12 @@ class TrainingCrop:
         for _ in range(0 if too_thin else ATTEMPTS):
             factor = self.size / longest * generator.uniform(*self.scale)
             image_part, mask_part = self._fitted(*rescaled(image, mask, factor), generator)
-            if generator.random() < TURNED:
-                image_part, mask_part = _turned(image_part, mask_part, generator)
+            if generator.random() < TURNED:  # around the centre
+                angle, side = generator.uniform(-MAX_TURN, MAX_TURN), (self.size, self.size)
+                turn = cv2.getRotationMatrix2D(2 * ((self.size - 1) / 2,), angle, 1.0)
+                image_part = cv2.warpAffine(image_part, turn, side, flags=cv2.INTER_LINEAR)
+                nearest_pixel = {"flags": cv2.INTER_NEAREST, "borderValue": IGNORE}
+                mask_part = cv2.warpAffine(mask_part, turn, side, **nearest_pixel)
             if (mask_part == 1).any():
                 return image_part, mask_part
         # Reduced, a line falls between the pixels: a part of it at its own size.
@@ -168,10 +167,8 @@ class TrainingCrop:
 
 def check_scale(scale: tuple[float, float]) -> None:
     """Raise a ValueError unless a smallest and a largest factor are positive and in order."""
-    if not 0 < scale[0] <= scale[1]:
-        raise ValueError(
-            f"`scale` must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
-        )
+    in_order = "(smallest, largest) with 0 < smallest <= largest"
+    require(0 < scale[0] <= scale[1], "scale", in_order, scale)
 
 
 def rescaled(image: Picture, labels: Picture, factor: float) -> Pair:
@@ -216,14 +213,3 @@ def _first(length: int, window: int, place: int | None, generator: np.random.Gen
     if place is None:
         return int(generator.integers(length - window, endpoint=True))
     return min(max(place - int(generator.integers(window)), 0), length - window)
-
-
-def _turned(image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
-    """Rotate both around their centre, the mask with nearest-neighbour interpolation."""
-    height, width = mask.shape
-    angle = generator.uniform(-MAX_TURN, MAX_TURN)
-    turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), angle, 1.0)
-    size = (width, height)
-    image = cv2.warpAffine(image, turn, size, flags=cv2.INTER_LINEAR, borderValue=(0, 0, 0))
-    mask = cv2.warpAffine(mask, turn, size, flags=cv2.INTER_NEAREST, borderValue=IGNORE)
-    return image, mask

@@ -19,8 +19,8 @@ from rich.table import Column, Table
 from probseg.cli.data_check import Place
 from probseg.cli.output import bars, print_findings, print_line, write_findings
 from probseg.data.base import PublishedDataset
+from probseg.data.cache import in_threads
 from probseg.data.layout import first_words
-from probseg.data.reading import in_threads
 from probseg.errors import DatasetNotFoundError
 from probseg.images import GREY_WEIGHTS, opened, rgb_pixels
 from probseg.paths import Progress, silent

@@ -110,7 +110,15 @@ def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Pro
     Of the runs that have a picture, the first of each data set are drawn, `MAX_ROWS` in all. Where
     not all objects are drawn, a title says how many are.
     """
-    pictures = _first_of_each(records)
+    before: Counter[str] = Counter()
+    places = []
+    for number, record in enumerate(records):
+        if record.picture is not None:
+            places.append((before[record.dataset], number))
+            before[record.dataset] += 1
+    chosen = [records[number] for _, number in sorted(places)[:MAX_ROWS]]
+    chosen.sort(key=lambda record: record.key)
+    pictures = [(record, record.picture) for record in chosen if record.picture is not None]
     objects = len({(record.dataset, record.name) for record in records})
     most = max(picture.frames[-1].k for _, picture in pictures)
     stages = [k for k in PICTURE_CLICKS if protocol.first_result <= k < most]
@@ -181,19 +189,6 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
             frame: Any = {"framealpha": 0.75, "edgecolor": "none"}
             axes.legend(loc=place, fontsize=8, title=title, title_fontsize=7, **frame)
     _save(figure, path)
-
-
-def _first_of_each(records: Sequence[ObjectRecord]) -> list[tuple[ObjectRecord, Picture]]:
-    """Return as many runs with a picture of each data set as fit onto the sheet, in their order."""
-    before: Counter[str] = Counter()
-    places = []
-    for number, record in enumerate(records):
-        if record.picture is not None:
-            places.append((before[record.dataset], number))
-            before[record.dataset] += 1
-    chosen = [records[number] for _, number in sorted(places)[:MAX_ROWS]]
-    chosen.sort(key=lambda record: record.key)
-    return [(record, record.picture) for record in chosen if record.picture is not None]
 
 
 def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:

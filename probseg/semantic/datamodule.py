@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data.loading import (
-    TrainCrop,
     TrainingData,
     as_list,
     check_names,
@@ -148,7 +148,8 @@ class SemanticDataModule(TrainingData):
 
     def train_dataloader(self) -> DataLoader[SemanticBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        return self.training_loader(self.train, self.crop, _collate, of="photographs")
+        collate = partial(stack_cuts, SemanticBatch)
+        return self.training_loader(self.train, self.crop, collate, of="photographs")
 
     def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
         """One loader per validation set, of lists of one photograph in its own size."""
@@ -174,10 +175,6 @@ class SemanticDataModule(TrainingData):
             sampler=EachOnce(of, processes, rank),
             collate_fn=list,
         )
-
-
-def _collate(cuts: list[TrainCrop]) -> SemanticBatch:
-    return SemanticBatch(*stack_cuts(cuts))
 
 
 def _summary(classes: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.sets.mat_files import broken_as_data_error, load_mat
+from probseg.data.sets.foreign_files import broken_as_data_error, load_mat
 from probseg.semantic.dataset import SemanticFiles, SemanticSample
 from probseg.types import IGNORE
 

@@ -134,7 +134,7 @@ LAYOUTS = {
         parts=["img", "inst", "val.txt"],
         words=["img/<id>.jpg", "inst/<id>.mat", "val.txt", "benchmark.tgz"],
         listed=("inst/2008_000201.mat", ["2008_000201.mat", "no such file", "unpack"]),
-        index=("sets.sbd.load_mat", "inst/2008_000201.mat"),
+        index=("sets.voc.load_mat", "inst/2008_000201.mat"),
         mask=("inst/2008_000200.mat", "img/2008_000200.jpg", write_instances),
     ),
 }

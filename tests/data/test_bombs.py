@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 import probseg.images as images
 from probseg.data import SBD
-from probseg.data.sets.mat_files import load_mat
+from probseg.data.sets.foreign_files import load_mat
 from probseg.errors import DataError
 from probseg.images import image_size, read_image
 from probseg.masks import read_colours, read_grey, read_labels
@@ -85,7 +85,7 @@ def matlab_bomb(path, size):
 
 
 def test_a_matlab_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr("probseg.data.sets.mat_files.MAX_BYTES", 2 * 10**6)
+    monkeypatch.setattr("probseg.data.sets.foreign_files.MAX_BYTES", 2 * 10**6)
     root = write_sbd(tmp_path / "SBD")
     path = matlab_bomb(root / "inst" / "2008_000201.mat", 2**25)
     assert path.stat().st_size < 2**25 / 500

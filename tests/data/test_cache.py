@@ -18,8 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import probseg.data.cache as cache
-from probseg.data.cache import cached
-from probseg.data.reading import NAMED, digest_of, index_objects, plain_name, read_all
+from probseg.data.cache import NAMED, cached, digest_of, index_objects, plain_name, read_all
 from probseg.errors import DataError
 from support.refusals import refused
 

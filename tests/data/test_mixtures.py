@@ -170,15 +170,15 @@ def test_weights_count_within_their_set(tmp_path):
 @each(
     ("sizes", "arguments", "words"),
     [
-        ((5, 10), {"proportions": [0.5]}, ["proportions", "(2: set0_, set1_), got 1"]),
-        ((5, 10), {"proportions": [1, 0]}, ["proportions", "got 0 for set1_"]),
-        ((5, 10), {"proportions": [-1, 1]}, ["proportions", "got -1 for set0_"]),
-        ((5, 10), {"proportions": [1, math.nan]}, ["proportions", "got nan for set1_"]),
-        ((5, 10), {"proportions": [math.inf, 1]}, ["proportions", "got inf for set0_"]),
-        ((5, 10), {"samples_per_epoch": 0}, ["samples_per_epoch", "got 0"]),
+        ((5, 10), {"proportions": [0.5]}, ["proportions", "(2: set0_, set1_), got [0.5]"]),
+        *(
+            ((5, 10), {"proportions": x}, [f"got {x}"])
+            for x in ([1, 0], [1, math.nan], [math.inf, 1])
+        ),
+        ((5, 10), {"samples_per_epoch": 0}, ["set0_", "0 samples", "raise `samples_per_epoch`"]),
         ((5, 10), {"proportions": [1, 999], "samples_per_epoch": 100}, ["set0_", "100 samples"]),
         ((5, 0), {}, ["set1_: has no object"]),
-        ((), {"proportions": [1, 1]}, ["(0: none), got 2"]),
+        ((), {"proportions": [1, 1]}, ["(0: none), got [1, 1]"]),
     ],
 )
 def test_what_does_not_fit_is_refused(sizes, arguments, words):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from probseg.data.sets.safe_pickle import load_data
+from probseg.data.sets.foreign_files import load_data
 from probseg.errors import DataError
 from support import refusals
 from support.drawn_sets import write_pickle

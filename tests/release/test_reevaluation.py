@@ -156,7 +156,7 @@ def test_data_that_cannot_be_built_again_are_said_to_be_so(clicks, evaluations, 
         ("COCOMVal", {"root": None}, "COCO_MVal"),
         ("COCOInstances", {"split": "val", "root": None}, "COCO"),
         ("DAVIS585", {"root": None, "initial": "stm"}, "DAVIS585_stm"),
-        ("Selected", {"dataset": GRABCUT, "max_area": 10**6}, "GrabCut"),
+        ("Selected", {"dataset": GRABCUT, "held_out": None}, "GrabCut"),
     ],
 )
 def test_sets_are_found_by_their_class_and_their_name_in_results(

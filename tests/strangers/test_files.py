@@ -32,8 +32,7 @@ from probseg.convert import Ledger, Request
 from probseg.convert import labelme as labelme_files
 from probseg.data.archives import unpack
 from probseg.data.prompts import read_prompts
-from probseg.data.sets.mat_files import broken_as_data_error, load_mat
-from probseg.data.sets.safe_pickle import load_data
+from probseg.data.sets.foreign_files import broken_as_data_error, load_data, load_mat
 from probseg.errors import DataError
 from probseg.evaluation.records import read_objects, write_objects
 from probseg.formats import brush, run_lengths

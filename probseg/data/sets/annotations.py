@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -185,23 +185,12 @@ class _Reader:
             "categories": self.category,
         }
         self.place = place
-        self.ids = array("q")
-        self.image_ids = array("q")
-        self.kinds = array("q")
-        self.areas = array("d")
-        self.crowds = array("b")
-        self.scores = array("d")
+        # Fields of the index, ids of images and categories, and the paths or names of both.
+        self.columns = defaultdict[str, "array[int]"](lambda: array("q"))
+        self.columns |= {"polygons": array("q", [0]), "objects": array("q", [0])}
+        self.areas, self.scores = array("d"), array("d")
         self.coordinates = _Coordinates()
-        self.polygons = array("q", [0])
-        self.objects = array("q", [0])
-        self.run_objects = array("q")
-        self.run_sizes = array("q")
-        self.run_texts: list[bytes] = []
-        self.images = array("q")
-        self.image_sizes = array("q")
-        self.files: list[bytes] = []
-        self.categories = array("q")
-        self.names: list[bytes] = []
+        self.texts: dict[str, list[bytes]] = {"run": [], "image": [], "category": []}
         self.left: Counter[str] = Counter()
 
     def add(self, key: str, entry: Any) -> None:  # noqa: ANN401, anything that JSON has
@@ -211,12 +200,11 @@ class _Reader:
             for other in entry.keys() - KEYS[key]:
                 if entry[other] not in (None, "", [], {}):
                     self.left[f"values of {other!r} of {key}"] += 1
-        except KeyError as error:
-            raise ValueError(f"an entry of {key!r} has no {error}: {_shown(entry)}") from error
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(
-                f"an entry of {key!r} cannot be used, {error}: {_shown(entry)}"
-            ) from error
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            fault = f"cannot be used, {error}"
+            fault = f"has no {error}" if isinstance(error, KeyError) else fault
+            shown = repr(entry) if len(repr(entry)) <= 100 else f"{entry!r:.100}..."
+            raise ValueError(f"an entry of {key!r} {fault}: {shown}") from error
 
     def annotation(self, entry: Entry) -> None:
         """Take an annotation, unless its outline encloses nothing."""
@@ -256,15 +244,19 @@ class _Reader:
             )
             for polygon in polygons:
                 self.coordinates.extend(polygon)
-                self.polygons.append(len(self.coordinates))
+                self.columns["polygons"].append(len(self.coordinates))
         score = score_of(entry)
-        self.objects.append(len(self.polygons) - 1)
-        self.ids.append(whole(entry, "id"))
-        self.image_ids.append(whole(entry, "image_id"))
         has_kind = entry.get("category_id") is not None
-        self.kinds.append(whole(entry, "category_id") if has_kind else -1)
+        row = {
+            "objects": len(self.columns["polygons"]) - 1,
+            "ids": whole(entry, "id"),
+            "image_ids": whole(entry, "image_id"),
+            "kinds": whole(entry, "category_id") if has_kind else -1,
+            "crowds": is_crowd(entry),
+        }
+        for name, number in row.items():
+            self.columns[name].append(number)
         self.areas.append(area)
-        self.crowds.append(is_crowd(entry))
         self.scores.append(math.nan if score is None else score)
 
     def _runs(self, outline: Entry) -> int:
@@ -281,9 +273,9 @@ class _Reader:
             text = counts.encode("ascii")
             runs = parse_runs(text)
         check_runs(runs, (height, width))
-        self.run_objects.append(len(self.objects) - 1)
-        self.run_sizes.extend((height, width))
-        self.run_texts.append(text)
+        self.columns["run_objects"].append(len(self.columns["objects"]) - 1)
+        self.columns["run_sizes"].extend((height, width))
+        self.texts["run"].append(text)
         return int(runs[1::2].sum())
 
     def image(self, entry: Entry) -> None:
@@ -293,53 +285,44 @@ class _Reader:
             return
         if leads_outside(file):
             raise ValueError("its path must lead to a file inside the folder of the images")
-        self.images.append(whole(entry, "id"))
-        self.image_sizes.extend(size_of(entry))
-        self.files.append(file.encode())
+        self.columns["images"].append(whole(entry, "id"))
+        self.columns["image_sizes"].extend(size_of(entry))
+        self.texts["image"].append(file.encode())
 
     def category(self, entry: Entry) -> None:
         """Take a category."""
-        self.categories.append(whole(entry, "id"))
-        self.names.append(entry["name"].encode())
+        self.columns["categories"].append(whole(entry, "id"))
+        self.texts["category"].append(entry["name"].encode())
 
     def index(self) -> AnnotationIndex:
         """Return everything that was taken."""
-        ids, images, categories = map(np.asarray, (self.ids, self.images, self.categories))
-        for key, numbers in (("annotations", ids), ("images", images), ("categories", categories)):
+        names = (*AnnotationIndex._fields, "images", "categories")
+        columns = {name: np.asarray(self.columns[name]) for name in names}
+        ids = {"annotations": columns["ids"]}
+        ids |= {key: columns.pop(key) for key in ("images", "categories")}
+        for key, numbers in ids.items():
             unique, counts = np.unique(numbers, return_counts=True)
             if (counts > 1).any():
                 raise ValueError(
                     f"the id {unique[counts > 1][0]} is there more than once in {key!r}"
                 )
-        image_ids = np.asarray(self.image_ids)
-        run_starts, run_text = _packed(self.run_texts)
-        image_starts, image_text = _packed(self.files)
-        category_starts, category_text = _packed(self.names)
-        left_starts, left_text = _packed([reason.encode() for reason in self.left])
-        return AnnotationIndex(
-            ids=ids,
-            image_ids=image_ids,
-            owners=_found(image_ids, images),
-            kinds=_found(np.asarray(self.kinds), categories),
-            areas=np.asarray(self.areas),
-            crowds=np.asarray(self.crowds).astype(bool),
-            scores=np.asarray(self.scores),
-            coordinates=self.coordinates.finished(),
-            polygons=np.asarray(self.polygons),
-            objects=np.asarray(self.objects),
-            run_objects=np.asarray(self.run_objects),
-            run_sizes=np.asarray(self.run_sizes).reshape(-1, 2),
-            run_starts=run_starts,
-            run_text=run_text,
-            image_sizes=np.asarray(self.image_sizes).reshape(-1, 2),
-            image_starts=image_starts,
-            image_text=image_text,
-            category_starts=category_starts,
-            category_text=category_text,
-            left_counts=np.array(list(self.left.values()), dtype=np.int64),
-            left_starts=left_starts,
-            left_text=left_text,
-        )
+        texts = {**self.texts, "left": [reason.encode() for reason in self.left]}
+        for name, parts in texts.items():  # end to end
+            lengths = np.fromiter((len(part) for part in parts), np.int64, len(parts))
+            columns[f"{name}_starts"] = np.append(0, np.cumsum(lengths))
+            columns[f"{name}_text"] = np.frombuffer(b"".join(parts), np.uint8)
+        columns |= {
+            "owners": _found(columns["image_ids"], ids["images"]),
+            "kinds": _found(columns["kinds"], ids["categories"]),
+            "areas": np.asarray(self.areas),
+            "crowds": columns["crowds"].astype(bool),
+            "scores": np.asarray(self.scores),
+            "coordinates": self.coordinates.finished(),
+            "run_sizes": columns["run_sizes"].reshape(-1, 2),
+            "image_sizes": columns["image_sizes"].reshape(-1, 2),
+            "left_counts": np.array(list(self.left.values()), dtype=np.int64),
+        }
+        return AnnotationIndex(**columns)
 
 
 class _Coordinates:
@@ -378,15 +361,3 @@ def _found(numbers: Longs, places: Longs) -> Ints:
     nearest = np.searchsorted(places, numbers, sorter=order)
     positions = order[np.minimum(nearest, len(places) - 1)]
     return np.where(places[positions] == numbers, positions, -1).astype(np.int32)
-
-
-def _packed(texts: list[bytes]) -> tuple[Longs, Bytes]:
-    """Lay texts end to end."""
-    lengths = np.fromiter((len(text) for text in texts), dtype=np.int64, count=len(texts))
-    starts = np.append(0, np.cumsum(lengths))
-    return starts, np.frombuffer(b"".join(texts), dtype=np.uint8)
-
-
-def _shown(entry: object) -> str:
-    text = repr(entry)
-    return text if len(text) <= 100 else f"{text[:100]}..."

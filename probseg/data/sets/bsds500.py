@@ -12,10 +12,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from probseg.data.base import PublishedDataset
+from probseg.data.cache import index_objects
 from probseg.data.layout import names_to_leave_out
 from probseg.data.published import SOURCES
-from probseg.data.reading import index_objects
-from probseg.data.sets.mat_files import broken_as_data_error, load_mat
+from probseg.data.sets.foreign_files import broken_as_data_error, load_mat
 from probseg.errors import DataError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
@@ -60,15 +60,17 @@ class BSDS500(PublishedDataset):
         unwanted = self._excluded(exclude)
         used = [image for image in images if image.stem not in unwanted]
         pairs = [(image, path) for image in used for path in self._maps(split, image)]
-        rows = index_objects(
-            f"bsds500-{split}",
-            self.root,
-            lambda pair: _count(pair[1], min_fraction, max_fraction),
-            pairs,
-            (path for _, path in pairs),
-            min_fraction=min_fraction,
-            max_fraction=max_fraction,
-        )
+
+        def count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
+            areas = count_values(read_labels(pair[1]))
+            share = areas / areas.sum()
+            areas[(share < min_fraction) | (share > max_fraction)] = 0
+            areas[0] = 0
+            return areas
+
+        limits = {"min_fraction": min_fraction, "max_fraction": max_fraction}
+        maps = (path for _, path in pairs)
+        rows = index_objects(f"bsds500-{split}", self.root, count, pairs, maps, **limits)
         self.objects = [(*pair, number) for pair, number, _ in rows]  # image, label map, region
         self._areas = np.array([area for *_, area in rows], np.int64)
         if not self.objects:
@@ -113,16 +115,6 @@ class BSDS500(PublishedDataset):
         """Return the stem of a label map and the number of a region."""
         _, label_path, number = self.objects[index]
         return f"{label_path.stem}#{number}"
-
-
-def _count(path: Path, min_fraction: float, max_fraction: float) -> npt.NDArray[np.int64]:
-    """Count the pixels of each region of a map whose share of the map is within bounds."""
-    labels = read_labels(path)
-    areas = count_values(labels)
-    share = areas / labels.size
-    areas[(share < min_fraction) | (share > max_fraction)] = 0
-    areas[0] = 0
-    return areas
 
 
 IN_GRABCUT = (

@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.cache import cached
+from probseg.data.cache import cached, plain_name, read_all
 from probseg.data.layout import chosen_root, refuse_missing
-from probseg.data.reading import plain_name, read_all
-from probseg.data.sets.mat_files import broken_as_data_error
-from probseg.data.sets.safe_pickle import load_data
+from probseg.data.sets.foreign_files import broken_as_data_error, load_data
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, image_size, opened, read_image
 from probseg.object_numbers import count_values

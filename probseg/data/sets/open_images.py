@@ -14,9 +14,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.cache import cached
+from probseg.data.cache import cached, plain_name, read_all
 from probseg.data.layout import chosen_root
-from probseg.data.reading import plain_name, read_all
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import image_size, read_image
 from probseg.masks import read_labels

@@ -1,19 +1,25 @@
-"""GrabCut, Berkeley, DAVIS and COCO_MVal as they were published with RITM (Sofiiuk et al. 2021)."""
+"""Test sets of the field: GrabCut, Berkeley, DAVIS and COCO_MVal, and DAVIS-585.
+
+The first four are as they were published with RITM (Sofiiuk et al. 2021), DAVIS-585 as with
+FocalClick (Chen et al. 2022).
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from probseg.data.base import PublishedDataset
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.published import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
-from probseg.images import check_same_size
+from probseg.images import check_same_size, read_image
 from probseg.masks import read_colours, read_grey, read_labels
 from probseg.types import IGNORE, Sample
 
@@ -71,17 +77,10 @@ class GrabCut(ImageMaskPairs):
     @staticmethod
     def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask with a band."""
-        labels = read_labels(path)
-        values = np.unique(labels)
-        if not np.isin(values, (0, 128, 255)).all() or 255 not in values:
-            raise DataError(
-                f"{path}: expected the values 0 (background), 128 (ignored) and 255 (object), "
-                f"with an object, got {_in_words(values)}; for masks of your own use "
-                "ImageMaskFolder"
-            )
-        mask: npt.NDArray[np.uint8] = (labels == 255).astype(np.uint8)
-        mask[labels == 128] = IGNORE
-        return mask
+        labels = _read_trimap(
+            path, "0 (background), 128 (ignored) and 255 (object), with an object"
+        )
+        return np.choose(labels // 127, (0, IGNORE, 1)).astype(np.uint8)
 
     def __getitem__(self, index: int) -> Sample:
         """Read one photograph, its object, and the strokes if they are wanted."""
@@ -99,22 +98,23 @@ def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
 
     Returns uint8, shape `(H, W)`: 1 object, 0 background, 255 where there is no stroke.
     """
+    expected = "0 (no stroke), 128 (background) and 255 (object), with a stroke"
+    return np.array((IGNORE, 0, 1), np.uint8)[
+        _read_trimap(path, expected, needed=(128, 255)) // 127
+    ]
+
+
+def _read_trimap(path: Path, expected: str, needed: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Read labels `(H, W)` of the values 0, 128 and 255; one of `needed` must be there."""
     labels = read_labels(path)
     values = np.unique(labels)
-    if not np.isin(values, (0, 128, 255)).all() or values.tolist() == [0]:
+    if not np.isin(values, (0, 128, 255)).all() or not np.isin(values, needed).any():
+        shown = f"{values[:5].tolist()}{', ...' if len(values) > 5 else ''}"
         raise DataError(
-            f"{path}: expected the values 255 (on the object), 128 (on the background) and 0 (no "
-            f"stroke), with a stroke, got {_in_words(values)}; replace the file"
+            f"{path}: expected the values {expected}, got {shown}; replace the file, or use "
+            "ImageMaskFolder for masks of your own"
         )
-    strokes: npt.NDArray[np.uint8] = np.full(labels.shape, IGNORE, np.uint8)
-    strokes[labels == 255] = 1
-    strokes[labels == 128] = 0
-    return strokes
-
-
-def _in_words(values: npt.NDArray[np.uint8]) -> str:
-    """List the first few values."""
-    return f"{values[:5].tolist()}{', ...' if len(values) > 5 else ''}"
+    return labels
 
 
 class Berkeley(ImageMaskPairs):
@@ -217,3 +217,108 @@ class COCOMVal(ImageMaskPairs):
     def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask by its grey values."""
         return (read_grey(path) > 128).astype(np.uint8)
+
+
+Initial = Literal["stm", "sp"]
+
+
+class _Object(NamedTuple):
+    photo: str
+    name: str
+    image: Path
+    mask: Path
+    initial: Path | None
+
+
+class DAVIS585(PublishedDataset):
+    """One object of a frame per sample, with initial masks of an IoU of 0.75 to 0.85.
+
+    Layout: in a folder per video, frames `00009.jpg`, masks `object1_00009.png` and initial
+    masks `init_stm_object1_00009.png` (by a network that follows objects through videos) and
+    `init_sp_object1_00009.png` (made of superpixels). In all masks, grey values above 128 are the
+    object. The order is by video, frame and object.
+
+    The `photo` of a sample is its video: frames of one video are alike, and intervals must not
+    take them for independent photographs.
+
+    The data set is called `DAVIS585`, and with initial masks `DAVIS585_stm` or `DAVIS585_sp`,
+    so that both can be tested together.
+
+    Args:
+        root: The folder of the videos; by default `DAVIS585`, `DAVIS-585` or `davis585`
+            inside `$PROBSEG_DATA` or `./data`.
+        initial: Initial masks that the samples carry: `"stm"`, `"sp"` or None.
+    """
+
+    name = "DAVIS585"
+    source = SOURCES["DAVIS585"]
+    licence = source.licence
+
+    def __init__(self, root: Path | str | None = None, initial: Initial | None = None) -> None:
+        known = get_args(Initial)
+        if initial is not None and initial not in known:
+            raise UnknownNameError(kind="kind of initial masks", name=initial, known=known)
+        self.root = self.source.folder(root)
+        self.objects: list[_Object] = []
+        for video in sorted(self.root.iterdir()) if self.root.is_dir() else []:
+            if video.is_dir() and not video.name.startswith("."):
+                self.objects += _objects(video, initial)
+        if not self.objects:
+            expected = (
+                "<video>/<frame>.jpg, <video>/object<n>_<frame>.png and "
+                "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)"
+            )
+            raise self.absent(expected)
+        self.name = self.display_name({"initial": initial})
+
+    @classmethod
+    def display_name(cls, arguments: Mapping[str, Any]) -> str:
+        """Return the name of the data set, with that of its initial masks."""
+        initial = arguments.get("initial")
+        return cls.name if initial is None else f"{cls.name}_{initial}"
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one object, its frame, and the initial mask if it is wanted."""
+        photo, name, image_path, mask_path, initial_path = self.objects[index]
+        image = read_image(image_path)
+        mask = (read_grey(mask_path) > 128).astype(np.uint8)
+        check_same_size(image.shape, mask.shape, image_path, mask_path)
+        sample = Sample(image, mask, name, self.name, photo)
+        if initial_path is None:
+            return sample
+        initial = read_grey(initial_path) > 128
+        check_same_size(image.shape, initial.shape, image_path, initial_path)
+        return sample._replace(initial=initial)
+
+    def object_name(self, index: int) -> str:
+        """Return the video and the stem of a mask."""
+        return self.objects[index].name
+
+
+def _objects(video: Path, initial: str | None) -> list[_Object]:
+    """List the objects of a video by frame and object."""
+    files = picture_files(video)
+    parts = {stem: stem.rpartition("_") for stem in files}  # object1_00009, without _ a frame
+    masks = [stem for stem in files if parts[stem][0] and not stem.startswith("init_")]
+    masks.sort(key=lambda stem: (parts[stem][2], len(stem), stem))  # object2 before object10
+    needed = {parts[stem][2] for stem in masks}
+    if initial is not None:
+        needed |= {f"init_{initial}_{stem}" for stem in masks}
+    if missing := sorted(needed - set(files)):
+        raise DataError(
+            f"{video}: no files {missing[:3]} ({len(missing)} in all), which its masks need; "
+            "unpack the archive again"
+        )
+    return [
+        _Object(
+            photo=video.name,
+            name=f"{video.name}/{stem}",
+            image=files[parts[stem][2]],
+            mask=files[stem],
+            initial=None if initial is None else files[f"init_{initial}_{stem}"],
+        )
+        for stem in masks
+    ]

@@ -19,7 +19,7 @@ from measure import RESULTS, append_row, provenance
 from PIL import Image
 
 from probseg.convert import FOLDERS, READERS, WRITERS, Request, convert
-from probseg.object_numbers import MAX_IDS
+from probseg.masks import MAX_IDS
 
 SIZE = 3000, 4000
 

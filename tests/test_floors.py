@@ -16,7 +16,7 @@ from support.rows import each
 TRUNK = ["zoo", "interact", "data", "evaluation", "reports", "tasks", "callbacks", "cli"]
 FLOORS = [
     {
-        *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
+        *{"types", "errors", "images", "picture_formats", "masks", "paths"},
         *{
             "seeds",
             "terminal",

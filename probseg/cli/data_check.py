@@ -45,30 +45,21 @@ def find_place(name: str, root: Path | None, split: str | None, prefix: str = ""
         root = folder
         if dataset.source.missing(root) and all((root / x).is_dir() for x in ("images", "masks")):
             dataset = None  # another folder with the name of a data set
-    if dataset is not None:
-        splits = [part for part in dataset.source.full if part]
-        if split is not None and not splits:
-            raise UsageError(
-                f"--{prefix}split {split}: {dataset.name} has no splits; leave the option out"
-            )
-        if split is not None and split not in splits:
-            raise UnknownNameError(kind=f"split of {dataset.name}", name=split, known=splits)
-        return Place(dataset, dataset.source.folder(root), split)
-    if root is not None and root != folder:
-        raise UsageError(
-            f"--{prefix}root {root}: {name} is a folder, not the name of a data set; leave one out"
-        )
-    if folder.is_file() or (is_path and not folder.exists()):
-        raise UsageError(
-            f"{name}: {no_folder(folder)}; give a folder, or one of: {', '.join(PUBLISHED)}"
-        )
-    if not folder.is_dir():
+    splits = [] if dataset is None else [part for part in dataset.source.full if part]
+    fault = None
+    if dataset is None and root is not None and root != folder:
+        fault = f"--{prefix}root {root}: {name} is a folder, not a data set; leave one out"
+    elif dataset is None and (folder.is_file() or (is_path and not folder.exists())):
+        fault = f"{name}: {no_folder(folder)}; give a folder, or one of: {', '.join(PUBLISHED)}"
+    elif dataset is None and not folder.is_dir():
         raise UnknownNameError(kind="data set or folder", name=name, known=PUBLISHED)
-    if split is not None:
-        raise UsageError(
-            f"--{prefix}split {split}: {name} is a folder and has no splits; leave the option out"
-        )
-    return Place(None, folder, None)
+    elif split is not None and not splits:
+        fault = f"--{prefix}split {split}: {name} has no splits; leave the option out"
+    if fault is not None:
+        raise UsageError(fault)
+    if split is not None and split not in splits:
+        raise UnknownNameError(kind=f"split of {name}", name=split, known=splits)
+    return Place(dataset, folder if dataset is None else dataset.source.folder(root), split)
 
 
 COMPARISONS: Mapping[str, Callable[[Place, Place, Path | None], None]] = Registry("data_comparison")
@@ -107,14 +98,13 @@ def _check(options: argparse.Namespace) -> None:
         )
         COMPARISONS["against"](place, other, options.json)
         return
+    fault = None
     if options.against_root is not None or options.against_split is not None:
-        raise UsageError(
-            "--against-root and --against-split describe the data set of --against: add it"
-        )
-    if options.masks is not None and place.dataset is not None:
-        raise UsageError(
-            f"--masks {options.masks}: is for a folder; the masks of {options.name} are known"
-        )
+        fault = "--against-root and --against-split describe the data set of --against: add it"
+    elif options.masks is not None and place.dataset is not None:
+        fault = f"--masks {options.masks}: is for a folder; the masks of {options.name} are known"
+    if fault is not None:
+        raise UsageError(fault)
     with bars() as progress:
         if place.dataset is None:
             reports = [check_folder(place.root, progress, options.masks)]

@@ -47,22 +47,19 @@ def check_processes(trainer: Namespace) -> None:
     devices = trainer.devices
     if not on_cpu(trainer.accelerator) or devices == "auto":
         return
-    if not str(devices).removeprefix("-").isdecimal():
-        raise UsageError(
-            f"--trainer.devices must be a number of processes on the CPU, got {devices}"
-        )
-    processes, cores = int(devices), available_cores()
+    processes, cores = int(devices) if str(devices).isdecimal() else 0, available_cores()
+    fault = None
     if processes < 1:
-        raise UsageError(f"--trainer.devices must be at least 1 on the CPU, got {processes}")
-    if processes > 1 and trainer.get("sync_batchnorm"):
-        raise UsageError(
-            "--trainer.sync_batchnorm: PyTorch has it for GPUs alone; leave it out on the CPU"
-        )
-    if processes > cores and os.environ.get(FORCE) != "1":
-        raise UsageError(
+        fault = f"--trainer.devices must be a number of at least 1 on the CPU, got {devices}"
+    elif processes > 1 and trainer.get("sync_batchnorm"):
+        fault = "--trainer.sync_batchnorm: PyTorch has it for GPUs alone; leave it out on the CPU"
+    elif processes > cores and os.environ.get(FORCE) != "1":
+        fault = (
             f"--trainer.devices must be at most {cores}, one process for each core of this "
             f"machine, got {processes}; choose fewer, or set {FORCE}=1"
         )
+    if fault is not None:
+        raise UsageError(fault)
 
 
 def without_slow_bfloat16(trainer: Namespace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from probseg.cli.arguments import Parser, add_device, check_writable, positive
@@ -33,18 +33,16 @@ def run(arguments: Sequence[str]) -> None:
     after Ctrl-C.
     """
     options = _parser().parse_args(list(arguments))
-    if not options.images.exists():
-        raise UsageError(f"{options.images}: no such photograph or folder")
-    if options.images.is_dir():
-        _check_folder(options)
-        from probseg.cli.predict_photographs import predict_folder
+    for wrong, fault in _faults(options):
+        if wrong:
+            raise UsageError(fault)
+    check_writable("--output", options.output)
+    pixels = None if options.images.is_dir() else read_image(options.images)
+    from probseg.cli.predict_photographs import predict_folder, predict_photograph
 
+    if pixels is None:
         predict_folder(options)
     else:
-        _check_photograph(options)
-        pixels = read_image(options.images)
-        from probseg.cli.predict_photographs import predict_photograph
-
         predict_photograph(options, pixels)
 
 
@@ -112,48 +110,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check_photograph(options: argparse.Namespace) -> None:
-    """Refuse options that are for folders, and a file that cannot be written."""
-    if options.prompts is not None:
-        raise UsageError(
-            "--prompts is for a folder of photographs; give --click and --box for a single one"
-        )
-    if options.processes * options.nodes > 1:
-        raise UsageError(
-            "--processes and --nodes are for a folder; leave them out for a photograph"
-        )
-    if len(options.formats) > 1:
-        raise UsageError(
-            f"--format: a photograph has one output file, got {','.join(options.formats)}"
-        )
-    (kind,) = options.formats
-    suffix = ".json" if kind == COCO else ".png"
-    output: Path = options.output
-    if output.suffix.lower() != suffix or output.is_dir():
-        raise UsageError(
-            f"--output must be a file ending in {suffix} for --format {kind}, got {output}"
-        )
-    if output.exists() and output.samefile(options.images):
-        raise UsageError(
-            f"--output {output}: is the photograph itself, which would be lost; name another file"
-        )
-    check_writable("--output", output)
-
-
-def _check_folder(options: argparse.Namespace) -> None:
-    """Refuse options that are for a single photograph, and a folder that cannot be written."""
-    if options.clicks or options.box is not None:
-        raise UsageError(
-            "--click and --box are for one photograph; give --prompts FILE for a folder"
-        )
-    kind, colon, _ = options.device.partition(":")
-    if colon and options.processes > 1:
-        raise UsageError(
-            f"--device {options.device}: names one device; give {kind} for several processes"
-        )
-    if options.output.is_file():
-        raise UsageError(f"--output {options.output}: must be a folder for a folder of photographs")
-    check_writable("--output", options.output)
+def _faults(options: argparse.Namespace) -> Iterator[tuple[bool, str]]:
+    """Yield what is wrong with the options of a folder or a photograph, if it applies."""
+    images, output, formats = options.images, options.output, options.formats
+    yield not images.exists(), f"{images}: no such photograph or folder"
+    if images.is_dir():
+        prompted = bool(options.clicks) or options.box is not None
+        yield prompted, "--click and --box are for one photograph; give --prompts FILE for a folder"
+        kind, colon, _ = options.device.partition(":")
+        fault = f"--device {options.device}: names one device; give {kind} for several processes"
+        yield bool(colon) and options.processes > 1, fault
+        yield output.is_file(), f"--output {output}: must be a folder for a folder of photographs"
+        return
+    fault = "--prompts is for a folder of photographs; give --click and --box for a single one"
+    yield options.prompts is not None, fault
+    fault = "--processes and --nodes are for a folder; leave them out for a photograph"
+    yield options.processes * options.nodes > 1, fault
+    yield len(formats) > 1, f"--format: a photograph has one output file, got {','.join(formats)}"
+    suffix = ".json" if formats == [COCO] else ".png"
+    fault = f"--output must be a file ending in {suffix} for --format {formats[0]}, got {output}"
+    yield output.suffix.lower() != suffix or output.is_dir(), fault
+    fault = f"--output {output}: is the photograph itself, which would be lost; name another file"
+    yield output.exists() and output.samefile(images), fault
 
 
 def _click(text: str) -> Step:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
@@ -90,22 +89,21 @@ def predict_folder(options: argparse.Namespace) -> None:
     weights = weights_digest(network.state_dict())
     paths = {image.file: options.images / image.file for image in prompts.images}
     twins = of_one_stem(sorted(paths.values()))  # their masks would have the same names
+    rules = [__version__, PROTOCOLS["probseg"].version, asdict(ZOOMS[RECOMMENDED_ZOOM])]
     jobs = []
     for image in prompts.images:
         path = paths[image.file]
         refusal = second_of_a_stem(twins[path]) if path in twins else None
         if leads_out(path, options.images) and not follows(path):
             refusal = FOLLOW
-        digest = "" if refusal else _digest(image, path, weights, options.formats)
+        stat = path.stat() if path.is_file() and not refusal else None
+        state = None if stat is None else [stat.st_size, stat.st_mtime_ns]
+        # All that the files of a photograph depend on.
+        subject = json.dumps([image, state, weights, sorted(options.formats), rules])
+        digest = "" if refusal else hashlib.sha256(subject.encode()).hexdigest()
         jobs.append(Job(image, path, digest, refusal))
-    writer = PredictionWriter(
-        options.output,
-        options.images,
-        jobs,
-        prompts.categories,
-        options.formats,
-        options.workers,
-    )
+    of = (prompts.categories, options.formats, options.workers)
+    writer = PredictionWriter(options.output, options.images, jobs, *of)
     writer.refuse_foreign_files()
     with ExitStack() as owned:
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
@@ -130,10 +128,9 @@ def predict_folder(options: argparse.Namespace) -> None:
                 callbacks=[writer],
             )
             data = PredictionData(waiting, options.batch_size, options.workers)
+            task = _build_task(network, options.batch_size)
             try:
-                trainer.predict(
-                    _build_task(network, options.batch_size), data, return_predictions=False
-                )
+                trainer.predict(task, data, return_predictions=False)
                 trainer.strategy.barrier()
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 stopped = interruption(error, trainer.received_sigterm)
@@ -252,12 +249,3 @@ def _load_network(options: argparse.Namespace) -> Network:
 def _build_task(network: Network, batch_size: int) -> Prediction:
     kind: type[Prediction] = find(TASKS[network.task].prediction)
     return kind(network, batch_size).eval()
-
-
-def _digest(image: PromptedImage, path: Path, weights: str, formats: Sequence[str]) -> str:
-    """Return a checksum of all that the files of a photograph depend on."""
-    stat = path.stat() if path.is_file() else None
-    state = None if stat is None else [stat.st_size, stat.st_mtime_ns]
-    rules = [__version__, PROTOCOLS["probseg"].version, asdict(ZOOMS[RECOMMENDED_ZOOM])]
-    subject = json.dumps([image, state, weights, sorted(formats), rules])
-    return hashlib.sha256(subject.encode()).hexdigest()

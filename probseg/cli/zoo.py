@@ -121,23 +121,21 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
+    terminal = Terminal()
+
+    def narrow(table: re.Match[str]) -> str:
+        """Return a table in Markdown in a form that fits the terminal."""
+        lines = table[0].split("\n")
+        header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+        parts = [
+            ["|".join(names), ":--" + "|--:" * (len(names) - 1), *map("|".join, body)]
+            for names, body in fit_table(Grid(header, rows), terminal.width)
+        ]
+        return "\n\n".join("\n".join(part) for part in parts)
+
     card = find_model(options.name).folder / CARD
     text = read_text(card).split("---\n", 2)[-1]  # without the front matter
-    terminal = Terminal()
-    whole = TABLE.sub(lambda table: _narrow(table[0], terminal.width), text)
-    terminal.print(Markdown(whole))
-
-
-def _narrow(table: str, width: int) -> str:
-    """Return a table in Markdown in a form that fits a terminal."""
-    header, _, *rows = (
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")
-    )
-    parts = [
-        ["|".join(names), "|".join([":--"] + ["--:"] * (len(names) - 1)), *map("|".join, body)]
-        for names, body in fit_table(Grid(header, rows), width)
-    ]
-    return "\n\n".join("\n".join(part) for part in parts)
+    terminal.print(Markdown(TABLE.sub(narrow, text)))
 
 
 def _fetch(options: argparse.Namespace) -> None:

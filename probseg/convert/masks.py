@@ -25,8 +25,7 @@ from probseg.formats import png
 from probseg.formats.mask_names import mask_names
 from probseg.formats.regions import Region
 from probseg.images import check_same_size, image_size
-from probseg.masks import read_objects
-from probseg.object_numbers import MAX_IDS, count_values
+from probseg.masks import MAX_IDS, count_values, read_objects
 from probseg.types import IGNORE
 
 

@@ -11,8 +11,7 @@ from probseg.kinds import Registry, lazy_getattr
 if TYPE_CHECKING:
     from probseg.data.base import InteractiveDataset
     from probseg.data.datamodule import FolderDataModule, InteractiveDataModule, TrainBatch
-    from probseg.data.folder import ImageMaskFolder
-    from probseg.data.pairs import ImagePairs
+    from probseg.data.folder import ImageMaskFolder, ImagePairs
     from probseg.data.sample_photos import SamplePhotos
     from probseg.data.selection import Selected
     from probseg.data.sets.bsds500 import BSDS500
@@ -30,7 +29,7 @@ _PATHS = {
     "COCOLVIS": "probseg.data.sets.cocolvis.COCOLVIS",
     "HQSeg44K": "probseg.data.sets.hqseg.HQSeg44K",
     "ImageMaskFolder": "probseg.data.folder.ImageMaskFolder",
-    "ImagePairs": "probseg.data.pairs.ImagePairs",
+    "ImagePairs": "probseg.data.folder.ImagePairs",
     "OpenImages": "probseg.data.sets.open_images.OpenImages",
     "SamplePhotos": "probseg.data.sample_photos.SamplePhotos",
 }

@@ -15,15 +15,13 @@ import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.cache import in_threads
-from probseg.data.folder import check_layout, count_objects, images_folder, in_doubt
+from probseg.data.folder import ImageMaskPairs, check_layout, count_objects, images_folder, in_doubt
 from probseg.data.layout import sort_pictures, unread_folders
-from probseg.data.pairs import ImageMaskPairs
 from probseg.data.published import Full
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import check_same_size, image_size, read_image
-from probseg.masks import Meaning, read_objects
-from probseg.object_numbers import DoubtError
+from probseg.masks import DoubtError, Meaning, read_objects
 from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, refuse_only_unread
 from probseg.types import IGNORE, Sample

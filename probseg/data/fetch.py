@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +71,16 @@ def fetch(
                 shutil.copyfile(file, draft / archive.holds[0])
             else:
                 unpack(file, draft, SLACK * archive.unpacked + MEGABYTE, progress)
-            content = _find_layout(draft, archive.holds, file)
+            # The topmost folder that has something for all patterns.
+            folders = [draft, *(path for path in draft.rglob("*") if path.is_dir())]
+            folders.sort(key=lambda path: (len(path.parts), path))
+            content = next((f for f in folders if all(any(f.glob(x)) for x in archive.holds)), None)
+            if content is None:
+                names = ", ".join(sorted(path.name for path in draft.iterdir())[:5])
+                raise DataError(
+                    f"{file}: expected an archive with {', '.join(archive.holds)}, got one with "
+                    f"{names or 'nothing'}; give the archive of this data set with --source"
+                )
             if source.convert is not None:
                 find(source.convert)(content)
             _move_into(content, folder, force)
@@ -181,19 +190,6 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
         )
     write_text(record, f"{sha256}  {name}\n")
     return summary
-
-
-def _find_layout(folder: Path, holds: Sequence[str], archive: Path) -> Path:
-    """Find the topmost folder of an unpacked archive that has something for all patterns."""
-    below = sorted(path for path in folder.rglob("*") if path.is_dir())
-    for place in sorted([folder, *below], key=lambda path: len(path.parts)):
-        if all(any(place.glob(pattern)) for pattern in holds):
-            return place
-    content = sorted(path.name for path in folder.iterdir())[:5]
-    raise DataError(
-        f"{archive}: expected an archive with {', '.join(holds)}, got one with "
-        f"{', '.join(content) or 'nothing'}; give the archive of this data set with --source"
-    )
 
 
 def _move_into(source: Path, root: Path, force: bool) -> None:

@@ -191,8 +191,16 @@ def cut_window(
 
     It is padded outside of the image, and contains the row and column `shown`, if any.
     """
-    sides = zip(labels.shape, size, shown, strict=True)
-    top, left = (_first(length, window, place, generator) for length, window, place in sides)
+    corner = []
+    for length, window, place in zip(labels.shape, size, shown, strict=True):
+        if length <= window:  # padded
+            corner.append(-int(generator.integers(window - length, endpoint=True)))
+        elif place is None:
+            corner.append(int(generator.integers(length - window, endpoint=True)))
+        else:
+            before = place - int(generator.integers(window))
+            corner.append(min(max(before, 0), length - window))
+    top, left = corner
     rows = slice(max(top, 0), top + size[0])
     columns = slice(max(left, 0), left + size[1])
     image, labels = image[rows, columns], labels[rows, columns]
@@ -204,12 +212,3 @@ def cut_window(
     if generator.random() < 0.5:
         image, labels = cv2.flip(image, 1), cv2.flip(labels, 1)
     return image, labels
-
-
-def _first(length: int, window: int, place: int | None, generator: np.random.Generator) -> int:
-    """Draw the first row or column of a window; negative if the window is the larger one."""
-    if length <= window:
-        return -int(generator.integers(window - length, endpoint=True))
-    if place is None:
-        return int(generator.integers(length - window, endpoint=True))
-    return min(max(place - int(generator.integers(window)), 0), length - window)

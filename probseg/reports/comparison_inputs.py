@@ -224,14 +224,11 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
             "test all on the same data, or compare what they share with --common-objects"
         )
     shared = set.intersection(*(result.keys for result in results))
-    if not shared:
-        raise DataError(f"{', '.join(result.name for result in results)}: have no object in common")
     last = min(result.protocol["max_clicks"] for result in results)
     first = max(_first_result(result.protocol) for result in results)
-    if last < first:
-        raise DataError(
-            f"{', '.join(result.name for result in results)}: have no number of clicks in common"
-        )
+    if not shared or last < first:
+        what = "number of clicks" if shared else "object"
+        raise DataError(f"{', '.join(result.name for result in results)}: have no {what} in common")
     targets = [result.protocol.get("target_iou") for result in results]
     target = min((target for target in targets if target is not None), default=None)
     notes = [f"Left out: {line}." for line in lacking]

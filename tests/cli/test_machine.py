@@ -74,7 +74,7 @@ def test_devices_that_are_not_there(name, cpu, monkeypatch):
         (3, "1", None),
         (0, "1", "at least 1 on the CPU, got 0"),
         ("-1", "", "at least 1 on the CPU, got -1"),
-        ([0, 1], "", "must be a number of processes"),
+        ([0, 1], "", "must be a number of at least 1"),
     ],
 )
 def test_processes_of_a_machine_with_two_cores(devices, forced, message, monkeypatch):

@@ -11,8 +11,7 @@ from probseg.convert import READERS, WRITERS, Ledger, Request, convert
 from probseg.convert.parts import AnnotatedImage, LabelledRegion
 from probseg.errors import DataError
 from probseg.formats.regions import as_region
-from probseg.masks import read_labels
-from probseg.object_numbers import MAX_IDS
+from probseg.masks import MAX_IDS, read_labels
 from support.conversions import reader_of
 from support.fakes import draw_scene, save, write_folder
 from support.runs import command, usage_error

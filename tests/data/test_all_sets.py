@@ -100,7 +100,7 @@ LAYOUTS = {
         strays=["masks/notes.txt"],
     ),
     "ImagePairs": dict(
-        index=("pairs.read_grey", "images/photo1.jpg"),
+        index=("folder.read_grey", "images/photo1.jpg"),
         mask=("masks/photo1.png", "images/photo1.jpg", save),
         pair=("images", "masks", "photo1"),
         twins=["images/photo1.png"],

@@ -18,8 +18,7 @@ from PIL import Image
 from probseg.errors import DataError
 from probseg.images import decode_image, image_size, read_image, rgb_pixels, stretched_from
 from probseg.lab.leakage import thumbnail
-from probseg.masks import object_mask, read_colours, read_grey, read_labels
-from probseg.object_numbers import object_ids
+from probseg.masks import object_ids, object_mask, read_colours, read_grey, read_labels
 from support import refusals
 from support.fakes import draw_scene, save
 from support.rows import each

@@ -18,8 +18,7 @@ from probseg.convert import READERS, Ledger, Request
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
 from probseg.errors import DataError
-from probseg.masks import read_grey, read_labels, read_objects
-from probseg.object_numbers import object_ids
+from probseg.masks import object_ids, read_grey, read_labels, read_objects
 from support.fakes import draw_scene, save
 from support.refusals import refused
 from support.rows import each

@@ -18,8 +18,7 @@ from probseg.data.published import SOURCES
 from probseg.data.sets.foreign_files import broken_as_data_error, load_mat
 from probseg.errors import DataError
 from probseg.images import check_same_size, read_image
-from probseg.masks import read_labels
-from probseg.object_numbers import count_values
+from probseg.masks import count_values, read_labels
 from probseg.types import Sample
 
 

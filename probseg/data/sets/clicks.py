@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
+from probseg.data.folder import ImageMaskPairs
 from probseg.data.layout import picture_files, refuse_missing
-from probseg.data.pairs import ImageMaskPairs
 from probseg.data.published import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.images import check_same_size, read_image

@@ -21,7 +21,7 @@ from probseg.data.layout import chosen_root, refuse_missing
 from probseg.data.sets.foreign_files import broken_as_data_error, load_data
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, image_size, opened, read_image
-from probseg.object_numbers import count_values
+from probseg.masks import count_values
 from probseg.types import Sample
 
 

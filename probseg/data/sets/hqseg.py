@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from probseg.data.base import InteractiveDataset
+from probseg.data.folder import ImagePairs
 from probseg.data.layout import chosen_root
-from probseg.data.pairs import ImagePairs
 from probseg.errors import DatasetNotFoundError, UnknownNameError
 from probseg.types import Sample
 

@@ -11,16 +11,15 @@ from typing import Any, TypeGuard
 
 from probseg.errors import UnknownNameError
 
-RECOMMENDED = "lite2_unet_prop"
-"""Network of the zoo that is used where none is named."""
+RECOMMENDED = "lite2_unet_prop"  # network of the zoo that is used where none is named
 
 _Plain = bool | int | float | str | list[Any] | dict[str, Any] | None
 Changes = dict[str, dict[str, _Plain] | _Plain]
 """Changes to a description, as `probseg.models.override` takes them. The command line reads this
 type: for `Any` instead it would build the described parts, and leave numbers as text."""
 
+# takes a class's name and its arguments, whose parts are built, and returns the object
 Make = Callable[[str, dict[str, Any]], Any]
-"""Takes a class's name and its arguments, whose parts are built, and returns the object."""
 
 
 def class_name(description: Mapping[str, Any]) -> str:

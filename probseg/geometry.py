@@ -31,44 +31,23 @@ PlacedClick = tuple[float, float, bool]
 CROP_PADDING, MIN_PADDING = 0.2, 16
 """Margin around a box: share of its longer side, least pixels (Gabbur et al. 2021, App. C.3)."""
 
+# maximum pixels of the longer side of a photograph that is shown to the model as it is
 LARGE = 2000
-"""Maximum pixels of the longer side of a photograph that is shown to the model as it is."""
-
-LEVELS = (LARGE, 1000, 500)
-"""Longer sides in pixels of the reduced copies of a larger photograph."""
-
-SHOWN = 1000
-"""Longer side in pixels at which the model sees a larger photograph or crop as a whole."""
-
+LEVELS = (LARGE, 1000, 500)  # longer sides in pixels of the reduced copies of a larger photograph
+SHOWN = 1000  # longer side in pixels at which the model sees a larger photograph or crop as a whole
+# maximum pixels that a box or a point may lie over the edge of the image, where it is moved
 OVERHANG = 2.0
-"""Maximum pixels that a box or a point may lie over the edge of the image, where it is moved."""
-
+# smallest side in pixels of a window around the first click, before the image's border cuts it
 SMALLEST_SIDE = 48
-"""Smallest side in pixels of a window around the first click, before the image's border cuts it."""
-
-RIM = 8
-"""The rim of a second look, where it fades into the answer, is its side over this."""
-
-CUT = 0.3
-"""Factor of the expected IoU of an answer that its window cuts, where the first is chosen."""
-
-MARGIN = 0.1
-"""Smallest logit of a clicked pixel, towards its label."""
-
+RIM = 8  # the rim of a second look, where it fades into the answer, is its side over this
+CUT = 0.3  # factor of the expected IoU of an answer that its window cuts, where the first is chosen
+MARGIN = 0.1  # smallest logit of a clicked pixel, towards its label
+# length of the kernel, a squared exponential of the distance, as a fraction of the longer side
 LENGTH = 4 / 384
-"""Length of the kernel, a squared exponential of the distance, as a fraction of the longer side."""
-
-REACH = 6
-"""Distance in lengths beyond which the kernel, below 2e-8, counts as 0."""
-
-JITTER = 1e-8
-"""Variance of the noise of a clicked pixel, for the sake of the linear system."""
-
-NEGLIGIBLE = 1e-6
-"""Weight of an observation below which it changes no logit."""
-
-CLAMPED = 1e-7
-"""Probabilities are clamped this far from 0 and 1, where logits are infinite."""
+REACH = 6  # distance in lengths beyond which the kernel, below 2e-8, counts as 0
+JITTER = 1e-8  # variance of the noise of a clicked pixel, for the sake of the linear system
+NEGLIGIBLE = 1e-6  # weight of an observation below which it changes no logit
+CLAMPED = 1e-7  # probabilities are clamped this far from 0 and 1, where logits are infinite
 
 
 class View(NamedTuple):
@@ -154,8 +133,7 @@ ZOOMS: dict[str, Zoom] = {
 }
 """Zoom settings by name; those with 600 pixels are standard on DAVIS."""
 
-RECOMMENDED_ZOOM = "look"
-"""Zoom of the predictor and of everything that serves people."""
+RECOMMENDED_ZOOM = "look"  # zoom of the predictor and of everything that serves people
 
 
 # --- boxes and sizes ----------------------------------------------------------------------------

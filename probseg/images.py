@@ -33,34 +33,26 @@ from probseg.picture_formats import decoders, foreign_content, not_supported
 
 _logger = logging.getLogger(__name__)
 
+# environment variable that raises `MAX_PIXELS`, in millions, before probseg is imported
 MEGAPIXELS = "PROBSEG_MEGAPIXELS"
-"""Environment variable that raises `MAX_PIXELS`, in millions, before probseg is imported."""
-
+# maximum pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes
 MAX_PIXELS = max(89_478_485, 10**6 * int(os.environ.get(MEGAPIXELS) or 0))
-"""Maximum pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
 
 if os.environ.get(MEGAPIXELS):
     Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 
+# bytes that the pixels of a file of a megabyte may take; a larger file may take more in ratio
 SMALL = max(500_000_000, 16 * 10**6 * int(os.environ.get(MEGAPIXELS) or 0))
-"""Bytes that the pixels of a file of a megabyte may take; a larger file may take more in ratio."""
-
+# maximum bytes of a pixel while it is read; in other formats 5 of a grey one, 8 of a colour
 DECODING = {"JPEG": 12, "MPO": 12, "WEBP": 16, "HEIF": 16}
-"""Maximum bytes of a pixel while it is read; in other formats 5 of a grey one, 8 of a colour."""
-
-DARK = 1 << 15
-"""Values of 16 bits below which an image that ends there is dark, and noticeably so."""
+DARK = 1 << 15  # values of 16 bits below which an image that ends there is dark, and noticeably so
 
 _said: list[str] = []  # names of images that were said to be stretched
 
+# pixels that are converted at a time: whole copies of a large image would take gigabytes
 STRIP = 1 << 20
-"""Pixels that are converted at a time: whole copies of a large image would take gigabytes."""
-
-GREY_WEIGHTS = (0.299, 0.587, 0.114)
-"""Shares of red, green and blue in a grey value (ITU-R BT.601)."""
-
-TURNED = (5, 6, 7, 8)
-"""Values of the EXIF orientation with which rows become columns."""
+GREY_WEIGHTS = (0.299, 0.587, 0.114)  # shares of red, green and blue in a grey value (ITU-R BT.601)
+TURNED = (5, 6, 7, 8)  # values of the EXIF orientation with which rows become columns
 
 STORED: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
     2: lambda upright: upright[:, ::-1],

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 _Entry = TypeVar("_Entry")
 _New = TypeVar("_New")
 
+# packages of `probseg` that no file of the trunk and no other wing imports
 WINGS = ("annotate", "convert", "export", "family", "lab", "peers", "release", "semantic")
-"""Packages of `probseg` that no file of the trunk and no other wing imports."""
 
 KINDS: dict[str, dict[str, str]] = {
     "attention": {
@@ -102,8 +102,8 @@ KINDS: dict[str, dict[str, str]] = {
 | `data_module`, `reevaluation`, `semantic_dataset` | the command line, and the wing `release` |
 """
 
+# task of a network: one object that an annotator means, or the classes of all pixels
 TaskName = Literal["interactive", "semantic"]
-"""Task of a network: one object that an annotator means, or the classes of all pixels."""
 
 
 class Task(NamedTuple):

@@ -15,23 +15,17 @@ from probseg.images import GREY_WEIGHTS, by_strips, opened, strips, upright
 from probseg.picture_formats import LOSSY
 from probseg.types import IGNORE
 
+# version of the meaning of mask files: with another one, what is kept of them is read again
 RULES = 3
-"""Version of the meaning of mask files: with another one, what is kept of them is read again."""
-
+# what pixels of masks are said to mean: they number objects, or what is bright is the object
 Meaning = Literal["numbers", "black_and_white"]
-"""What pixels of masks are said to mean: they number objects, or what is bright is the object."""
-
-COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
-"""Modes of masks that are read as colours."""
-
+COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # modes of masks that are read as colours
+# modes of masks that are read as numbers
 NUMBER_MODES = (*COLOUR_MODES, "I;16", "I;16L", "I;16B", "I", "F")
-"""Modes of masks that are read as numbers."""
-
+# compressions of TIFF, as Pillow names them, that change pixels
 LOSSY_COMPRESSIONS = ("jpeg", "tiff_jpeg", "webp")
-"""Compressions of TIFF, as Pillow names them, that change pixels."""
-
+# value of the tag PhotometricInterpretation of TIFF files whose numbers are turned round
 WHITE_IS_ZERO = 0
-"""Value of the tag PhotometricInterpretation of TIFF files whose numbers are turned round."""
 
 
 class Objects(NamedTuple):
@@ -303,17 +297,14 @@ def _refuse_object_in_alpha(
 Labels = npt.NDArray[np.uint8]
 Where = npt.NDArray[np.bool_]
 
+# more different values than this in one mask are taken for a grey picture, not object ids
 MAX_IDS = 200
-"""More different values than this in one mask are taken for a grey picture, not object ids."""
-
+# the same for a mask whose numbers change every few pixels, as no outlines of objects do
 MAX_IDS_IF_RESTLESS = 16
-"""The same for a mask whose numbers change every few pixels, as no outlines of objects do."""
-
+# more different values than this, with fewer pixels than white, are taken for blurred edges
 MAX_SMEARED = 6
-"""More different values than this, with fewer pixels than white, are taken for blurred edges."""
-
+# greys that stand for an unknown band in trimaps, as 128 does in GrabCut's
 UNKNOWN = range(120, 137)
-"""Greys that stand for an unknown band in trimaps, as 128 does in GrabCut's."""
 
 NEARLY_WHITE = 240
 
@@ -325,14 +316,11 @@ STRETCHED = 16
 """Least difference of neighbouring grey values for which even ones are taken for numbers that a
 program has stretched to 255, so that people see them."""
 
+# pixels from the next number within which 255 is taken for an ignored band along its contour
 BAND = 6
-"""Pixels from the next number within which 255 is taken for an ignored band along its contour."""
-
-DWARFED = 8
-"""Times the pixels of all numbers that white may have at most away from such bands."""
-
+DWARFED = 8  # times the pixels of all numbers that white may have at most away from such bands
+# share of the middle values with a neighbour above and one below that makes them a slope
 BETWEEN = 0.6
-"""Share of the middle values with a neighbour above and one below that makes them a slope."""
 
 
 class DoubtError(DataError):
@@ -343,8 +331,7 @@ class DoubtError(DataError):
         super().__init__(f"{path}: {doubt}; or {ways}")
 
 
-COUNTED = 1 << 22
-"""Pixels that are counted at once."""
+COUNTED = 1 << 22  # pixels that are counted at once
 
 HINT = (
     "threshold it to 0 and 255 if white is the object; if the numbers are meant, save it as a PNG "

@@ -200,15 +200,12 @@ def _sweep(folder: Path, process: int) -> None:
                 pass
 
 
-LOCK = ".probseg.lock"
-"""File in a folder that a command works in, with the command's name."""
-
-PATIENCE = 5.0
-"""Seconds in which the readers of a killed training end, which hold its lock."""
+LOCK = ".probseg.lock"  # file in a folder that a command works in, with the command's name
+PATIENCE = 5.0  # seconds in which the readers of a killed training end, which hold its lock
 
 
+# seconds of waiting for another process after which that is said, and after which it ends
 HEARTBEAT, LONGEST_WAIT = 30.0, 600.0
-"""Seconds of waiting for another process after which that is said, and after which it ends."""
 
 
 @contextmanager
@@ -254,11 +251,9 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+# called with the name of a task, the bytes or items done, and their total (None: unknown)
 Progress = Callable[[str, int, int | None], None]
-"""Called with the name of a task, the bytes or items done, and their total (None: unknown)."""
-
-BLOCK = 1 << 16
-"""Bytes read at once."""
+BLOCK = 1 << 16  # bytes read at once
 
 
 def silent(what: str, done: int, total: int | None) -> None:

@@ -14,8 +14,8 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from probseg.errors import DataError
 
+# whether the decoder of the photographs of phones, an optional package, is installed
 HEIC_IS_READ = find_spec("pillow_heif") is not None
-"""Whether the decoder of the photographs of phones, an optional package, is installed."""
 
 LOSSLESS = {
     "PNG": (".png",),
@@ -35,8 +35,8 @@ LOSSY = {
 }
 """Formats of photographs alone, likewise."""
 
+# suffixes of masks, in small letters; those of files may have capitals
 LOSSLESS_SUFFIXES = tuple(suffix for suffixes in LOSSLESS.values() for suffix in suffixes)
-"""Suffixes of masks, in small letters; those of files may have capitals."""
 
 IMAGE_SUFFIXES = (
     *LOSSLESS_SUFFIXES,
@@ -52,8 +52,8 @@ UNREAD_SUFFIXES = (
 """Formats of phones, cameras and editors that are not read; of raw files Pillow would give the
 preview."""
 
+# first letters of what follows `ftyp` in files of the ISO base media format
 _BRANDS = {b"avi": "AVIF", b"hei": "HEIC", b"hev": "HEIC", b"mif": "HEIC", b"msf": "HEIC"}
-"""First letters of what follows `ftyp` in files of the ISO base media format."""
 
 
 _load_directory = ImageFileDirectory_v2.load

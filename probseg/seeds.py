@@ -18,8 +18,8 @@ _LAST_SHIFT = 31
 _SIGNED_STEP = _STEP - _BITS
 _SIGNED_ROUNDS = tuple((shift, factor - _BITS) for shift, factor in _ROUNDS)
 
+# purpose of a seed, its first part: seeds of different purposes never coincide
 ORDER, SET, CROP, BATCH = range(4)
-"""Purpose of a seed, its first part: seeds of different purposes never coincide."""
 
 
 def mix_seeds(*numbers: int) -> int:

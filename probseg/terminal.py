@@ -16,17 +16,11 @@ from rich.text import Text
 
 from probseg.texts import one_line, printable
 
+# columns where the output is not a terminal and `COLUMNS` is not set: tables stay whole
 UNLIMITED = 10_000
-"""Columns where the output is not a terminal and `COLUMNS` is not set: tables stay whole."""
-
-TEXT_WIDTH = 160
-"""Maximum columns of the text below a table."""
-
-GAP = 2
-"""Columns between the cells of a table."""
-
-TEXT = 20
-"""Columns to which a cell of words may be wrapped."""
+TEXT_WIDTH = 160  # maximum columns of the text below a table
+GAP = 2  # columns between the cells of a table
+TEXT = 20  # columns to which a cell of words may be wrapped
 
 
 class Grid(NamedTuple):

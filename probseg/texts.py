@@ -21,20 +21,14 @@ from probseg.paths import BLOCK
 
 CHECK = "check the path"
 
+# how deep lists and objects may be nested in JSON and YAML; annotations have eight or so
 DEPTH = 64
-"""How deep lists and objects may be nested in JSON and YAML; annotations have eight or so."""
-
-LARGEST = 1 << 30
-"""Maximum bytes of a text that is read as a whole."""
-
-YAML = 1 << 18
-"""Maximum bytes of a YAML file, of which each takes 400 while it is read."""
-
+LARGEST = 1 << 30  # maximum bytes of a text that is read as a whole
+YAML = 1 << 18  # maximum bytes of a YAML file, of which each takes 400 while it is read
+# maximum digits of a whole number in YAML, as many as floating point has; Python writes 4300
 DIGITS = 300
-"""Maximum digits of a whole number in YAML, as many as floating point has; Python writes 4300."""
-
+# maximum number of values of a YAML file, where those that aliases repeat count each time
 NODES = 10**6
-"""Maximum number of values of a YAML file, where those that aliases repeat count each time."""
 
 ENCODINGS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -45,12 +39,12 @@ ENCODINGS = {
 }
 """Encodings by the byte-order mark that a file begins with; without a mark it is UTF-8."""
 
+# the byte-order mark as text, which joined files have between them too
 MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
-"""The byte-order mark as text, which joined files have between them too."""
 
 
+# beginning of a text that a spreadsheet would compute, perhaps behind apostrophes
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
-"""Beginning of a text that a spreadsheet would compute, perhaps behind apostrophes."""
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

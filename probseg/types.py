@@ -17,8 +17,7 @@ if TYPE_CHECKING:  # torch takes seconds
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-IGNORE = 255
-"""Value of the pixels of a mask that count neither as object nor as background."""
+IGNORE = 255  # value of the pixels of a mask that count neither as object nor as background
 
 
 def check_mask(mask: npt.NDArray[np.generic] | Tensor, name: str = "mask") -> None:
@@ -134,8 +133,8 @@ class ScaleStep(NamedTuple):
     number: int
 
 
+# what an annotator did, the same for the page, files, the command line and tools
 Step = Click | BoxStep | MaskStep | Stroke | Patch | ScaleStep
-"""What an annotator did, the same for the page, files, the command line and tools."""
 
 
 class Prompts(NamedTuple):

@@ -19,11 +19,9 @@ from torch import Tensor
 
 from probseg.errors import WeightsError
 
+# bytes of the pickle in a checkpoint: names, settings and places of tensors, but no tensor
 PICKLE = 16 * 2**20
-"""Bytes of the pickle in a checkpoint: names, settings and places of tensors, but no tensor."""
-
-SHARED = 4
-"""How often the bytes of a file may be in its tensors, which may be views of each other."""
+SHARED = 4  # how often the bytes of a file may be in its tensors, which may be views of each other
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -47,8 +47,7 @@ from probseg.types import Sample
 
 _logger = logging.getLogger(__name__)
 
-Key = tuple[str, str, int]
-"""Data set, object and trial."""
+Key = tuple[str, str, int]  # data set, object and trial
 
 
 class Collection:

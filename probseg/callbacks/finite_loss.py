@@ -13,8 +13,7 @@ from probseg.errors import NonFiniteLossError
 from probseg.paths import replacing
 from probseg.tasks.base import NetworkTask
 
-NAMED = 8
-"""Maximum number of images that the error names."""
+NAMED = 8  # maximum number of images that the error names
 
 
 class Batch(Protocol):

@@ -44,17 +44,13 @@ class Request(IntEnum):
     NOTHING, SAVE, STOP = range(3)
 
 
+# seconds within which a second signal is the first one, which the parent process forwards
 FORWARDED_WITHIN = 2.0
-"""Seconds within which a second signal is the first one, which the parent process forwards."""
-
+# seconds for which a training that is asked to stop still waits for its next batch
 BATCH_PATIENCE = 5.0
-"""Seconds for which a training that is asked to stop still waits for its next batch."""
-
-CHILD_GRACE = 10.0
-"""Seconds that child processes may outlive the training of the first process."""
-
+CHILD_GRACE = 10.0  # seconds that child processes may outlive the training of the first process
+# error numbers of a full disk, a used up quota, and a file over its limit
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk, a used up quota, and a file over its limit."""
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 

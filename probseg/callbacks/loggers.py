@@ -29,8 +29,8 @@ from probseg.paths import digest, write_text
 
 _logger = logging.getLogger(__name__)
 
+# file in the folder of the checkpoints: the artifact of each upload, by its checksum
 RECORD = "artifacts.json"
-"""File in the folder of the checkpoints: the artifact of each upload, by its checksum."""
 
 
 class ArtifactLogger(WandbLogger):

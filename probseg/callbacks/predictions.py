@@ -75,8 +75,8 @@ class _Finished(TypedDict):
     failed: dict[str, str]
 
 
+# schema of a photograph's record, which may be in a folder that others have sent
 _RECORD: TypeAdapter[Any] = TypeAdapter(_Finished | _Unfinished)
-"""Schema of a photograph's record, which may be in a folder that others have sent."""
 
 
 class PredictionWriter(L.Callback):

@@ -23,11 +23,9 @@ from probseg.paths import LOCK, alone_in, replacing, write_text
 
 _logger = logging.getLogger(__name__)
 
+# file in a run's folder with a line for each start of the run, see `SaveConfig`
 STARTS = "starts.jsonl"
-"""File in a run's folder with a line for each start of the run, see `SaveConfig`."""
-
-START = "start.json"
-"""File in a run's folder with the score before the first step, by its name."""
+START = "start.json"  # file in a run's folder with the score before the first step, by its name
 
 
 def run_folder(trainer: L.Trainer) -> Path:

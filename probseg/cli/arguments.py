@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from probseg.errors import UnknownNameError, UsageError
 
-DEVICES = "cpu, cuda, cuda:N or mps"
-"""Names that `--device` takes."""
+DEVICES = "cpu, cuda, cuda:N or mps"  # names that `--device` takes
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -26,15 +26,13 @@ from probseg.paths import find_data, is_path, no_file
 from probseg.texts import read_yaml, tell
 from probseg.zoo.trained import LAST, best_checkpoint, network_of, read_checkpoint
 
-RANDOM = "random"
-"""First word about weights that are not trained, see `initial_weights`."""
-
+RANDOM = "random"  # first word about weights that are not trained, see `initial_weights`
+# arguments of data modules that may change when a run resumes: the data stay the same
 RESUMABLE_ARGUMENTS = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
-"""Arguments of data modules that may change when a run resumes: the data stay the same."""
 
 
+# arguments of data sets that are paths, also where they have no slash
 DATA_PATHS = ("annotations", "exclude", "images", "masks", "root")
-"""Arguments of data sets that are paths, also where they have no slash."""
 
 
 def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:

@@ -29,11 +29,9 @@ from probseg import backbones, data, heads, losses
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError, history
 from probseg.zoo.trained import LAST
 
+# exit statuses after SIGTERM and Ctrl-C: 128 and the number of the signal, as shells have it
 TERMINATED, INTERRUPTED = 143, 130
-"""Exit statuses after SIGTERM and Ctrl-C: 128 and the number of the signal, as shells have it."""
-
-CROP_STEP = 32
-"""Sides of crops that are proposed are multiples of this, in pixels."""
+CROP_STEP = 32  # sides of crops that are proposed are multiples of this, in pixels
 
 IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback")
 DEAD_WORKER = re.compile(
@@ -55,8 +53,8 @@ _REPETITIONS = re.compile(
 )
 """Lines of the parser's messages about types, of which each class argument has several."""
 
+# the end of some of its messages, with all arguments of a class
 _VALUE = re.compile(r" Got value: Namespace\(.*")
-"""The end of some of its messages, with all arguments of a class."""
 
 _UNKNOWN = re.compile(
     r"(?:Group '(?P<group>[\w.]+)' does not accept option|does not accept option|Option"

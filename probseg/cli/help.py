@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ALL = "--help.all"
-"""The option for the whole help, which the parser of a verb prints."""
+ALL = "--help.all"  # the option for the whole help, which the parser of a verb prints
 
 EXAMPLES = {
     "fit": "probseg fit --config configs/experiment/folder.yaml --data.root my_folder",

@@ -29,11 +29,10 @@ from probseg.texts import read_text, read_yaml, tell
 
 SUFFIXES = (".yaml", ".yml")
 
+# the option for any folder of images and masks as the data of a test or a validation
 FOLDER = "--folder"
-"""The option for any folder of images and masks as the data of a test or a validation."""
-
+# the argument of the data module that each verb evaluates
 ROLES = {"test": "test", "validate": "val"}
-"""The argument of the data module that each verb evaluates."""
 
 GROUPS = (
     *("ckpt_path", "config", "data", "evaluation", "model", "seed_everything"),
@@ -43,11 +42,10 @@ GROUPS = (
 
 OPTIONS = (*GROUPS, "folder", "help", "print_config")
 
+# beginnings of options with which the configuration alone does not say what data are opened
 DEFERRING_OPTIONS = ("--data", FOLDER, "--print_config", "--help", "-h")
-"""Beginnings of options with which the configuration alone does not say what data are opened."""
-
+# arguments of the data module that a configuration may have set, for other data than a folder
 OTHER_DATA = ("train", "val", "test", "val_objects", "proportions", "samples_per_epoch")
-"""Arguments of the data module that a configuration may have set, for other data than a folder."""
 
 OF_WINGS = {
     name: path

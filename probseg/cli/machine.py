@@ -17,11 +17,9 @@ from probseg.data.cache import available_cores
 from probseg.errors import UsageError
 from probseg.texts import tell
 
+# environment variable that allows more processes than cores, with the value 1
 FORCE = "PROBSEG_MANY_PROCESSES"
-"""Environment variable that allows more processes than cores, with the value 1."""
-
-BFLOAT16 = ("bf16", "bf16-mixed", "bf16-true")
-"""Lightning's names of bfloat16."""
+BFLOAT16 = ("bf16", "bf16-mixed", "bf16-true")  # Lightning's names of bfloat16
 
 ACCELERATORS = {"cuda": CUDAAccelerator, "mps": MPSAccelerator, "tpu": XLAAccelerator}
 

@@ -26,8 +26,7 @@ from probseg.paths import Progress, write_text
 from probseg.terminal import console
 from probseg.texts import one_line
 
-SHOWN = 50
-"""Maximum rows of a table on the console."""
+SHOWN = 50  # maximum rows of a table on the console
 
 
 @contextmanager

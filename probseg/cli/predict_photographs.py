@@ -45,8 +45,7 @@ from probseg.texts import one_line, tell
 from probseg.zoo import create_model
 from probseg.zoo.trained import description_for, weights_digest
 
-LISTED_FAILURES = 20
-"""Failures that are listed; the records in `.probseg/` have them all."""
+LISTED_FAILURES = 20  # failures that are listed; the records in `.probseg/` have them all
 
 
 def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8]) -> None:

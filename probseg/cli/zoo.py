@@ -58,8 +58,7 @@ PURPOSES = {
 }
 """Titles of the groups of the list: tasks, and what was trained for comparisons."""
 
-TABLE = re.compile(r"^\|.*(?:\n\|.*)+", re.MULTILINE)
-"""A table in Markdown."""
+TABLE = re.compile(r"^\|.*(?:\n\|.*)+", re.MULTILINE)  # a table in Markdown
 
 
 def run(arguments: Sequence[str]) -> None:

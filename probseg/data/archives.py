@@ -33,23 +33,15 @@ DAMAGES = (
 )
 """What readers of damaged archives raise."""
 
+# files and folders that operating systems leave in archives
 JUNK = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
-"""Files and folders that operating systems leave in archives."""
-
+# bytes that an entry counts besides its content: a million empty files or folders are noticed
 ENTRY = 512
-"""Bytes that an entry counts besides its content: a million empty files or folders are noticed."""
-
-ENTRIES = 500_000
-"""Maximum number of entries of an archive."""
-
+ENTRIES = 500_000  # maximum number of entries of an archive
+# limit in bytes of headers before an entry of a tar archive; most have 512, long names more
 HEADERS = 10**5
-"""Limit in bytes of headers before an entry of a tar archive; most have 512, long names more."""
-
-LONGEST_NAME = 255
-"""Maximum bytes of the name of a file or folder, as most file systems have it."""
-
-CHAIN = 40
-"""Maximum number of links of a tar archive that lead from one to the next, as in Linux."""
+LONGEST_NAME = 255  # maximum bytes of the name of a file or folder, as most file systems have it
+CHAIN = 40  # maximum number of links of a tar archive that lead from one to the next, as in Linux
 
 COMPRESSIONS: dict[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -59,8 +51,7 @@ COMPRESSIONS: dict[bytes, Callable[..., Any]] = {
 }
 """How to open tar archives that begin with these bytes; others are not compressed."""
 
-PADDING = 10**6
-"""Maximum bytes of zeros after the end of a tar archive."""
+PADDING = 10**6  # maximum bytes of zeros after the end of a tar archive
 
 
 def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent) -> None:

@@ -39,15 +39,11 @@ _logger = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-FOLDER = ".probseg"
-"""Name of the cache folder next to the data."""
-
-VERSION = 1
-"""Format of the caches: caches of another format are rebuilt."""
+FOLDER = ".probseg"  # name of the cache folder next to the data
+VERSION = 1  # format of the caches: caches of another format are rebuilt
 
 BLOCK = 4096
-BLOCKS = 16
-"""Number and bytes of the blocks, evenly spread over a file, that a checksum covers."""
+BLOCKS = 16  # number and bytes of the blocks, evenly spread over a file, that a checksum covers
 
 
 def cached(
@@ -116,8 +112,8 @@ def cached(
     )
 
 
+# what reading a damaged or strange file raises
 DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError)
-"""What reading a damaged or strange file raises."""
 
 
 @contextlib.contextmanager
@@ -246,8 +242,7 @@ def _state(path: Path) -> list[int]:
     return [size, checksum]
 
 
-BATCH = 4096
-"""Items that are queued at once."""
+BATCH = 4096  # items that are queued at once
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -274,8 +269,7 @@ def in_threads(
                 yield result
 
 
-NAMED = 10
-"""Maximum number of unusable files that one error names."""
+NAMED = 10  # maximum number of unusable files that one error names
 
 
 class _Failure(NamedTuple):

@@ -26,8 +26,7 @@ from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, refuse_only_unread
 from probseg.types import IGNORE, Sample
 
-TINY = 100
-"""Objects with fewer pixels are reported."""
+TINY = 100  # objects with fewer pixels are reported
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -141,8 +141,7 @@ class InteractiveDataModule(TrainingData):
         return [_object_loader(objects, self.eval_batch_size) for objects in self.test]
 
 
-_SMALL_EPOCH = 4
-"""Batches of an epoch of a folder whose objects do not fill one."""
+_SMALL_EPOCH = 4  # batches of an epoch of a folder whose objects do not fill one
 
 
 class FolderDataModule(InteractiveDataModule):

@@ -23,14 +23,9 @@ from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
 from probseg.kinds import find
 from probseg.paths import BLOCK, Progress, digest, draft_of, silent, write_text
 
-SLACK = 4
-"""An archive that unpacks to this many times its known size is refused."""
-
-ATTEMPTS = 5
-"""Attempts after one that failed, all of them without a new byte, before giving up."""
-
-TIMEOUT = 60.0
-"""Seconds that a server may be silent."""
+SLACK = 4  # an archive that unpacks to this many times its known size is refused
+ATTEMPTS = 5  # attempts after one that failed, all of them without a new byte, before giving up
+TIMEOUT = 60.0  # seconds that a server may be silent
 
 OTHER_ADDRESS = "give another address, or a file that you downloaded yourself, with --source"
 OTHER_DISK = "choose a folder on another disk with --root"

@@ -46,8 +46,7 @@ from probseg.types import IGNORE, Sample
 
 _logger = logging.getLogger(__name__)
 
-DOUBT = 256
-"""Added to numbers of objects that may be shades."""
+DOUBT = 256  # added to numbers of objects that may be shades
 
 
 class ImageMaskFolder(InteractiveDataset):

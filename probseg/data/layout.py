@@ -129,11 +129,8 @@ def _all_different(path: Path, names: Iterable[tuple[int, str]], hint: str) -> l
 
 _logger = logging.getLogger(__name__)
 
-LONGEST = 120
-"""Maximum characters of a name in a message."""
-
-Known = tuple[str, Path | None]
-"""A name, and the file of a photograph with this stem, or None."""
+LONGEST = 120  # maximum characters of a name in a message
+Known = tuple[str, Path | None]  # a name, and the file of a photograph with this stem, or None
 
 
 def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:

@@ -32,20 +32,14 @@ from probseg.types import Sample
 
 _logger = logging.getLogger(__name__)
 
+# where processes that read leave their batches; a container has 64 MB by default
 SHARED_MEMORY = Path("/dev/shm")
-"""Where processes that read leave their batches; a container has 64 MB by default."""
-
-ROOM = 2_000_000_000
-"""Bytes that stay free on the disk of parts of large photographs."""
-
-READER_GRACE = 120
-"""Seconds that a process that reads outlives SIGTERM."""
-
+ROOM = 2_000_000_000  # bytes that stay free on the disk of parts of large photographs
+READER_GRACE = 120  # seconds that a process that reads outlives SIGTERM
+# result of an augmentation: image `(H, W, 3)` and labels or mask `(H, W)`, both uint8
 Pixels = tuple[np.ndarray, np.ndarray]
-"""Result of an augmentation: image `(H, W, 3)` and labels or mask `(H, W)`, both uint8."""
-
+# cuts image and labels of a training crop out of a sample, by a seed
 Augmentation = Callable[[Any, int], Pixels]
-"""Cuts image and labels of a training crop out of a sample, by a seed."""
 
 _Batch = TypeVar("_Batch")
 _Set = TypeVar("_Set")

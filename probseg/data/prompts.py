@@ -15,16 +15,14 @@ from probseg.formats.prompts import parse_number, parse_step
 from probseg.texts import open_text, read_json
 from probseg.types import BoxStep, Click, Step
 
+# columns of a CSV file of prompts
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
-"""Columns of a CSV file of prompts."""
-
+# values of the column `positive`
 SIGNS = {"1": True, "0": False, "true": True, "false": False, "+": True, "-": False}
-"""Values of the column `positive`."""
 
 PROMPTS = "check the `prompts` argument"
 
-UNNAMED = "object"
-"""Label of objects without one."""
+UNNAMED = "object"  # label of objects without one
 
 
 class PromptedObject(NamedTuple):

@@ -118,11 +118,10 @@ _FACTS = yaml.load(
 
 PUBLISHED_PATHS: dict[str, str] = {name: _FACTS[name].pop("class_path") for name in _FACTS}
 
+# sources of the published data sets, by name
 SOURCES: dict[str, Source] = {name: _source(facts) for name, facts in _FACTS.items()}
-"""Sources of the published data sets, by name."""
-
+# the data sets that can be listed, fetched and checked, imported when they are asked for
 PUBLISHED: Mapping[str, type[PublishedDataset]] = Registry("published_dataset", PUBLISHED_PATHS)
-"""The data sets that can be listed, fetched and checked, imported when they are asked for."""
 
 
 def find_published(name: str) -> type[PublishedDataset] | None:

@@ -16,8 +16,7 @@ from probseg.data.selection import object_weights
 from probseg.errors import DataError
 from probseg.seeds import CROP, ORDER, SET, mix_seeds
 
-RETRIES = 10
-"""Number of attempts to replace an unreadable sample."""
+RETRIES = 10  # number of attempts to replace an unreadable sample
 
 
 class DrawnSample(NamedTuple):

@@ -50,24 +50,16 @@ class PhotometricAugmentation:
         return changed
 
 
-ATTEMPTS = 4
-"""Number of attempts to draw a crop that contains part of its object."""
-
-TURNED = 0.3
-"""Fraction of the object crops that are rotated."""
-
-MAX_TURN = 15.0
-"""Largest angle in degrees, to either side."""
+ATTEMPTS = 4  # number of attempts to draw a crop that contains part of its object
+TURNED = 0.3  # fraction of the object crops that are rotated
+MAX_TURN = 15.0  # largest angle in degrees, to either side
 
 Picture = npt.NDArray[np.uint8]
 Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
 
 
-LARGE = 2_000_000
-"""Pixels from which on a photograph is cut before crops are made of it."""
-
-SMALLEST_CROP = 32
-"""Least side of a training crop, in pixels."""
+LARGE = 2_000_000  # pixels from which on a photograph is cut before crops are made of it
+SMALLEST_CROP = 32  # least side of a training crop, in pixels
 
 
 class TrainingCrop:

@@ -21,15 +21,12 @@ from probseg.texts import count
 
 Floats = npt.NDArray[np.float64]
 
-LEVEL = 0.95
-"""Confidence of all intervals."""
-
-SIGNIFICANT = 0.05
-"""Largest corrected p-value that counts as a difference."""
+LEVEL = 0.95  # confidence of all intervals
+SIGNIFICANT = 0.05  # largest corrected p-value that counts as a difference
 
 
+# scores that are compared after the last click; IoU has separate metrics
 COMPARED = {name: score for name, score in SCORES.items() if score.compared and name != "iou"}
-"""Scores that are compared after the last click; IoU has separate metrics."""
 
 
 class MetricStyle(NamedTuple):

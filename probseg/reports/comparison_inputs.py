@@ -22,8 +22,8 @@ from probseg.evaluation.summary import Scores, percents_up_to, scores_of
 from probseg.paths import no_folder, run_of
 from probseg.texts import read_json
 
+# fields in which protocols of comparable runs may differ: words and the number of runs
 MAY_DIFFER = ("description", "trials")
-"""Fields in which protocols of comparable runs may differ: words and the number of runs."""
 
 
 class _Protocol(BaseModel, strict=True):

@@ -39,8 +39,8 @@ LEGEND = (
 )
 """Legend of a table."""
 
+# metrics of which the first available one leads in a verdict
 LEADING = ("miou@5", "miou@3", "miou@2", "miou@1", "miou@0")
-"""Metrics of which the first available one leads in a verdict."""
 
 
 class Verdict(NamedTuple):

@@ -29,11 +29,8 @@ from probseg.types import IGNORE
 
 Floats = npt.NDArray[np.float64]
 
-LARGEST_SIDE = 512
-"""Pictures are made smaller until no side is longer, in pixels."""
-
-MANY_CLICKS = 8
-"""More clicks than these are drawn smaller, so that they hide less."""
+LARGEST_SIDE = 512  # pictures are made smaller until no side is longer, in pixels
+MANY_CLICKS = 8  # more clicks than these are drawn smaller, so that they hide less
 
 _TILE = (200, 260)  # usual width and height of a picture on the page, which marks are measured by
 _OUTSIDE, _INSIDE, _EDGE, _IGNORED = range(4)
@@ -47,8 +44,7 @@ _COLOURS = {
     "negative": CLICK_COLOURS[False],
 }
 
-PICTURED = 4
-"""Number of the worst and of the best runs of each data set that are drawn."""
+PICTURED = 4  # number of the worst and of the best runs of each data set that are drawn
 
 
 class _Mark(NamedTuple):

@@ -36,14 +36,11 @@ from probseg.reports.tables import clicks_so_far, ending, markdown_table, render
 
 Floats = npt.NDArray[np.float64]
 
-ALL_OBJECTS = 1000
-"""Objects in all that are listed; of more only the worst and the best are."""
-
+ALL_OBJECTS = 1000  # objects in all that are listed; of more only the worst and the best are
+# number of the worst and of the best objects of each data set that are then listed
 SOME_OBJECTS = 200
-"""Number of the worst and of the best objects of each data set that are then listed."""
-
+# numbers of clicks after which the list has the IoU, besides the first answer and the last
 LISTED_CLICKS = (1, 3, 5, 10)
-"""Numbers of clicks after which the list has the IoU, besides the first answer and the last."""
 
 LISTED_PERCENT = 90
 """IoU in percent to which the list has the number of clicks, or the next one below that runs have

@@ -30,8 +30,7 @@ from probseg.zoo.trained import without_files
 
 _logger = logging.getLogger(__name__)
 
-VERSION = "probseg_version"
-"""Key of a checkpoint with the version of probseg that wrote it."""
+VERSION = "probseg_version"  # key of a checkpoint with the version of probseg that wrote it
 
 
 class NetworkTask(L.LightningModule):

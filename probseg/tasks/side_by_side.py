@@ -20,8 +20,7 @@ from probseg.models import Segmenter
 from probseg.tasks.interactive import InteractiveSegmentation
 from probseg.types import Prompts, Sample
 
-TRUNK = ("backbone", "decoder")
-"""Parts that the networks share, and that no training changes."""
+TRUNK = ("backbone", "decoder")  # parts that the networks share, and that no training changes
 
 
 class SideBySide(InteractiveSegmentation):

@@ -130,12 +130,10 @@ def _unpacked(starts: Longs, text: Bytes, index: int) -> str:
 Entry = Mapping[str, Any]
 Place = Callable[[Entry], str | None]
 
-PENDING = 1 << 20
-"""Coordinates that are looked at together."""
+PENDING = 1 << 20  # coordinates that are looked at together
 
 NO_OUTLINE = "without an outline"
-TOO_SHORT = "whose outlines have fewer than three corners"
-"""Annotations that are left out."""
+TOO_SHORT = "whose outlines have fewer than three corners"  # annotations that are left out
 
 KEYS = {
     "annotations": {

@@ -28,8 +28,7 @@ _logger = logging.getLogger(__name__)
 
 Part = Literal["all", "train", "val"]
 
-VAL_FRACTION = 0.1
-"""Share of the images that the part `"val"` has."""
+VAL_FRACTION = 0.1  # share of the images that the part `"val"` has
 
 
 class Choice(NamedTuple):

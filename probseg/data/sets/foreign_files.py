@@ -19,26 +19,18 @@ from scipy.io import loadmat
 
 from probseg.errors import DataError
 
+# bytes that all variables of a file may unpack to; label maps of photographs have few MB
 MAX_BYTES = 32 * 10**6
-"""Bytes that all variables of a file may unpack to; label maps of photographs have few MB."""
-
-HEADER = 128
-"""Bytes before the first element of a file of version 5."""
-
+HEADER = 128  # bytes before the first element of a file of version 5
+# matrices that a file may have, also in cells and structs; label maps have some twenty
 MAX_MATRICES = 1000
-"""Matrices that a file may have, also in cells and structs; label maps have some twenty."""
-
+# types of elements; scipy looks others up behind the end of an array
 TYPES = frozenset({*range(1, 8), 9, *range(12, 19)})
-"""Types of elements; scipy looks others up behind the end of an array."""
-
+# types of the elements that hold others; the second are compressed by zlib
 MATRIX, COMPRESSED = 14, 15
-"""Types of the elements that hold others; the second are compressed by zlib."""
-
+# classes up to the first are cells, structs and objects, whose elements are matrices
 LAST_OF_CELLS, SPARSE = 3, 5
-"""Classes up to the first are cells, structs and objects, whose elements are matrices."""
-
-COMPLEX = 1 << 11
-"""Flag of matrices with imaginary parts."""
+COMPLEX = 1 << 11  # flag of matrices with imaginary parts
 
 
 def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variable is)

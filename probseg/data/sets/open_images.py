@@ -24,13 +24,11 @@ from probseg.types import Sample
 
 _logger = logging.getLogger(__name__)
 
-SHAPES = 1.02
-"""Largest ratio between the proportions of a mask and of its image."""
+SHAPES = 1.02  # largest ratio between the proportions of a mask and of its image
 
 COLUMNS = ("MaskPath", "ImageID")
 
-KEPT = ("mask", "photo", "area")
-"""Names of the arrays that are kept."""
+KEPT = ("mask", "photo", "area")  # names of the arrays that are kept
 
 
 class OpenImages(InteractiveDataset):

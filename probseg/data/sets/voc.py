@@ -163,7 +163,8 @@ class SBD(_ListedObjects):
 
     def read_mask(self, path: Path, number: int) -> npt.NDArray[np.uint8]:
         """Read an instance of a file that was counted."""
-        return (_instances(path, load_known_mat) == number).astype(np.uint8)
+        mask: npt.NDArray[np.uint8] = (_instances(path, load_known_mat) == number).astype(np.uint8)
+        return mask
 
 
 def _instances(path: Path, load: Callable[[Path, str], Any]) -> npt.NDArray[np.uint8]:

@@ -108,11 +108,7 @@ def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
 
 
 class Summary(ModelSummary):
-    """Lightning's table of a network without its operations, of which it counts none here.
-
-    Args:
-        replaced: Lightning's own, which may be asked for more depth.
-    """
+    """Lightning's table of a network without its operations, of which it counts none here."""
 
     def __init__(self, replaced: ModelSummary) -> None:
         super().__init__(max_depth=replaced._max_depth)

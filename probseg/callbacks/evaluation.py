@@ -51,14 +51,10 @@ Key = tuple[str, str, int]  # data set, object and trial
 
 
 class Collection:
-    """Keeps all records, and the pictures of the first objects and of the best and worst.
+    """Keeps all records, and pictures: of the `first` objects of a set, and of the best and worst.
 
-    Args:
-        protocol: Of the evaluation.
-        first: Number of objects of each data set whose pictures are kept in any case.
-        journal: File of the records, if the evaluation is to survive being killed.
-        taken_over: Runs of an earlier evaluation. They have no pictures: a batch with one of the
-            best or worst is run again.
+    With a journal, the evaluation survives being killed. Runs that are taken over from an earlier
+    one have no pictures: a batch with one of the best or worst is run again.
     """
 
     def __init__(
@@ -278,10 +274,8 @@ class InteractiveEvaluation(Evaluation):
 
     def _options(self, adaptation: Adaptation | None) -> dict[str, Any]:
         """Return the settings of an evaluation besides its protocol, as JSON values."""
-        return {
-            "seed": self.seed,
-            "adaptation": None if adaptation is None else dataclasses.asdict(adaptation),
-        }
+        values = None if adaptation is None else dataclasses.asdict(adaptation)
+        return {"seed": self.seed, "adaptation": values}
 
     def _collection(self, trainer: L.Trainer, protocol: Protocol) -> Collection:
         """Open the journal of a test, with the runs of one that was killed."""

@@ -36,20 +36,12 @@ ANNOTATIONS = "annotations.json"
 
 
 class Outcome(NamedTuple):
-    """What came of a photograph.
+    """What came of a photograph."""
 
-    Args:
-        file: Its path inside the folder of photographs.
-        done: Number of its objects with a mask.
-        failed: Number of its objects without a mask.
-        reasons: Why the photograph or objects of it failed, by their names; empty where all are
-            done.
-    """
-
-    file: str
-    done: int
-    failed: int
-    reasons: Mapping[str, str]
+    file: str  # its path inside the folder of photographs
+    done: int  # objects with a mask
+    failed: int  # objects without
+    reasons: Mapping[str, str]  # of failures, by photograph or object; empty where all are done
 
 
 _Side = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
@@ -86,15 +78,8 @@ class PredictionWriter(L.Callback):
 
     `.probseg/FILE.json` says of each photograph that all its files are there, and with which
     prompts and network they were made; `.probseg/.annotations` lists the photographs of
-    `annotations.json`.
-
-    Args:
-        folder: Of all files.
-        photographs: Folder of the photographs; see `probseg.formats.mask_names`.
-        jobs: All photographs, finished ones too.
-        categories: Names of the classes by their ids.
-        formats: Some of `FORMATS`.
-        threads: Photographs whose files are written at once.
+    `annotations.json`. `jobs` are all photographs, finished ones too; `categories` are names of
+    the classes by their ids; the files of `threads` photographs are written at once.
     """
 
     def __init__(

@@ -31,11 +31,7 @@ START = "start.json"  # file in a run's folder with the score before the first s
 def run_folder(trainer: L.Trainer) -> Path:
     """Return the folder of the current run, which also holds its checkpoints.
 
-    Args:
-        trainer: With any logger: TensorBoard, CSV, Weights & Biases, or none.
-
-    Returns:
-        `<save_dir>/<name>/<version>`, or the trainer's root folder without a logger.
+    It is `<save_dir>/<name>/<version>`, or the trainer's root folder without a logger.
     """
     logger = trainer.logger
     if logger is None or logger.save_dir is None:

@@ -112,18 +112,11 @@ def _with_megapixels(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line, by default that of the process, and return the exit status.
 
-    Args:
-        arguments: Verb and options; those of the process by default.
-
-    Returns:
-        Exit status: 0; 2 for wrong usage or wrong input, which is explained on stderr; 130 after
-        Ctrl-C.
-
-    Raises:
-        SystemExit: After a training or evaluation was stopped: status 143 for SIGTERM and SIGHUP,
-            130 for Ctrl-C; and after `--help`.
+    It is 0; 2 for wrong usage or wrong input, which is explained on stderr; 130 after Ctrl-C. A
+    training or evaluation that was stopped raises a SystemExit, of status 143 for SIGTERM and
+    SIGHUP, and 130 for Ctrl-C; so does `--help`.
     """
     # Threads that wait by spinning are six times slower beside another process that wants the
     # processor. OpenMP asks when torch is loaded, which the verbs do.

@@ -78,10 +78,7 @@ def read_options(arguments: Sequence[str]) -> Iterator[Option]:
 class Invocation:
     """A command line of fit, validate or test. Each file that it names is read once.
 
-    Args:
-        verb: `fit`, `validate` or `test`.
-        options: As a user gives them. Paths `configs/...` that do not exist here mean the files
-            that ship with probseg.
+    Paths `configs/...` that do not exist here mean the files that ship with probseg.
     """
 
     def __init__(self, verb: str, options: Sequence[str]) -> None:

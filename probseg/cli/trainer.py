@@ -71,11 +71,6 @@ class ProbsegCLI(VerbCLI):
     """LightningCLI with evaluation callbacks, each configured by the option of its task.
 
     The evaluation of the network's task takes part in the run.
-
-    Args:
-        verb: See `VerbCLI`.
-        tasks: Tasks whose evaluations can be configured.
-        **options: Of LightningCLI.
     """
 
     def __init__(self, verb: str, tasks: Sequence[TaskName], **options: Any) -> None:  # noqa: ANN401

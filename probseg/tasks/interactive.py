@@ -220,11 +220,8 @@ class InteractiveSegmentation(NetworkTask):
     ) -> StepResult:
         """Answer the clicks on a batch, with EM iterations that are drawn for it.
 
-        Args:
-            batch: The crops.
-            encoded: Of their images, where these are what the network is shown; None encodes them.
-            epoch: Counted from 0.
-            batch_seed: See `answer_rounds`.
+        `encoded` is that of the batch's images, where these are what the network is shown; None
+        encodes them.
         """
         with restored(self.model):
             for number, (kind, limits) in enumerate(self.drawn_iterations.items()):
@@ -269,15 +266,9 @@ class InteractiveSegmentation(NetworkTask):
     ) -> list[TrainedAnswer]:
         """Answer all rounds of clicks, in training mode where the answer is trained.
 
-        Args:
-            encoded: Of the images of `R` rows.
-            masks: uint8, shape `(R, H, W)`: 1 object, 0 background, 255 ignored.
-            seeds: Of the random numbers of each row, int64, shape `(R,)`.
-            epoch: Counted from 0.
-            batch_seed: In [0, 2**63); the number of rounds after the first answer depends on it.
-
-        Returns:
-            The trained answers; the last one is that of the last round.
+        Masks are uint8, shape `(R, H, W)`: 1 object, 0 background, 255 ignored; seeds are those of
+        the random numbers of each row, int64, shape `(R,)`. The number of rounds after the first
+        answer depends on `batch_seed`. The last of the trained answers is that of the last round.
         """
         answers: list[TrainedAnswer] = []
         rounds = draw_count(self.curriculum.rounds, batch_seed)
@@ -304,19 +295,11 @@ class InteractiveSegmentation(NetworkTask):
     def draw_prompts(
         self, images: Tensor, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
     ) -> Prompts:
-        """Draw the prompts of a training batch.
+        """Draw the prompts of a training batch, as the curriculum has them.
 
-        Args:
-            images: RGB in [0, 1], shape `(B, 3, H, W)`.
-            masks: uint8, shape `(R, H, W)`: 1 object, 0 background, 255 ignored; as many rows in
-                a row for each image.
-            seeds: Of the random numbers of each row, int64, shape `(R,)`.
-            epoch: Counted from 0.
-            batch_seed: In [0, 2**63); the number of rounds of clicks depends on it.
-
-        Returns:
-            Boxes with noise on their corners, clicks, and the answer before the last click for
-            networks that take a previous mask, as the curriculum has them.
+        These are boxes with noise on their corners, clicks, and the answer before the last click
+        for networks that take a previous mask. Images are RGB in [0, 1], shape `(B, 3, H, W)`; see
+        `answer_rounds` for the rest; each image has as many rows.
         """
         times = len(masks) // len(images)
         encoded = cache(lambda: self.model.encode(images).repeat(times))  # some ask nothing

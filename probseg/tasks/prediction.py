@@ -33,51 +33,30 @@ from probseg.models import Network, Segmenter
 
 
 class Job(NamedTuple):
-    """A photograph that is to be answered.
+    """A photograph that is to be answered."""
 
-    Args:
-        image: Its path and prompts; no prompts for classes.
-        path: The file.
-        digest: Of all that the answer depends on.
-        refusal: Why the photograph is not answered; None where it is.
-    """
-
-    image: PromptedImage
+    image: PromptedImage  # its path inside the folder, and its prompts; none for classes
     path: Path
-    digest: str
-    refusal: str | None = None
+    digest: str  # of all that the answer depends on
+    refusal: str | None = None  # why the photograph is not answered; None where it is
 
 
 class Photo(NamedTuple):
-    """A photograph, read.
-
-    Args:
-        job: What to do.
-        pixels: RGB, uint8, shape `(H, W, 3)`; None where it cannot be read.
-        error: Why it cannot be read.
-    """
+    """A photograph, read."""
 
     job: Job
-    pixels: npt.NDArray[np.uint8] | None
-    error: str | None = None
+    pixels: npt.NDArray[np.uint8] | None  # RGB `(H, W, 3)`; None where it cannot be read
+    error: str | None = None  # why it cannot be read
 
 
 class PhotoResult(NamedTuple):
-    """Result of one photograph.
-
-    Args:
-        photo: The photograph.
-        masks: Objects by their places among the prompts; none is empty.
-        labels: Class numbers, uint8, shape `(H, W)`; None of networks for clicks.
-        failed: Reasons by the keys of objects that could not be answered.
-        qualities: `Mask.quality` by the places of objects.
-    """
+    """Result of one photograph."""
 
     photo: Photo
-    masks: dict[int, Region]
-    labels: npt.NDArray[np.uint8] | None
-    failed: dict[str, str]
-    qualities: dict[int, float]
+    masks: dict[int, Region]  # objects by their places among the prompts; none is empty
+    labels: npt.NDArray[np.uint8] | None  # class numbers `(H, W)`; None of networks for clicks
+    failed: dict[str, str]  # reasons by the keys of objects that could not be answered
+    qualities: dict[int, float]  # `Mask.quality` by the places of objects
 
 
 def read_photo(job: Job) -> Photo:
@@ -98,11 +77,7 @@ class PhotoBatches:
     """Batches of photographs; the next one is read while the last one is answered.
 
     Threads read, as decoders release the interpreter's lock: nothing is copied between processes.
-
-    Args:
-        jobs: What to read; without any there is one empty batch.
-        batch_size: Photographs of a batch; as many again are read ahead.
-        threads: Photographs that are read at once.
+    As many photographs as a batch has are read ahead. Without jobs there is one empty batch.
     """
 
     def __init__(self, jobs: Sequence[Job], batch_size: int, threads: int) -> None:
@@ -130,10 +105,7 @@ class PhotoBatches:
 class PredictionData(L.LightningDataModule):
     """Gives each process its share of the photographs, each of them to one process.
 
-    Args:
-        jobs: The same in all processes.
-        batch_size: See `PhotoBatches`.
-        threads: See `PhotoBatches`.
+    The jobs are the same in all processes; see `PhotoBatches` for the other arguments.
     """
 
     def __init__(self, jobs: Sequence[Job], batch_size: int, threads: int) -> None:
@@ -156,9 +128,7 @@ class PredictionData(L.LightningDataModule):
 class Prediction(L.LightningModule, ABC):
     """Base of the modules that answer photographs with a network, one for each task.
 
-    Args:
-        model: The network, in evaluation mode.
-        batch_size: Maximum number of images that the network has in memory together.
+    The network is in evaluation mode, and has at most `batch_size` images in memory together.
     """
 
     def __init__(self, model: Network, batch_size: int) -> None:
@@ -177,10 +147,6 @@ class ObjectPrediction(Prediction):
     All prompts of an object are answered at once: the masks are those of one call of
     `Predictor.predict`, up to the rounding of batched kernels. Its zoom acts where the only prompt
     is a click on the object, which is answered at several scales.
-
-    Args:
-        model: The network, in evaluation mode.
-        batch_size: Objects that are answered together.
     """
 
     def __init__(self, model: Segmenter, batch_size: int) -> None:

@@ -77,10 +77,9 @@ class GrabCut(ImageMaskPairs):
     @staticmethod
     def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask with a band."""
-        labels = _read_trimap(
-            path, "0 (background), 128 (ignored) and 255 (object), with an object"
-        )
-        return np.choose(labels // 127, (0, IGNORE, 1)).astype(np.uint8)
+        expected = "0 (background), 128 (ignored) and 255 (object), with an object"
+        labels = _read_trimap(path, expected, needed=(255,))
+        return np.array((0, IGNORE, 1), np.uint8)[labels // 127]
 
     def __getitem__(self, index: int) -> Sample:
         """Read one photograph, its object, and the strokes if they are wanted."""
@@ -99,9 +98,8 @@ def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
     Returns uint8, shape `(H, W)`: 1 object, 0 background, 255 where there is no stroke.
     """
     expected = "0 (no stroke), 128 (background) and 255 (object), with a stroke"
-    return np.array((IGNORE, 0, 1), np.uint8)[
-        _read_trimap(path, expected, needed=(128, 255)) // 127
-    ]
+    labels = _read_trimap(path, expected, needed=(128, 255))
+    return np.array((IGNORE, 0, 1), np.uint8)[labels // 127]
 
 
 def _read_trimap(path: Path, expected: str, needed: tuple[int, ...]) -> npt.NDArray[np.uint8]:

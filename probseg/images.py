@@ -52,7 +52,7 @@ _said: list[str] = []  # names of images that were said to be stretched
 # pixels that are converted at a time: whole copies of a large image would take gigabytes
 STRIP = 1 << 20
 GREY_WEIGHTS = (0.299, 0.587, 0.114)  # shares of red, green and blue in a grey value (ITU-R BT.601)
-TURNED = (5, 6, 7, 8)  # values of the EXIF orientation with which rows become columns
+EXIF_TURNS = (5, 6, 7, 8)  # values of the EXIF orientation with which rows become columns
 
 STORED: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
     2: lambda upright: upright[:, ::-1],
@@ -157,7 +157,7 @@ def image_size(path: Path) -> tuple[int, int]:
     It is the size of what `read_image`, `read_labels` and the other readers return.
     """
     with opened(path, path) as picture:
-        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in EXIF_TURNS
         width, height = picture.size
         if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
             width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
@@ -294,7 +294,7 @@ def by_strips(
     `convert` returns those of a strip, numbers of 0 to 255.
     """
     orientation = picture.getexif().get(ExifTags.Base.Orientation, 1)
-    size = picture.size if orientation in TURNED else picture.size[::-1]
+    size = picture.size if orientation in EXIF_TURNS else picture.size[::-1]
     pixels = as_stored = np.empty(0, np.uint8)
     for top, strip in strips(picture):
         part = np.asarray(convert(strip))

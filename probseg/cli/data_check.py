@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
 
 
-class Place(NamedTuple):
+class DataLocation(NamedTuple):
     """A published data set, or any other folder, which has no class. Without a split: all."""
 
     dataset: type[PublishedDataset] | None
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     split: str | None
 
 
-def find_place(name: str, root: Path | None, split: str | None, prefix: str = "") -> Place:
+def locate_data(name: str, root: Path | None, split: str | None, prefix: str = "") -> DataLocation:
     """Find a published data set by its name, or any folder by its path.
 
     A published one may have a root and a split; `prefix` is that of these options, for errors.
@@ -59,10 +59,12 @@ def find_place(name: str, root: Path | None, split: str | None, prefix: str = ""
         raise UsageError(fault)
     if split is not None and split not in splits:
         raise UnknownNameError(kind=f"split of {name}", name=split, known=splits)
-    return Place(dataset, folder if dataset is None else dataset.source.folder(root), split)
+    return DataLocation(dataset, folder if dataset is None else dataset.source.folder(root), split)
 
 
-COMPARISONS: Mapping[str, Callable[[Place, Place, Path | None], None]] = Registry("data_comparison")
+COMPARISONS: Mapping[str, Callable[[DataLocation, DataLocation, Path | None], None]] = Registry(
+    "data_comparison"
+)
 """Comparisons of two data sets, by the option that asks for them: they print and write what is in
 both, and leave with status 1 if that is anything."""
 
@@ -91,9 +93,9 @@ def add_verb(verbs: Verbs) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    place = find_place(options.name, options.root, options.split)
+    place = locate_data(options.name, options.root, options.split)
     if options.against is not None:
-        other = find_place(
+        other = locate_data(
             options.against, options.against_root, options.against_split, prefix="against-"
         )
         COMPARISONS["against"](place, other, options.json)

@@ -182,7 +182,11 @@ class ProbsegCLI(VerbCLI):
             silence_notices_about_checkpoints()
         config = self.config_init[self.verb]
         if fits:
-            kwargs["plugins"] = with_atomic_checkpoints(config.trainer.get("plugins"))
+            plugins = config.trainer.get("plugins") or []
+            plugins = list(plugins) if isinstance(plugins, list) else [plugins]
+            if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+                plugins.append(AtomicCheckpointIO())
+            kwargs["plugins"] = plugins
             if self.begins_trained and config.trainer.get("num_sanity_val_steps") is None:
                 kwargs["num_sanity_val_steps"] = -1  # for the score before the first step
         trainer = super().instantiate_trainer(**kwargs)
@@ -242,14 +246,6 @@ class ProbsegCLI(VerbCLI):
                 raise
         if explained is not None:  # outside of the block: without a chain of other errors
             raise explained
-
-
-def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Lightning takes them)
-    """Return the trainer's plugins, with `AtomicCheckpointIO` unless another writes checkpoints."""
-    listed = [] if plugins is None else list(plugins) if isinstance(plugins, list) else [plugins]
-    if any(isinstance(plugin, CheckpointIO) for plugin in listed):
-        return listed
-    return [*listed, AtomicCheckpointIO()]
 
 
 class FinishedTraining(SystemExit):

@@ -42,8 +42,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 FOLDER = ".probseg"  # name of the cache folder next to the data
 VERSION = 1  # format of the caches: caches of another format are rebuilt
 
-BLOCK = 4096
-BLOCKS = 16  # number and bytes of the blocks, evenly spread over a file, that a checksum covers
+SAMPLE_BYTES = 4096
+SAMPLES = 16  # number and bytes of the samples of a file that its checksum covers
 
 
 def cached(
@@ -233,12 +233,12 @@ def _to_disk(file: BinaryIO) -> None:
 def _state(path: Path) -> list[int]:
     """Size of a file, and a checksum of its beginning, its end and samples between them."""
     size = path.stat().st_size
-    last = max(0, size - BLOCK)
+    last = max(0, size - SAMPLE_BYTES)
     checksum = 0
     with path.open("rb") as file:
-        for number in range(BLOCKS):
-            file.seek(number * last // (BLOCKS - 1))
-            checksum = zlib.crc32(file.read(BLOCK), checksum)
+        for number in range(SAMPLES):
+            file.seek(number * last // (SAMPLES - 1))
+            checksum = zlib.crc32(file.read(SAMPLE_BYTES), checksum)
     return [size, checksum]
 
 

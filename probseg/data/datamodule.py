@@ -18,7 +18,7 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.layout import match_names
 from probseg.data.loading import (
-    Prepared,
+    CachedObjects,
     TrainingData,
     as_list,
     check_least,
@@ -124,7 +124,7 @@ class InteractiveDataModule(TrainingData):
 
     def train_dataloader(self) -> DataLoader[TrainBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        sets = [Prepared(dataset, self.crop.prepared) for dataset in self.train]
+        sets = [CachedObjects(dataset, self.crop.prepare) for dataset in self.train]
         collate = partial(stack_cuts, TrainBatch)
         return self.training_loader(sets, self.crop, collate, of="objects", order=self.order)
 

@@ -80,7 +80,7 @@ class _Crops(Dataset[TrainCrop]):
         raise DataError(_message(skipped, "cannot be used, one after the other"))
 
 
-class Prepared(Dataset[Sample]):
+class CachedObjects(Dataset[Sample]):
     """Objects of which those on large photographs are cut out once and kept until the process ends.
 
     To decode a photograph of 12 megapixels and its mask takes a hundred times as long as a crop.

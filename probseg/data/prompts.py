@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -78,21 +79,20 @@ def read_prompts(path: Path) -> PromptFile:
         raise DataError(
             f"{path}: cannot be read as prompts ({reason}); see docs/predict.md"
         ) from error
-    if not prompts.images:
-        raise DataError(f"{path}: has no prompt; add a box or a click")
+    outside = [image.file for image in prompts.images if leads_outside(image.file)]
+    if outside or not prompts.images:
+        inside = f"{outside[:1]} must be a path inside the folder of photographs"
+        fault = inside if outside else "has no prompt; add a box or a click"
+        raise DataError(f"{path}: {fault}")
     for image in prompts.images:
-        if leads_outside(image.file):
-            raise DataError(
-                f"{path}: {image.file!r} must be a path inside the folder of photographs"
-            )
         refuse_name(image.file)
     return prompts
 
 
 def _read_csv(path: Path) -> PromptFile:
-    clicks: dict[tuple[str, str], list[Click]] = {}
+    clicks: dict[tuple[str, str], list[Click]] = defaultdict(list)
     boxes: dict[tuple[str, str], BoxStep] = {}
-    labels: dict[tuple[str, str], set[str]] = {}
+    labels: dict[tuple[str, str], set[str]] = defaultdict(set)
     with open_text(path, PROMPTS) as file:
         table = csv.DictReader(file, skipinitialspace=True, strict=True)
         columns = [name.strip() for name in table.fieldnames or ()]
@@ -104,37 +104,36 @@ def _read_csv(path: Path) -> PromptFile:
             )
         table.fieldnames = columns
         for cells in table:
-            line = table.line_num
+            fault, too_many = None, cells.pop(None, None) is not None  # type: ignore[call-overload]
+            row = {name: (text or "").strip() for name, text in cells.items()}
+            if not any(row.values()):  # as spreadsheets write below a table
+                continue
+            key = (_file(row["image"]), row.get("object") or "1")
+            labels[key] |= {row["label"]} if row.get("label") else set()
+            sign = (row.get("positive") or "1").lower()
+            corners = {name: row.get(name) or "" for name in ("x0", "y0", "x1", "y1")}
+            if too_many:
+                fault = "has more cells than columns; names with commas must stand in double quotes"
+            elif not row["image"]:
+                fault = "expected an image"
+            elif len(labels[key]) > 1:
+                fault = f"a second label for the same object, {sorted(labels[key])}"
+            elif sign not in SIGNS:
+                fault = f"`positive` must be 1 or 0, got {row['positive']!r}"
+            elif any(corners.values()) and key in boxes:
+                fault = "a second box for the same object"
             try:
-                if None in cells:
-                    raise ValueError(
-                        "has more cells than columns; names with commas must stand in double quotes"
-                    )
-                row = {name: (text or "").strip() for name, text in cells.items()}
-                if not any(row.values()):  # as spreadsheets write below a table
-                    continue
-                if not row["image"]:
-                    raise ValueError("expected an image")
-                key = (_file(row["image"]), row.get("object") or "1")
-                named = labels.setdefault(key, set())
-                named |= {row["label"]} if row.get("label") else set()
-                if len(named) > 1:
-                    raise ValueError(f"a second label for the same object, {sorted(named)}")
-                so_far = clicks.setdefault(key, [])
+                so_far = clicks[key]
                 if row.get("x") or row.get("y"):
-                    x, y = (_cell(row[name], name) for name in ("x", "y"))
-                    sign = (row.get("positive") or "1").lower()
-                    if sign not in SIGNS:
-                        raise ValueError(f"`positive` must be 1 or 0, got {row['positive']!r}")
-                    so_far.append(Click(x, y, SIGNS[sign]))
-                corners = {name: row.get(name) or "" for name in ("x0", "y0", "x1", "y1")}
+                    x, y = (_cell(row.get(name, ""), name) for name in ("x", "y"))
+                    so_far.append(Click(x, y, SIGNS.get(sign, True)))
                 if any(corners.values()):
-                    if key in boxes:
-                        raise ValueError("a second box for the same object")
                     x0, y0, x1, y1 = (_cell(text, name) for name, text in corners.items())
                     boxes[key] = BoxStep((x0, y0, x1, y1))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"line {line}: {error}") from error
+            except ValueError as error:
+                fault = fault or str(error)
+            if fault is not None:
+                raise ValueError(f"line {table.line_num}: {fault}")
     images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
     for key, points in clicks.items():
@@ -153,15 +152,13 @@ def _read_json(path: Path) -> PromptFile:
     images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
     for name, entries in content.items():
-        file, objects = _file(name), []
+        file, objects, fault = _file(name), [], None
         if file in images:
-            raise ValueError(
-                f"{name!r} is there more than once, written differently; merge its entries"
-            )
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise ValueError(
-                f'{file}: expected a list of objects, such as [{{"box": [10, 20, 30, 40]}}]'
-            )
+            fault = f"{name!r} is there more than once, written differently; merge its entries"
+        elif not isinstance(entries, list) or not all(isinstance(x, dict) for x in entries):
+            fault = f'{file}: expected a list of objects, such as [{{"box": [10, 20, 30, 40]}}]'
+        if fault is not None:
+            raise ValueError(fault)
         for number, entry in enumerate(entries, start=1):
             if unknown := sorted(entry.keys() - {"box", "clicks", "label"}):
                 raise ValueError(f"{file}, object {number}: unknown keys {unknown}")
@@ -203,24 +200,23 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
         left_out = crowds_left_out(crowds, len(annotations))
         raise ValueError(f"{left_out}; set iscrowd to 0 if each is one object")
     for key, entry in single.items():
-        image = whole(entry, "image_id")
-        if image not in objects:
-            raise ValueError(f"annotation {key} is of the image {image}, which is missing")
+        image, fault = whole(entry, "image_id"), None
         has_kind = entry.get("category_id") is not None
         kind = whole(entry, "category_id") if has_kind else categories.number()
-        if has_kind and kind not in listed:
-            raise ValueError(
-                f"annotation {key} is of the category {kind}, but `categories` has "
-                f"{sorted(listed)[:10]}; add it there, or leave `category_id` out"
-            )
+        if image not in objects:
+            fault = f"is of the image {image}, which is missing"
+        elif has_kind and kind not in listed:
+            known = sorted(listed)[:10]
+            fault = f"is of the category {kind}, but `categories` has {known}; add it there, or "
+            fault += "leave `category_id` out"
         try:
             x, y, width, height = map(float, entry["bbox"])
             box = parse_step({"type": "box", "box": [x, y, x + width, y + height]})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):
             bbox = entry["bbox"]
-            raise ValueError(
-                f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
-            ) from error
+            fault = f"must have the `bbox` [x, y, width, height] in pixels, got {bbox!r}"
+        if fault is not None:
+            raise ValueError(f"annotation {key} {fault}")
         objects[image].append(PromptedObject(str(key), kind, (box,)))
     files = {key: _file(file_of(entry)) for key, entry in images.items()}
     prompted = tuple(

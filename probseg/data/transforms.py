@@ -51,7 +51,7 @@ class PhotometricAugmentation:
 
 
 ATTEMPTS = 4  # number of attempts to draw a crop that contains part of its object
-TURNED = 0.3  # fraction of the object crops that are rotated
+ROTATED = 0.3  # fraction of the object crops that are rotated
 MAX_TURN = 15.0  # largest angle in degrees, to either side
 
 Picture = npt.NDArray[np.uint8]
@@ -112,8 +112,8 @@ class TrainingCrop:
         too_thin = self.size * self.scale[0] * min(mask.shape) < 2 * longest
         for _ in range(0 if too_thin else ATTEMPTS):
             factor = self.size / longest * generator.uniform(*self.scale)
-            image_part, mask_part = self._fitted(*rescaled(image, mask, factor), generator)
-            if generator.random() < TURNED:  # around the centre
+            image_part, mask_part = self._fit(*rescale(image, mask, factor), generator)
+            if generator.random() < ROTATED:  # around the centre
                 angle, side = generator.uniform(-MAX_TURN, MAX_TURN), (self.size, self.size)
                 turn = cv2.getRotationMatrix2D(2 * ((self.size - 1) / 2,), angle, 1.0)
                 image_part = cv2.warpAffine(image_part, turn, side, flags=cv2.INTER_LINEAR)
@@ -122,9 +122,9 @@ class TrainingCrop:
             if (mask_part == 1).any():
                 return image_part, mask_part
         # Reduced, a line falls between the pixels: a part of it at its own size.
-        return self._fitted(sample.image, sample.mask, generator)
+        return self._fit(sample.image, sample.mask, generator)
 
-    def prepared(self, sample: Sample) -> Sample:
+    def prepare(self, sample: Sample) -> Sample:
         """Cut out what crops of an object can show, of a large photograph; others stay.
 
         Crops are the same, unless all of them are less than half as large as in the photograph:
@@ -147,7 +147,7 @@ class TrainingCrop:
                 mask = small
         return sample._replace(image=np.ascontiguousarray(image), mask=np.ascontiguousarray(mask))
 
-    def _fitted(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
+    def _fit(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
         """Crop or pad to the size, with some of the object if any is left; mirror one in two."""
         places = np.flatnonzero(mask == 1)
         shown: tuple[int | None, int | None] = (None, None)
@@ -163,7 +163,7 @@ def check_scale(scale: tuple[float, float]) -> None:
     require(0 < scale[0] <= scale[1], "scale", in_order, scale)
 
 
-def rescaled(image: Picture, labels: Picture, factor: float) -> Pair:
+def rescale(image: Picture, labels: Picture, factor: float) -> Pair:
     """Resize both, the labels by their nearest pixels."""
     height, width = (max(1, int(side * factor)) for side in labels.shape)
     image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)

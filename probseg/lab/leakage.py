@@ -16,7 +16,7 @@ from PIL import Image
 from rich import box
 from rich.table import Column, Table
 
-from probseg.cli.data_check import Place
+from probseg.cli.data_check import DataLocation
 from probseg.cli.output import bars, print_findings, print_line, write_findings
 from probseg.data.base import PublishedDataset
 from probseg.data.cache import in_threads
@@ -67,7 +67,7 @@ class Leak(NamedTuple):
     correlation: float  # of the thumbnails, at most 1
 
 
-def compare(train: Place, test: Place, json_file: Path | None) -> None:
+def compare(train: DataLocation, test: DataLocation, json_file: Path | None) -> None:
     """Print the photographs that two data sets share; exit with status 1 if there are any."""
     ours, theirs = _photos(train), _photos(test)
     with bars() as progress:
@@ -92,7 +92,7 @@ def compare(train: Place, test: Place, json_file: Path | None) -> None:
         raise SystemExit(1)
 
 
-def _photos(place: Place) -> Photos:
+def _photos(place: DataLocation) -> Photos:
     if place.dataset is None:
         return photos_of_folder(place.root)
     return photos_of_dataset(place.dataset, place.root, place.split)

@@ -17,7 +17,7 @@ from probseg.data.loading import (
     refuse_none,
     stack_cuts,
 )
-from probseg.data.transforms import Pair, check_scale, cut_window, rescaled
+from probseg.data.transforms import Pair, check_scale, cut_window, rescale
 from probseg.errors import DataError
 from probseg.semantic.dataset import SemanticDataset, SemanticSample
 
@@ -86,7 +86,7 @@ class SemanticCrop:
     def __call__(self, sample: SemanticSample, seed: int) -> Pair:
         """Cut an image `(height, width, 3)` and labels `(height, width)`, uint8, by a seed."""
         generator = np.random.default_rng(seed)
-        scaled = rescaled(sample.image, sample.labels, generator.uniform(*self.scale))
+        scaled = rescale(sample.image, sample.labels, generator.uniform(*self.scale))
         return cut_window(*scaled, self.size, generator)
 
 

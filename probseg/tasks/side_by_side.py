@@ -64,7 +64,13 @@ class SideBySide(InteractiveSegmentation):
                         f"`others`: the features of {name} must not depend on prompts, and its "
                         "fusion must prepare nothing; choose prompts='head' and a PromptStage"
                     )
-            begin_alike(network, model)
+            for part in TRUNK:
+                setattr(network, part, getattr(model, part))
+            own = network.state_dict()
+            for key, tensor in model.state_dict().items():
+                if key in own and own[key].shape == tensor.shape:
+                    own[key] = tensor
+            network.load_state_dict(own)
             alike = {**settings, "drawn_iterations": None}
             self.others[name] = InteractiveSegmentation(network, every_round=True, **alike)
         self.protocol = dataclasses.replace(get_protocol(val_protocol), max_clicks=val_clicks)
@@ -138,14 +144,3 @@ class SideBySide(InteractiveSegmentation):
 def trained_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a `SideBySide` without those of the trunk."""
     return {name: value for name, value in state.items() if not {*TRUNK} & {*name.split(".")}}
-
-
-def begin_alike(network: Segmenter, first: Segmenter) -> None:
-    """Share the trunk of the first network, and copy what else agrees in name and shape."""
-    for part in TRUNK:
-        setattr(network, part, getattr(first, part))
-    own = network.state_dict()
-    for name, tensor in first.state_dict().items():
-        if name in own and own[name].shape == tensor.shape:
-            own[name] = tensor
-    network.load_state_dict(own)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, ImageMaskFolder, InteractiveDataModule, loading
-from probseg.data.loading import Prepared
+from probseg.data.loading import CachedObjects
 from probseg.data.selection import held_out
 from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
@@ -251,7 +251,7 @@ def test_large_photographs_are_cut_out_once(tmp_path):
     samples = ImageMaskFolder(tmp_path)
     # Crops that show the object at its size are the same; smaller ones are nearly so.
     for crop, tolerance in ((TrainingCrop(800), 0), (TrainingCrop(64), 8)):
-        prepared = Prepared(samples, crop.prepared)
+        prepared = CachedObjects(samples, crop.prepare)
         seeds = range(6)
         whole = [crop.cut(samples[0], np.random.default_rng(seed)) for seed in seeds]
         parts = [crop.cut(prepared[0], np.random.default_rng(seed)) for seed in seeds]

@@ -87,19 +87,11 @@ class GrabCut(ImageMaskPairs):
         if self.strokes is None:
             return sample
         path = self.strokes[index]
-        strokes = read_strokes(path)
+        expected = "0 (no stroke), 128 (background) and 255 (object), with a stroke"
+        labels = _read_trimap(path, expected, needed=(128, 255))
+        strokes = np.array((IGNORE, 0, 1), np.uint8)[labels // 127]
         check_same_size(sample.image.shape, strokes.shape, self.pairs[index][0], path)
         return sample._replace(scribbles=strokes)
-
-
-def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a map of strokes: 255 on the object, 128 on the background, 0 elsewhere.
-
-    Returns uint8, shape `(H, W)`: 1 object, 0 background, 255 where there is no stroke.
-    """
-    expected = "0 (no stroke), 128 (background) and 255 (object), with a stroke"
-    labels = _read_trimap(path, expected, needed=(128, 255))
-    return np.array((IGNORE, 0, 1), np.uint8)[labels // 127]
 
 
 def _read_trimap(path: Path, expected: str, needed: tuple[int, ...]) -> npt.NDArray[np.uint8]:

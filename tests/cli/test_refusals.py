@@ -1,7 +1,6 @@
 """Wrong input: refused by a message that names it, before slow imports where that is possible."""
 
 import errno
-import functools
 import json
 import os
 import subprocess
@@ -13,7 +12,7 @@ import yaml
 import probseg.cli.trainer as trainer_module
 from probseg.cli.invocation import GROUPS, Invocation, trainer_arguments
 from probseg.cli.trainer import ProbsegCLI
-from probseg.errors import UnknownNameError, UsageError, user_error
+from probseg.errors import UsageError
 from probseg.paths import configs_dir
 from probseg.zoo.index import WEIGHTS
 from support.fakes import write_berkeley, write_folder, write_grabcut
@@ -160,8 +159,6 @@ def here(faulty, monkeypatch):
     return faulty
 
 
-NETWORK_FILE = ("--model", "zoo/micro_csa.a/")
-HAVE = "expected images/ and masks/"
 FIT = tuple(folder_fit("data"))
 BY_NAME = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root=data", *QUIET)
 SEMANTIC = (
@@ -173,16 +170,13 @@ SEMANTIC = (
 @each(
     ("arguments", "parts"),
     [
-        (("tets",), ["unknown verb 'tets'", "'test'"]),
         (("fit",), ["--config FILE is missing", "probseg fit --config configs/experiment/folder"]),
-        (("fit", "--data.root=data"), ["--config FILE is missing"]),
         (("trian",), ["unknown verb 'trian': did you mean 'fit'"]),
         (("test", "--config=unheard.yaml"), ["unheard.yaml: does not exist\n"]),
         (("test", "micro_cas", "--folder=data"), ["unknown zoo model", "'micro_csa'"]),
         ((*FIT, "--model.optimizer.learning_rate=1"), ["did you mean 'lr'"]),
         ((*FIT, "--model.optimizer=SDG"), ["class of --model.optimizer 'SDG'", "'SGD'"]),
         ((*FIT, "--trainer.logger=WandbLoger"), ["--trainer.logger 'WandbLoger'", "'WandbLogger'"]),
-        ((*FIT, "--model.loss=SoftIoULos"), ["--model.loss 'SoftIoULos'", "'SoftIoULoss'"]),
         ((*FIT, "--model.optimizer.lr=fast"), ["--model.optimizer.lr must be a number, got fast"]),
         ((*FIT, "--model.curriculum.help"), ["--model.curriculum.help CLASS"]),
         ((*FIT, "--data.root=dat"), ["dat, which does not exist", "Did you mean data?"]),
@@ -198,8 +192,7 @@ SEMANTIC = (
         ),
         ((*FIT, "--ckpt_path=best"), ["--ckpt_path best"]),
         ((*FIT, "--ckpt_path=last"), ["runs/probseg/*/checkpoints/last.ckpt"]),
-        ((*FIT, "--data.root=none"), ["none, which does not exist", HAVE, "$PROBSEG_DATA"]),
-        ((*FIT, "--data.root=empty"), [HAVE, "it has neither"]),
+        ((*FIT, "--data.root=empty"), ["expected images/ and masks/", "it has neither"]),
         ((*FIT, "--ckpt_path=none"), ["--ckpt_path none: no such file"]),
         (
             (*FIT, "--ckpt_path=run"),
@@ -212,85 +205,20 @@ SEMANTIC = (
         ((*FIT, "--trainer.devices=9999"), ["--trainer.devices must be at most"]),
         (("test", "--config", "run"), ["--config run: is a folder", "mean run/config.yaml?"]),
         (("compare", "run", "none"), ["none: no such folder", "`probseg test`"]),
-        (("compare", "run", "empty"), ["empty/results.json: no such file"]),
         (("annotate", "file"), ["file: is a file, expected a folder"]),
         (("annotate", "good/images", "--out=file"), ["--out file: is a file, expected a folder"]),
         (("data", "check", "file"), ["file: is a file, expected a folder"]),
-        (("data", "check", "good/none"), ["good/none: no such folder"]),
         (("data", "convert", "empty", "new", "--from=coco", "--to=png"), ["empty: is a folder"]),
-        (("data", "convert", "none", "new", "--from=png", "--to=coco"), ["none: no such folder"]),
-        (
-            ("predict", "good/images", "--prompts=none.csv", "--output=new", *NETWORK_FILE),
-            ["none.csv: no such"],
-        ),
         (("export", "empty/", "--to=onnx", "--output=new"), ["empty/config.json: no such file"]),
         (("export", "empty", "--to=onnx", "--output=new"), ["for the folder", "give empty/"]),
         ((*FIT, "--conf=mine.yaml"), ["did you mean 'config'"]),
-        (("bench", "model", "micro_conv", "--siz=3"), ["did you mean '--size'"]),
+        ((*FIT, "--data.root=single"), ["2 images"]),
+        ((*FIT, "--evaluation.protocols=[rtim]"), ["'rtim'", "'ritm'"]),
+        ((*BY_NAME, "--model.model.name=micro_cas"), ["unknown", "'micro_csa'"]),
     ],
 )
 def test_wrong_input_is_named_before_anything_is_written(arguments, parts, here, capsys):
     message = usage_error(capsys, *arguments)
-    for part in parts:
-        assert part in message
-    assert not (here / "runs").exists()
-
-
-NETWORK = "model.init_args.model.init_args"
-
-
-@pytest.fixture(scope="module")
-def parsed(faulty):
-    """Parses a training, once for all values that are refused when its parts are made."""
-
-    @functools.cache
-    def parse(arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(faulty)
-            for method in ("instantiate_classes", "_run_subcommand"):
-                patch.setattr(trainer_module.ProbsegCLI, method, lambda *given: None)
-            return trainer_module.run(Invocation(arguments[0], arguments[1:]))
-
-    return parse
-
-
-@each(
-    ("arguments", "settings", "parts"),
-    [
-        (FIT, {"data.init_args.batch_size": 0}, ["`batch_size`", "0"]),
-        (FIT, {"data.init_args.val_fraction": 2.0}, ["val_fraction", "2.0"]),
-        (FIT, {"data.init_args.root": "single"}, ["2 images"]),
-        (
-            BY_NAME,
-            {"data.init_args.root": "none", f"{NETWORK}.name": "micro_cas"},
-            ["none", "images/ and"],
-        ),
-        (FIT, {"model.init_args.optimizer.init_args.lr": -1.0}, ["learning rate", "-1"]),
-        (
-            FIT,
-            {f"{NETWORK}.head.init_args.attention": "probabilistc"},
-            ["unknown attention", "'probabilistic'"],
-        ),
-        (FIT, {"evaluation.protocols": ["rtim"]}, ["'rtim'", "'ritm'"]),
-        (
-            BY_NAME,
-            {f"{NETWORK}.name": "micro_cas", f"{NETWORK}.pretrained": False},
-            ["unknown model 'micro_cas'", "'micro_csa'"],
-        ),
-    ],
-)
-def test_wrong_values_are_named_before_anything_is_written(
-    arguments, settings, parts, parsed, here, monkeypatch
-):
-    cli = parsed(arguments)
-    with monkeypatch.context() as patch:
-        patch.setattr(cli, "config", cli.config.clone())
-        for key, value in settings.items():
-            assert f"fit.{key}" in cli.config, key
-            cli.config.fit[key] = value
-        with pytest.raises((UsageError, UnknownNameError)) as raised:
-            cli.instantiate_classes()
-    message = str(user_error(raised.value))
     for part in parts:
         assert part in message
     assert not (here / "runs").exists()

@@ -390,9 +390,16 @@ LISTS = ("images", "annotations", "categories")
 IMAGE = {"id": 1, "file_name": "sub/a.jpg", "height": 40, "width": 50}
 
 
-def as_coco(*images):
-    one = [{"id": i["id"], "image_id": i["id"], "bbox": [1, 2, 3, 4]} for i in images]
-    return json.dumps({"images": images, "annotations": one})
+def as_coco(*images, categories=(), **own):
+    """The text of a COCO file with two boxes on each image; the second has other entries."""
+    box = {"bbox": [1, 2, 3, 4]}
+    of = [i["id"] for i in images]
+    boxes = [{"id": i, "image_id": i, **box} for i in of]
+    boxes += [{"id": i + 9, "image_id": i, **box, **own} for i in of if own]
+    return json.dumps({"images": images, "categories": categories, "annotations": boxes})
+
+
+CAR = {"id": 3, "name": "car"}
 
 
 @each(
@@ -435,12 +442,25 @@ def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, t
         ('{"a.jpg": [{"box": [1,2,3,4]}], "./a.jpg": []}', "'./a.jpg' is there more than"),
         (as_coco({**IMAGE, "file_name": None}), "'file_name' must be a text, got None"),
         ("[" * 100_000, "nested too deeply"),
+        (as_coco(IMAGE, category_id="car", categories=[CAR]), "'category_id' must be a whole"),
+        (as_coco(IMAGE, category_id=3), "annotation 10 is of the category 3"),
+        (as_coco(IMAGE, categories=[CAR, CAR]), "the id 3 in `categories` is there more than"),
+        (as_coco(IMAGE, id=1), "the id 1 in `annotations`"),
+        (as_coco(IMAGE, id="a"), "'id' must be a whole number, got 'a'"),
+        (as_coco(IMAGE, IMAGE), "the id 1 in `images`"),
+        (as_coco(IMAGE, image_id=2), "image 2, which is missing"),
+        (as_coco(IMAGE, bbox=None), "bbox"),
+        ('{"p0.png": [{"clicks": [[9, 9]]}], "p0.png": []}', "'p0.png' is there more"),
+        ('{".p0.png": [{"clicks": [[9, 9]]}]}', "hidden"),
+        (f'{{"{"é" * 116}.png": [{{"clicks": [[9, 9]]}}]}}', "the name has 236 bytes"),
+        ("image,x,y,label\n,9,9,a\n", "line 2: expected an image"),
     ],
 )
 def test_what_is_no_prompt_is_refused_by_its_place(tmp_path, text, words):
     path = tmp_path / ("p.csv" if text.startswith("image") else "p.json")
     path.write_text(text)
-    refused(DataError, lambda: read_prompts(path), path, words)
+    message = refused(DataError, lambda: read_prompts(path), words)
+    assert str(path) in message or "rename it" in message
 
 
 def test_tables_of_prompts_from_spreadsheets(tmp_path):

@@ -16,7 +16,7 @@ from probseg.picture_formats import LOSSY
 from probseg.types import IGNORE
 
 # version of the meaning of mask files: with another one, what is kept of them is read again
-RULES = 3
+RULES = 4
 # what pixels of masks are said to mean: they number objects, or what is bright is the object
 Meaning = Literal["numbers", "black_and_white"]
 COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # modes of masks that are read as colours

@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -179,19 +180,23 @@ def _remove(path: Path) -> None:
 
 def draft_of(path: Path) -> Path:
     """Return where this process writes what is to take the place of a file or folder."""
-    _sweep(path.parent, os.getpid())
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+    machine = f"{zlib.crc32(socket.gethostname().encode()):x}"
+    _sweep(path.parent, machine, os.getpid())
+    return path.with_name(f".{path.name}.{machine}-{os.getpid()}.part")
 
 
 @cache
-def _sweep(folder: Path, process: int) -> None:
-    """Remove the unfinished files of killed processes from a folder, once in each process.
+def _sweep(folder: Path, machine: str, process: int) -> None:
+    """Remove what killed processes left unfinished in a folder, once in each process.
 
-    Those of the last minute may be of a process on another machine.
+    Whether a process of another machine is alive is not known: its file is left for an hour.
     """
     for part in folder.glob(".*.part") if sys.platform != "win32" else ():
-        number = part.name.split(".")[-2]
-        if number.isdecimal() and time.time() - part.lstat().st_mtime > 60:
+        owner, _, number = part.name.split(".")[-2].partition("-")
+        if number.isdecimal() and owner != machine:
+            if time.time() - part.lstat().st_mtime > 3600:
+                _remove(part)
+        elif number.isdecimal():
             try:
                 os.kill(int(number), 0)
             except ProcessLookupError:

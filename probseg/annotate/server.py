@@ -11,9 +11,7 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-import signal
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,7 +82,7 @@ def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
 
 
 def serve(app: ASGIApp, listening: Listening) -> None:
-    """Serve an application until Ctrl-C, or SIGTERM, which is a `SystemExit` then."""
+    """Serve an application until Ctrl-C or SIGTERM, which uvicorn sends again after its end."""
     import uvicorn
 
     from probseg.annotate.routes import CONNECTIONS, Connection
@@ -99,7 +97,6 @@ def serve(app: ASGIApp, listening: Listening) -> None:
         backlog=CONNECTIONS,
         limit_concurrency=4 * CONNECTIONS,  # with requests whose clients are gone
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # uvicorn ends, then sends it again
     uvicorn.Server(settings).run(sockets=[listening.listener])
 
 

@@ -8,7 +8,9 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import probseg
 from probseg.cli.help import short_help
@@ -96,6 +98,32 @@ def _indented(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
+@contextmanager
+def _ending_in_order(verb: str) -> Iterator[None]:
+    """Let SIGTERM end a verb as an error does, and SIGHUP, of a closed terminal, do the same.
+
+    Ignored signals stay ignored. Loops over batches have their own way to end after SIGTERM.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(143)
+
+    hangup = getattr(signal, "SIGHUP", None)  # absent on Windows
+    ways = {hangup: lambda *_: signal.raise_signal(signal.SIGTERM)} if hangup else {}
+    if verb not in (*TRAINER, "predict"):  # also process 1 of a container ends then
+        ways[signal.SIGTERM] = end
+    if threading.current_thread() is not threading.main_thread():
+        ways.clear()
+    ours = [number for number in ways if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, ways[number])
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _with_megapixels(arguments: Sequence[str]) -> list[str]:
     """Take the option `--megapixels` out, for this process and those that it starts."""
     rest = list(arguments)
@@ -114,18 +142,13 @@ def _with_megapixels(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default that of the process, and return the exit status.
 
-    It is 0; 2 for wrong usage or wrong input, which is explained on stderr; 130 after Ctrl-C. A
-    training or evaluation that was stopped raises a SystemExit, of status 143 for SIGTERM and
-    SIGHUP, and 130 for Ctrl-C; so does `--help`.
+    It is 0; 2 for wrong usage or wrong input, which is explained on stderr; 130 after Ctrl-C.
+    SIGTERM and SIGHUP raise a SystemExit of status 143, Ctrl-C in a training or evaluation one of
+    130, and `--help` one of 0.
     """
     # Threads that wait by spinning are six times slower beside another process that wants the
     # processor. OpenMP asks when torch is loaded, which the verbs do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # A terminal that was closed does what SIGTERM does, unless that is ignored.
-    hangup = getattr(signal, "SIGHUP", None)  # absent on Windows
-    main_thread = threading.current_thread() is threading.main_thread()
-    if hangup is not None and main_thread and signal.getsignal(hangup) is signal.SIG_DFL:
-        signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))
     # Of Pillow, about photographs that probseg refuses in its own words.
     warnings.filterwarnings("ignore", r"Image size .* exceeds limit")
     say_what_is_logged()
@@ -146,7 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if verb not in VERBS:
             raise UnknownNameError(kind="verb", name=verb, known=VERBS)
-        VERBS[verb](options)
+        with _ending_in_order(verb):
+            VERBS[verb](options)
     except Exception as error:
         explained = user_error(error) or disk_fault(error)
         if explained is None and isinstance(error, MemoryError):

@@ -130,7 +130,8 @@ class ImageMaskFolder(InteractiveDataset):
             "folder", self.root, partial(count_objects, masks), pairs, read, **options
         )
         list(read_all(read_objects, in_doubt(rows), "folder"))  # raises for masks in doubt
-        rows = [(pair, number % DOUBT, area) for pair, number, area in rows]
+        filled = [mask.name for (_, mask), number, _ in rows if number == 0]
+        rows = [(pair, number % DOUBT, area) for pair, number, area in rows if number]
         large = [(*pair, number, area) for pair, number, area in rows if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
@@ -151,6 +152,8 @@ class ImageMaskFolder(InteractiveDataset):
         drawn_on = {mask for (_, mask), *_ in rows}
         empty = [mask.name for _, mask in pairs if mask not in drawn_on]
         self._warn("masks have no object and are not used", empty)
+        white = "masks are filled by one object (255 alone is white, not ignored), no background"
+        self._warn(white, filled)
 
     def _warn(self, what: str, names: Sequence[str]) -> None:
         """Log which images are left out, unless there are none."""
@@ -216,7 +219,10 @@ def images_folder(root: Path) -> str:
 
 
 def count_objects(meaning: Meaning | None, pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
-    """Count the pixels of each object of a mask; from `DOUBT` on, those of one in doubt."""
+    """Count the pixels of each object of a mask; from `DOUBT` on, those of one in doubt.
+
+    The count of number 0 is 1 if a single object leaves no background.
+    """
     image_path, mask_path = pair
     try:
         (labels, numbers), offset = read_objects(mask_path, meaning), 0
@@ -227,6 +233,7 @@ def count_objects(meaning: Meaning | None, pair: tuple[Path, Path]) -> npt.NDArr
     check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
     areas = np.zeros(2 * DOUBT, np.int64)
     areas[[offset + number for number in numbers]] = count_values(labels)[numbers]
+    areas[0] = len(numbers) == 1 and labels.all()
     return areas
 
 
@@ -235,7 +242,7 @@ _Row = tuple[tuple[Path, Path], int, int]
 
 def in_doubt(rows: Sequence[_Row]) -> list[Path]:
     """Decide about masks in doubt: numbers that the others of the folder have are numbers."""
-    sure = {(mask, number) for (_, mask), number, _ in rows if number < IGNORE}
+    sure = {(mask, number) for (_, mask), number, _ in rows if 0 < number < IGNORE}
     doubtful = {mask for (_, mask), number, _ in rows if number >= DOUBT}
     known = {number for _, number in sure}
     few = len(doubtful) <= len({mask for mask, _ in sure})

@@ -1,6 +1,7 @@
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import probseg.cli.trainer as trainer_module
 from probseg.cli.arguments import Parser, add_verbs
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.invocation import FOLDER, ROLES
-from probseg.paths import configs_dir
+from probseg.paths import configs_dir, replacing
 from support.fakes import write_folder
 from support.rows import each
 from support.runs import command
@@ -42,6 +43,22 @@ def test_what_the_library_logs_is_printed_once(capsys):
         assert command("--version") == 0
     logging.getLogger("probseg.data").info("%d images have no mask", 3)
     assert capsys.readouterr().err == "probseg: 3 images have no mask\n"
+
+
+@each("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_verb_in_order(number, tmp_path, monkeypatch):
+    def verb(options):
+        with replacing(tmp_path / "file") as draft:
+            draft.touch()
+            os.kill(os.getpid(), number)
+            pytest.fail("goes on")
+
+    before = signal.signal(number, signal.SIG_DFL)  # `nohup pytest` ignores SIGHUP
+    monkeypatch.setattr(probseg.cli, "VERBS", {"data": verb})
+    with pytest.raises(SystemExit, match="143"):
+        command("data")
+    assert not any(tmp_path.iterdir())
+    assert signal.signal(number, before) is signal.SIG_DFL
 
 
 PLAIN = """

@@ -146,19 +146,21 @@ def test_images_that_are_not_used_are_named(tmp_path, caplog):
     tiny[3:6, 3:6] = 255
     save(tiny, root / "masks" / "photo12.png")
     (root / "images" / "phone.avif").write_bytes(b"not read")
+    save(np.full_like(tiny, 255), root / "masks" / "photo11_1.png")
     data = ImageMaskFolder(root)
     lines = [*caplog.messages]
-    unread, bare, small, empty = lines
+    unread, bare, small, empty, filled = lines
     assert unread.endswith("format that is not read, and are not used: phone.avif")
     assert f"{root}: 11 images have no mask and are not used: photo0.jpg, " in bare
     assert bare.endswith(", ...")
     assert "1 images have no object of at least 16 pixels" in small
     assert small.endswith(": photo12.jpg")
     assert empty.endswith("1 masks have no object and are not used: photo13_1.png")
+    assert filled.endswith("not ignored), no background: photo11_1.png")
     notes = [problem for problem in check_folder(root).problems if "has no mask" in problem.text]
-    assert len(data) + len(notes) + 1 == 14
+    assert len(data) + len(notes) + 1 == 15
     ImageMaskFolder(root, prefixes=["photo11"])
-    assert caplog.messages == [*lines, unread]
+    assert caplog.messages == [*lines, unread, filled]
 
 
 def test_masks_without_an_image_of_their_name(tmp_path):

@@ -3,8 +3,10 @@
 import ast
 import json
 import re
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,13 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = [("data", "models"), ("data", "interact")]
+
+
+def test_the_picture_of_the_packages_has_all_of_them(monkeypatch):
+    monkeypatch.syspath_prepend("docs/pictures")
+    drawn = runpy.run_path("docs/pictures/rooms.py")
+    folders = {path.parent.name for path in Path(probseg.__file__).parent.glob("*/*.py")}
+    assert drawn["CONTENT"].keys() | drawn["OFFERS"].keys() == folders - {"page"}
 
 
 def imported_modules(source):

@@ -43,6 +43,7 @@ OFFERS = {
     "export": "ONNX, torch.export",
     "release": "publishing",
     "lab": "bench, tune",
+    "peers": "SAM, SimpleClick",
 }
 
 
@@ -63,9 +64,13 @@ def floor(room: str) -> int:
     return 1 + max(map(floor, below(room)), default=-1)  # a circle would never end
 
 
-def draw(axes: plt.Axes, x: float, y: float, words: tuple[str, str], colour: str) -> None:
+def draw(
+    axes: plt.Axes, left: float, width: float, y: float, words: tuple[str, str], colour: str
+) -> None:
     """Draw a package, its name above its content."""
-    axes.add_patch(plt.Rectangle((x - 0.47, y - 0.36), 0.94, 0.72, fc="white", ec=colour, lw=1.2))
+    corner = (left + 0.03, y - 0.36)
+    axes.add_patch(plt.Rectangle(corner, width - 0.06, 0.72, fc="white", ec=colour, lw=1.2))
+    x = left + width / 2
     axes.text(x, y + 0.13, words[0], ha="center", va="center", color=INK, weight="bold")
     axes.text(x, y - 0.18, words[1], ha="center", va="center", color=GREY, size=6)
 
@@ -79,15 +84,16 @@ def main() -> None:
         floors.setdefault(floor(room), []).append(room)
     top = len(floors) - 1
     figure, axes = plt.subplots(figsize=(WIDTH, 0.52 * len(floors)), layout="constrained")
+    width = max(map(len, floors.values()))  # each floor rests on all of the one below
     for height, rooms in floors.items():
         for number, room in enumerate(rooms):
-            draw(axes, number, height, (room, CONTENT[room]), BLUE)
-    edge = max(map(len, floors.values())) + 0.3
+            share = width / len(rooms)
+            draw(axes, number * share, share, height, (room, CONTENT[room]), BLUE)
     for number, wing in enumerate(sorted(WINGS, key=floor)):
         y = number * top / (len(WINGS) - 1)
-        draw(axes, edge + 0.5, y, (wing, OFFERS[wing]), ORANGE)
-    axes.axvline(edge - 0.15, color=GREY, lw=0.8, ls=":")
-    axes.set(xlim=(-0.5, edge + 1), ylim=(-0.5, top + 0.5))
+        draw(axes, width + 0.3, 1, y, (wing, OFFERS[wing]), ORANGE)
+    axes.axvline(width + 0.15, color=GREY, lw=0.8, ls=":")
+    axes.set(xlim=(0, width + 1.3), ylim=(-0.5, top + 0.5))
     axes.axis("off")
     save(figure, "../rooms")
 

@@ -128,7 +128,7 @@ class InteractiveEvaluation(Evaluation):
 
     The task must hold its network, any `probseg.interact.Model`, as `model`.
 
-    Validation is short: the first protocol with `val_clicks` clicks and one trial. It logs
+    Validation is short: the first protocol with `val_clicks` clicks, one trial and no zoom. It logs
     `val/<data set>/miou@k` and `val/miou@5`, the mean over the data sets, which
     checkpoints are chosen by. Testing runs all protocols in full, logs
     `test/<data set>/miou@k` and `noc@q` (with the protocol's name in between when there are
@@ -176,7 +176,9 @@ class InteractiveEvaluation(Evaluation):
         require(val_clicks >= 5, "val_clicks", "at least 5, as val/miou@5 is logged", val_clicks)
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
         chosen = [_with_changes(get_protocol(name), changes or {}) for name in protocols]
-        self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
+        self.val_protocol = dataclasses.replace(
+            chosen[0], max_clicks=val_clicks, trials=1, zoom=None, keep_clicks=False
+        )
         self.test_protocols = []
         for protocol in chosen:
             numbers: dict[str, int] = {}

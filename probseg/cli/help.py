@@ -43,7 +43,8 @@ model:
 
 _TRAINING = """\
 training:
-  --trainer.max_epochs N       length
+  --minutes N                  length in minutes, or
+  --trainer.max_epochs N       in epochs
   --trainer.max_time DD:HH:MM:SS
                                stop after this time
   --model.optimizer.lr RATE    learning rate

@@ -31,6 +31,8 @@ SUFFIXES = (".yaml", ".yml")
 
 # the option for any folder of images and masks as the data of a test or a validation
 FOLDER = "--folder"
+MINUTES = "--minutes"  # the option for the length of a training
+
 # the argument of the data module that each verb evaluates
 ROLES = {"test": "test", "validate": "val"}
 
@@ -40,7 +42,7 @@ GROUPS = (
 )
 """Keys of configurations: options of fit, validate or test up to their first dot."""
 
-OPTIONS = (*GROUPS, "folder", "help", "print_config")
+OPTIONS = (*GROUPS, "folder", "help", "minutes", "print_config")
 
 # beginnings of options with which the configuration alone does not say what data are opened
 DEFERRING_OPTIONS = ("--data", FOLDER, "--print_config", "--help", "-h")
@@ -118,7 +120,7 @@ class Invocation:
     @cached_property
     def arguments(self) -> list[str]:
         """Verb and options for the parser: options that only probseg knows have become others."""
-        words = _in_brackets(with_run([self.verb, *self.options]))
+        words = self._with_budget(_in_brackets(with_run([self.verb, *self.options])))
         return self._with_whole_models(self._with_folder(words))
 
     @cached_property
@@ -249,6 +251,18 @@ class Invocation:
             there = SOURCES[name].folder(arguments.get("root")).is_dir()
             if not there and arguments.keys() <= known:
                 PUBLISHED[name](**arguments)
+
+    def _with_budget(self, arguments: list[str]) -> list[str]:
+        """Replace `--minutes N` by the callback that ends a training after this time."""
+        budgets = [option for option in read_options(arguments) if option.name == MINUTES]
+        if not budgets:
+            return arguments
+        _, minutes, start, stop = budgets[-1]
+        if self.verb != "fit":
+            raise UsageError(f"{MINUTES}: is for fit, whose time it sets")
+        rest = self._with_budget([*arguments[:start], *arguments[stop:]])
+        callback = "--trainer.callbacks+=probseg.callbacks.Budget"
+        return [*rest, callback, f"--trainer.callbacks.minutes={minutes}"]
 
     def _with_folder(self, arguments: list[str]) -> list[str]:
         """Replace `--folder DIR` by options that make all objects of DIR the data of the run.
@@ -422,6 +436,7 @@ def train(
     folder: Path | str,
     settings: Mapping[str, Any] | None = None,
     *,
+    minutes: float | None = None,
     config: Path | str = "configs/experiment/folder.yaml",
 ) -> Path:
     """Train on a folder with `images/` and `masks/`, as `probseg fit --data.root FOLDER` does.
@@ -430,6 +445,7 @@ def train(
         folder: See `probseg.data.ImageMaskFolder`.
         settings: Options of `probseg fit` by their names, as `{"trainer.max_epochs": 5}`;
             `{"ckpt_path": "last"}` goes on with a training that was interrupted.
+        minutes: Length of the training; by default that of the configuration.
         config: A configuration, of those that ship with probseg or of your own.
 
     Returns:
@@ -442,7 +458,8 @@ def train(
     from probseg.cli import say_what_is_logged
 
     say_what_is_logged()
-    values = {"data.root": folder, **(settings or {})}
+    budget = {} if minutes is None else {"minutes": minutes}
+    values = {"data.root": folder, **budget, **(settings or {})}
     options = [
         f"--{name}={value if isinstance(value, str | Path) else json.dumps(value)}"
         for name, value in values.items()

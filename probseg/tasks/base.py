@@ -250,8 +250,10 @@ class PolynomialThenConstant(LambdaLR):
         require(decay_epochs >= 1, "decay_epochs", "at least 1", decay_epochs)
         require(0 <= final_factor <= 1, "final_factor", "in [0, 1]", final_factor)
 
+        self.decay_epochs = decay_epochs  # `Budget` may set it
+
         def factor(epoch: int) -> float:
-            left = _polynomial(epoch, decay_epochs, power)
+            left = _polynomial(epoch, self.decay_epochs, power)
             return final_factor + (1 - final_factor) * left
 
         super().__init__(optimizer, factor)

@@ -243,7 +243,7 @@ def best_checkpoint(run: Path) -> Path:
             continue
         best, place = Path(recorded), Path(str(state.get("dirpath")))
         inner = best.relative_to(place) if best.is_relative_to(place) else Path(best.name)
-        for path in (folder / inner, best):  # the run may have been moved
+        for path in (folder / inner, run / best.name, best):  # the run may have been moved
             if path.is_file():
                 return path
         raise UsageError(

@@ -253,7 +253,8 @@ def test_a_class_that_nobody_knows_is_left_out(tmp_path, capsys):
     assert FILES - {path.name for path in (tmp_path / "test" / "streets").iterdir()} == {
         "overlays.png"
     }
-    rows = list(csv.DictReader((tmp_path / "test" / "streets" / "classes.csv").open()))
+    text = (tmp_path / "test" / "streets" / "classes.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
     assert rows[2] == {"class": "sky", "iou": "", "share": "0.000000", "accuracy": ""}
 
 

@@ -1,0 +1,242 @@
+"""A training against the clock, and what it gained over the network that it began with."""
+
+from __future__ import annotations
+
+import logging
+import math
+from copy import deepcopy
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from probseg import reports
+from probseg.callbacks.base import from_all_processes, provenance
+from probseg.callbacks.run_folder import is_dry, run_folder, start_score
+from probseg.errors import require
+from probseg.evaluation import ObjectRecord, get_protocol, run_objects
+from probseg.interact.session import prepare_model
+from probseg.reports.comparison import Row, compare
+from probseg.reports.comparison_inputs import read_result
+from probseg.reports.comparison_report import write_comparison
+from probseg.tasks.base import PolynomialThenConstant
+from probseg.texts import count
+from probseg.zoo.trained import read_checkpoint, weights_digest
+
+_logger = logging.getLogger(__name__)
+
+START = "start.ckpt"
+"""Checkpoint in the folder of a run: the network that its training began with."""
+
+_WARM_UP, _TIMED = 2, 8
+"""Batches before the clock starts, and before it stops, with which an epoch is estimated."""
+
+_FINAL = 16
+"""Validations that the comparison at the end takes as long as: two networks, more clicks, a zoom."""
+
+
+class Budget(L.Callback):
+    """Ends a training after some minutes, its validations and the comparison at the end included.
+
+    The first batches are timed; the number of epochs follows, and with it the schedule of
+    `PolynomialThenConstant`, which falls to its floor by then. From there on the training is like
+    any other: one that continues keeps the number.
+
+    Args:
+        minutes: Of wall time, from the start of the training; at least one epoch is trained.
+
+    Raises:
+        ValueError: If `minutes` is not a finite number above 0.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        require(0 < minutes < math.inf, "minutes", "finite, above 0", minutes)
+        self.minutes = minutes
+        self.epochs: int | None = None
+        self._began = self._validation = self._warm = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of epochs."""
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the number of epochs of the training that continues."""
+        self.epochs = state_dict["epochs"]
+
+    def on_fit_start(self, *_: object) -> None:
+        """Start the clock."""
+        self._began = monotonic()
+
+    def on_sanity_check_end(self, *_: object) -> None:
+        """Note how long a validation takes."""
+        self._validation = monotonic() - self._began
+
+    def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
+        """Go on with the number of epochs that was planned."""
+        if self.epochs is not None:
+            trainer.fit_loop.max_epochs = self.epochs
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any  # noqa: ANN401
+    ) -> None:
+        """Plan the epochs once some batches have been timed."""
+        batch, last = args[2], int(trainer.num_training_batches) - 1
+        if batch == min(_WARM_UP, last) - 1:
+            self._warm = monotonic()
+        if self.epochs is not None or batch < min(_WARM_UP + _TIMED, last):
+            return
+        now, timed = monotonic(), batch + 1 - _WARM_UP
+        batch_seconds = (now - (self._warm or self._began)) / max(1, timed)
+        seconds = batch_seconds * (last + 1) + self._validation
+        left = 60 * self.minutes - (now - self._began) - _FINAL * self._validation
+        epochs = max(1, math.floor((left + batch_seconds * (batch + 1)) / seconds))
+        self.epochs = int(trainer.strategy.broadcast(epochs))
+        trainer.fit_loop.max_epochs = self.epochs
+        for stepped in trainer.lr_scheduler_configs:
+            if isinstance(stepped.scheduler, PolynomialThenConstant):
+                stepped.scheduler.decay_epochs = self.epochs
+        minutes, epochs_planned = f"{self.minutes:g} min", count(self.epochs, "epoch")
+        _logger.info("%s: %s, one each %.0f s", minutes, epochs_planned, seconds)
+
+
+class Gain(L.Callback):
+    """Keeps the network that a training began with until validation prefers another one.
+
+    At the end the best checkpoint and that network click through the validation objects in full,
+    object by object. If the new one does not save clicks, the old one stays the best checkpoint of
+    the run, and the log says why. `gain/` in the folder of the run has both results and their
+    comparison, see `probseg compare`.
+
+    Args:
+        protocol: Of the comparison, a name in `probseg.evaluation.PROTOCOLS`.
+        percent: IoU to which clicks are counted, in percent: 85 or 90.
+        batch_size: Limit of images in one call of the network.
+
+    Raises:
+        UnknownNameError: If there is no such protocol.
+        ValueError: If `percent` is another one.
+    """
+
+    def __init__(self, protocol: str = "probseg", percent: int = 90, batch_size: int = 8) -> None:
+        require(percent in (85, 90), "percent", "85 or 90", percent)
+        self.protocol = get_protocol(protocol)
+        self.percent = percent
+        self.batch_size = batch_size
+        self._scores: list[float] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores of all validations."""
+        return {"scores": self._scores}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the scores of the training that continues."""
+        self._scores = list(state_dict["scores"])
+
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save the network, and make it the best checkpoint so far."""
+        chooser = _chooser(trainer)
+        whole = trainer.num_sanity_val_steps == math.inf
+        if trainer.ckpt_path or is_dry(trainer) or chooser is None or not whole:
+            return
+        score = trainer.callback_metrics.get(str(chooser.monitor))
+        if score is not None:
+            path = run_folder(trainer) / START
+            trainer.save_checkpoint(path, weights_only=True)
+            _prefer(chooser, path, score.detach().cpu())
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Keep the score of an epoch."""
+        chooser = _chooser(trainer)
+        score = None if chooser is None else trainer.callback_metrics.get(str(chooser.monitor))
+        if score is not None and not trainer.sanity_checking:
+            self._scores.append(float(score))
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compare the best checkpoint with the start, and say what it saves."""
+        chooser, start = _chooser(trainer), run_folder(trainer) / START
+        if chooser is None or not self._scores or not start.is_file():
+            return
+        best = Path(chooser.best_model_path)
+        if best == start:
+            _logger.info("no clicks saved: %s; the best checkpoint is %s", self._reason(), start)
+            return
+        folder = run_folder(trainer) / "gain"
+        for name, path in (("before", start), ("after", best)):
+            records, digest = self._evaluate(trainer, pl_module, path)
+            if trainer.is_global_zero:
+                about = provenance(trainer, pl_module, {"seed": 0, "adaptation": None})
+                about |= {"checkpoint": str(path), "weights_sha256": digest}
+                reports.write_report(folder / name, records, self.protocol, about)
+        saved = 0.0
+        if trainer.is_global_zero:
+            results = [read_result(folder / name, name) for name in ("before", "after")]
+            clicks = f"noc@{self.percent}"
+            comparison = compare(results, metrics=[clicks, "miou@1"])
+            write_comparison(folder, comparison)
+            rows = {row.metric: row for row in comparison.rows}
+            saved = -rows[clicks].difference
+            told = _sentence(rows[clicks], comparison.curves[0].extent, self.percent)
+            first = rows["miou@1"]
+            iou = f"{100 * first.reference_mean:.1f} -> {100 * first.other_mean:.1f} %"
+            _logger.info("%s; IoU of the first mask %s; see %s", told, iou, folder)
+        if trainer.strategy.broadcast(saved) <= 0:
+            score = start_score(run_folder(trainer), str(chooser.monitor))
+            _prefer(chooser, start, torch.tensor(score))
+            _logger.info("no clicks saved: %s; the best checkpoint is %s", self._reason(), start)
+
+    def _evaluate(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, path: Path
+    ) -> tuple[list[ObjectRecord], str]:
+        """Click through the validation objects with the network of a checkpoint."""
+        task = deepcopy(pl_module)
+        task.load_state_dict(read_checkpoint(path)["state_dict"])
+        digest = weights_digest(task.state_dict())
+        model = prepare_model(task.model, pl_module.device)  # type: ignore[arg-type]
+        records = []
+        loaders: Any = trainer.val_dataloaders
+        with torch.inference_mode():
+            for loader in loaders if isinstance(loaders, list) else [loaders]:
+                for samples in loader:
+                    records += run_objects(
+                        model,
+                        samples,
+                        self.protocol,
+                        device=pl_module.device,
+                        batch_size=self.batch_size,
+                        keep_pictures=True,
+                    )
+        return [record for share in from_all_processes(records) for record in share], digest
+
+    def _reason(self) -> str:
+        """Say why no checkpoint is better, as far as the validations show it."""
+        if self._scores[-1] == max(self._scores) and len(self._scores) > 1:
+            return "validation was still rising; train longer"
+        if self._scores[-1] < self._scores[0] and len(self._scores) > 1:
+            return "validation fell while the training went on; more photographs help, or fewer epochs"
+        return "validation hardly moved; the network may know such objects already"
+
+
+def _chooser(trainer: L.Trainer) -> ModelCheckpoint | None:
+    """Return the callback that chooses the best checkpoint."""
+    chosen = (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
+    return next((callback for callback in chosen if callback.monitor is not None), None)
+
+
+def _prefer(chooser: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
+    """Make a checkpoint the best one, until a validation has a better score."""
+    chooser.best_model_path = chooser.kth_best_model_path = str(path)
+    chooser.best_model_score = chooser.kth_value = score
+    chooser.best_k_models = {str(path): score}
+
+
+def _sentence(row: Row, extent: str, percent: int) -> str:
+    """Say in plain words how many clicks are saved, and how sure that is."""
+    saved = f"{-row.difference:.2f} of {row.reference_mean:.2f} clicks to {percent} % saved"
+    if row.low is None or row.high is None:
+        return f"{saved} on {extent} held out, which are too few for an interval"
+    interval = f"{-row.high:.2f} to {-row.low:.2f}"
+    shown = "" if row.high < 0 else ", so a gain is not shown"
+    return f"{saved} on {extent} held out (95 % interval {interval}{shown})"

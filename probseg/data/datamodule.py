@@ -142,6 +142,7 @@ class InteractiveDataModule(TrainingData):
 
 
 _SMALL_EPOCH = 4  # batches of an epoch of a folder whose objects do not fill one
+_LARGE_EPOCH = 200  # objects of an epoch of a folder that has more
 
 
 class FolderDataModule(InteractiveDataModule):
@@ -163,7 +164,8 @@ class FolderDataModule(InteractiveDataModule):
         batch_size: Training crops per batch and device.
         val_objects: Limit of objects that a validation clicks through, evenly spread; None for all.
         samples_per_epoch: Training crops per epoch of all devices. By default each object once;
-            where the objects do not fill a batch, several times, in other crops: four batches.
+            where the objects do not fill a batch, several times, in other crops: four batches; of
+            more than 200 objects, others in each epoch: 200.
         masks: What masks mean, see `ImageMaskFolder`.
         **options: Other arguments of `InteractiveDataModule`.
 
@@ -198,6 +200,8 @@ class FolderDataModule(InteractiveDataModule):
                 f"{root}: an epoch has {count(len(train), 'training object')} "
                 f"{count(rounds, 'time')}"
             )
+        elif samples_per_epoch is None and len(train) > _LARGE_EPOCH:
+            samples_per_epoch = _LARGE_EPOCH
         super().__init__(
             train,
             val,

@@ -55,6 +55,6 @@ def train(
     curriculum = Curriculum(1, 1, box_dropout=0.3, rounds=(0, 2))
     task = InteractiveSegmentation(micro_model("micro_csa"), curriculum=curriculum)
     plugins = [AtomicCheckpointIO()]
-    trainer = quiet_trainer(place, *callbacks, max_epochs=3, plugins=plugins, **options)
+    trainer = quiet_trainer(place, *callbacks, **{"max_epochs": 3, "plugins": plugins, **options})
     trainer.fit(task, data, ckpt_path=resume, weights_only=True)
     return trainer

@@ -1,0 +1,114 @@
+"""What a training gained over the network that it began with, and a training against the clock."""
+
+import json
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from probseg.callbacks import Budget, Gain, InteractiveEvaluation, LastCheckpoint
+from probseg.callbacks import gain as module
+from probseg.callbacks.run_folder import StartScore
+from probseg.zoo.trained import best_checkpoint, read_checkpoint
+from support.fakes import FakeObjects
+from support.rows import each
+from support.trainings import train
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+SCORE = "val/miou@5"
+
+
+def trained(place, *callbacks, **options):
+    """Train with a validation after each epoch, and keep the best checkpoint."""
+    evaluation = InteractiveEvaluation(protocols=["ritm"], pictures=0)
+    keep = ModelCheckpoint(place / "checkpoints", monitor=SCORE, mode="max", filename="{epoch}")
+    own = (*callbacks, evaluation, keep, StartScore(), LastCheckpoint())
+    val = FakeObjects(3, size=(32, 32))
+    return train(place, *own, objects=24, val=val, num_sanity_val_steps=-1, **options)
+
+
+def scored(monkeypatch, start, *epochs):
+    """Let validations have these scores."""
+    scores = iter([start, *epochs])
+
+    def log(self, trainer, pl_module):
+        pl_module.log(SCORE, next(scores))
+
+    monkeypatch.setattr(InteractiveEvaluation, "on_validation_epoch_end", log)
+
+
+def test_the_start_stays_the_best_checkpoint_where_no_validation_is_better(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level("INFO", "probseg")
+    scored(monkeypatch, 0.9, 0.8, 0.7, 0.6)
+    trained(tmp_path, Gain("ritm"))
+    assert best_checkpoint(tmp_path) == tmp_path / "start.ckpt"
+    assert "no clicks saved: validation fell" in caplog.text
+    assert not (tmp_path / "gain").exists()
+    start = read_checkpoint(tmp_path / "start.ckpt")["state_dict"]
+    last = read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"]
+    assert any(not torch.equal(start[name], last[name]) for name in start)
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    assert best_checkpoint(moved) == moved / "start.ckpt"
+
+
+@each(("ious", "kept"), [((0.7, 0.95), "epoch=2"), ((0.95, 0.7), "start"), ((0.7, 0.7), "start")])
+def test_the_network_that_saves_clicks_is_the_best_checkpoint(
+    tmp_path, monkeypatch, caplog, ious, kept
+):
+    caplog.set_level("INFO", "probseg")
+    scored(monkeypatch, 0.1, 0.2, 0.3, 0.4)
+    runs, before_and_after = module.run_objects, iter(ious)
+
+    def run(model, *given, **options):
+        iou = next(before_and_after)
+        records = runs(model, *given, **options)
+        for record in records:
+            for step in record.steps[1:]:
+                step.scores["iou"] = iou
+        return records
+
+    monkeypatch.setattr(module, "run_objects", run)
+    monkeypatch.setattr(FakeObjects, "__len__", lambda self: 3)  # one batch
+    trained(tmp_path, Gain("ritm"))
+    assert best_checkpoint(tmp_path).stem == kept
+    rows = json.loads((tmp_path / "gain" / "comparison.json").read_text())
+    assert rows
+    assert "of 20.00 clicks to 90 % saved" in caplog.text or "of 1.00 clicks" in caplog.text
+
+
+class Clock:
+    """Seconds that pass as a test says."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@each(("minutes", "epochs"), [(0.001, 1), (5, 2), (12, 6)])
+def test_the_epochs_fit_into_the_minutes(tmp_path, monkeypatch, minutes, epochs):
+    """A batch takes 10 s: 120 s an epoch, and a validation nothing."""
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    step = Budget.on_train_batch_end
+
+    def tick(self, *given):
+        clock.now += 10
+        step(self, *given)
+
+    monkeypatch.setattr(Budget, "on_train_batch_end", tick)
+    scored(monkeypatch, *[0.5] * 99)
+    budget = Budget(minutes)
+    trainer = trained(tmp_path, budget, max_epochs=99)
+    assert trainer.current_epoch == epochs == budget.epochs
+    (schedule,) = trainer.lr_scheduler_configs
+    assert schedule.scheduler.decay_epochs == epochs
+
+
+@each("minutes", [0, -1, float("nan"), float("inf")])
+def test_no_budget_without_time(minutes):
+    with pytest.raises(ValueError, match="`minutes` must be finite, above 0"):
+        Budget(minutes)

@@ -80,7 +80,10 @@ class Budget(L.Callback):
             trainer.fit_loop.max_epochs = self.epochs
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any  # noqa: ANN401
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        *args: Any,  # noqa: ANN401
     ) -> None:
         """Plan the epochs once some batches have been timed."""
         batch, last = args[2], int(trainer.num_training_batches) - 1
@@ -215,7 +218,9 @@ class Gain(L.Callback):
         if self._scores[-1] == max(self._scores) and len(self._scores) > 1:
             return "validation was still rising; train longer"
         if self._scores[-1] < self._scores[0] and len(self._scores) > 1:
-            return "validation fell while the training went on; more photographs help, or fewer epochs"
+            return (
+                "validation fell while the training went on; more photographs help, or fewer epochs"
+            )
         return "validation hardly moved; the network may know such objects already"
 
 
@@ -234,9 +239,11 @@ def _prefer(chooser: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
 
 def _sentence(row: Row, extent: str, percent: int) -> str:
     """Say in plain words how many clicks are saved, and how sure that is."""
-    saved = f"{-row.difference:.2f} of {row.reference_mean:.2f} clicks to {percent} % saved"
+    clicks = f"{row.reference_mean:.2f} clicks to {percent} %"
+    more = f"{row.difference:.2f} clicks more than the {clicks} of the start"
+    saved = f"{-row.difference:.2f} of {clicks} saved" if row.difference <= 0 else more
     if row.low is None or row.high is None:
         return f"{saved} on {extent} held out, which are too few for an interval"
-    interval = f"{-row.high:.2f} to {-row.low:.2f}"
-    shown = "" if row.high < 0 else ", so a gain is not shown"
+    interval = f"{row.low:+.2f} to {row.high:+.2f} clicks"
+    shown = "" if row.low > 0 or row.high < 0 else ", so no difference is shown"
     return f"{saved} on {extent} held out (95 % interval {interval}{shown})"

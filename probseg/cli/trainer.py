@@ -58,6 +58,7 @@ from probseg.cli.faults import (
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
 from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
+from probseg.clicks import IteratedClicks
 from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, Summary, VerbCLI
@@ -155,6 +156,7 @@ class ProbsegCLI(VerbCLI):
         self.parser.add_instantiator(datasets, Dataset)
         self.parser.add_instantiator(make_logger, Logger)
         try:
+            check_clicks(config.model)
             for logger, name in names:
                 logger["version"] = name
             if config.ckpt_path is not None:  # whose weights replace any that could be downloaded
@@ -329,6 +331,13 @@ def import_named(words: Set[str]) -> None:
                 getattr(package, name)
     for name in words & OF_WINGS.keys():
         find(OF_WINGS[name])
+
+
+def check_clicks(model: Namespace) -> None:
+    """Raise for wrong values of `IteratedClicks`; the parser tells why they are no `Curriculum`."""
+    curriculum = model.get("init_args.curriculum")
+    if isinstance(curriculum, Namespace) and "most_rounds" in curriculum:
+        IteratedClicks(**vars(curriculum))
 
 
 def restore_nulls(node: Namespace | dict[str, Any] | list[Any]) -> None:

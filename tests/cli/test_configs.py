@@ -62,7 +62,7 @@ BASELINE = "experiment/baseline.yaml"
 TRAINING = [path for path in shipped("experiment") if path not in (*TESTING, BASELINE)]
 TRAINING += of_ours("*.yaml")
 # One of each data module: the other recipes differ in networks, data and numbers only.
-TRAINED = ("experiment/folder.yaml", "experiment/resnet16_csa_cpu.yaml")
+TRAINED = ("experiment/folder.yaml", "experiment/scratch.yaml", "experiment/resnet16_csa_cpu.yaml")
 AVERAGED = [
     str(OURS / f"{name}.yaml")
     for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks", "lite2_csa_prop")
@@ -255,7 +255,7 @@ def test_printed_settings_make_the_same_run(capsys, tmp_path):
 
 @pytest.mark.parametrize("path", TRAINED)
 def test_each_data_module_trains_a_step(path, first_weights):
-    more = ("--data.root", "objects") if path.endswith("folder.yaml") else ()
+    more = ("--data.root", "objects") if "resnet16" not in path else ()
     experiment = ("fit", "--config", f"configs/{path}", *more)
     cli = finished(*experiment, *MICRO, *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)

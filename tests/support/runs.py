@@ -57,7 +57,7 @@ def command(*arguments: object) -> int:
 
 def folder_fit(root: Path, *more: object) -> list[str]:
     """Arguments of a short training on a folder."""
-    experiment = ["fit", "--config", "configs/experiment/folder.yaml", "--data.root", root]
+    experiment = ["fit", "--config", "configs/experiment/scratch.yaml", "--data.root", root]
     return [str(a) for a in (*experiment, *MICRO, *QUIET, *SMALL, *more)]
 
 

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from probseg import reports
 from probseg.callbacks.base import from_all_processes, provenance
+from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.run_folder import is_dry, run_folder, start_score
 from probseg.errors import require
 from probseg.evaluation import ObjectRecord, get_protocol, run_objects
@@ -24,7 +25,7 @@ from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import write_comparison
 from probseg.tasks.base import PolynomialThenConstant
 from probseg.texts import count
-from probseg.zoo.trained import read_checkpoint, weights_digest
+from probseg.zoo.trained import LAST, read_checkpoint, weights_digest
 
 _logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _WARM_UP, _TIMED = 2, 8
 """Batches before the clock starts, and before it stops, with which an epoch is estimated."""
 
 _FINAL = 16
-"""Validations that the comparison at the end takes as long as: two networks, more clicks, a zoom."""
+"""Validations that last as long as the comparison at the end: two networks, more clicks, a zoom."""
 
 
 class Budget(L.Callback):
@@ -188,6 +189,11 @@ class Gain(L.Callback):
         if trainer.strategy.broadcast(saved) <= 0:
             score = start_score(run_folder(trainer), str(chooser.monitor))
             _prefer(chooser, start, torch.tensor(score))
+            last = run_folder(trainer) / "checkpoints" / LAST  # was written before
+            if trainer.is_global_zero and last.is_file():
+                stored = read_checkpoint(last)
+                stored["callbacks"][chooser.state_key] = chooser.state_dict()
+                AtomicCheckpointIO().save_checkpoint(stored, last)
             _logger.info("no clicks saved: %s; the best checkpoint is %s", self._reason(), start)
 
     def _evaluate(

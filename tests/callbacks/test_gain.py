@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from probseg.callbacks import Budget, Gain, InteractiveEvaluation, LastCheckpoint
 from probseg.callbacks import gain as module
 from probseg.callbacks.run_folder import StartScore
+from probseg.evaluation import run_objects
 from probseg.zoo.trained import best_checkpoint, read_checkpoint
 from support.fakes import FakeObjects
 from support.rows import each
@@ -59,21 +60,22 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
     tmp_path, monkeypatch, caplog, ious, kept
 ):
     caplog.set_level("INFO", "probseg")
+    place = tmp_path / str(ious)
     scored(monkeypatch, 0.1, 0.2, 0.3, 0.4)
-    runs, of_objects = module.run_objects, iter([ious[0]] * 3 + [ious[1]] * 3)
+    of_objects = iter([ious[0]] * 3 + [ious[1]] * 3)
 
     def run(model, *given, **options):
         iou = next(of_objects)
-        records = runs(model, *given, **options)
+        records = run_objects(model, *given, **options)
         for record in records:
             for step in record.steps[1:]:
                 step.scores["iou"] = iou
         return records
 
     monkeypatch.setattr(module, "run_objects", run)
-    trained(tmp_path, Gain("ritm"))
-    assert best_checkpoint(tmp_path).stem == kept
-    rows = json.loads((tmp_path / "gain" / "comparison.json").read_text())
+    trained(place, Gain("ritm"))
+    assert best_checkpoint(place).stem == kept
+    rows = json.loads((place / "gain" / "comparison.json").read_text())
     assert rows
     assert "clicks to 90 % saved" in caplog.text or "clicks more than" in caplog.text
 
@@ -101,7 +103,7 @@ def test_the_epochs_fit_into_the_minutes(tmp_path, monkeypatch, minutes, epochs)
     monkeypatch.setattr(Budget, "on_train_batch_end", tick)
     scored(monkeypatch, *[0.5] * 99)
     budget = Budget(minutes)
-    trainer = trained(tmp_path, budget, max_epochs=99)
+    trainer = trained(tmp_path / str(epochs), budget, max_epochs=99)
     assert trainer.current_epoch == epochs == budget.epochs
     (schedule,) = trainer.lr_scheduler_configs
     assert schedule.scheduler.decay_epochs == epochs

@@ -6,10 +6,11 @@ for one of its names.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 _Entry = TypeVar("_Entry")
 _New = TypeVar("_New")
@@ -169,11 +170,15 @@ class Registry(Mapping[str, _Entry]):
     """Objects of the trunk, the wings and other people by name, imported when they are looked up.
 
     Its names, length and `in` import nothing. `kind` is the key of the wings' objects in `KINDS`,
-    where wings have any; `trunk` has objects by name, or their dotted paths.
+    where wings have any; `trunk` has objects by name, or their dotted paths. With a `base`, the
+    dotted path of a class of your own is a name, too: of one that is derived from it, in a module
+    that is imported. Names come from files of other people: none of them imports a module.
     """
 
-    def __init__(self, kind: str, *trunk: Mapping[str, _Entry | str]) -> None:
-        self._kind = kind
+    def __init__(
+        self, kind: str, *trunk: Mapping[str, _Entry | str], base: type | None = None
+    ) -> None:
+        self._kind, self._base = kind, base
         self._own: dict[str, _Entry | str] = dict(KINDS.get(kind, {}))
         self._others: list[Registry[_Entry]] = []  # asked each time, as they may grow
         for table in trunk:
@@ -209,15 +214,25 @@ class Registry(Mapping[str, _Entry]):
         for table in self._others:
             if name in table and name not in self._own:
                 return table[name]
+        if (imported := self._imported(name)) is not None:
+            return imported
         entry = self._own[name]
         if isinstance(entry, str):
-            imported: _Entry = find(entry)
-            return imported
+            found: _Entry = find(entry)
+            return found
         return entry
+
+    def _imported(self, path: object) -> _Entry | None:
+        """Return the class of an imported module; None if the path is of nothing of this kind."""
+        module, _, name = str(path).rpartition(".")
+        entry = getattr(sys.modules.get(module), name, None)
+        is_own = self._base is not None and isinstance(entry, type)
+        return cast("_Entry", entry) if is_own and issubclass(entry, self._base) else None
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a name; `Mapping` would import the object."""
-        return name in self._own or any(name in table for table in self._others)
+        tables = (self._own, *self._others)
+        return any(name in table for table in tables) or self._imported(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         """Go through the names, sorted."""

@@ -6,8 +6,10 @@ are pixel centres. Boxes are `(x0, y0, x1, y1)`, half-open: `x1` and `y1` are ou
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ if TYPE_CHECKING:  # torch takes seconds
     from torch import Tensor
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_P, _R = ParamSpec("_P"), TypeVar("_R")
 
 IGNORE = 255  # value of the pixels of a mask that count neither as object nor as background
 
@@ -43,6 +46,20 @@ def check_mask(mask: npt.NDArray[np.generic] | Tensor, name: str = "mask") -> No
             f"ignored: pass `{name} // 255` if it means the object. Where there is no object, "
             "leave the ignored pixels out"
         )
+
+
+def takes_tensors(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a function of arrays take tensors of PyTorch in their place."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        def as_array(value: Any) -> Any:  # noqa: ANN401
+            return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+        named = {key: as_array(value) for key, value in kwargs.items()}
+        return function(*map(as_array, args), **named)  # type: ignore[arg-type]
+
+    return call
 
 
 def read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:

@@ -31,8 +31,12 @@ ATTENTIONS: Registry[type[Attention2d]] = Registry(
         "probabilistic": ProbabilisticAttention2d,
         "standard": StandardAttention2d,
     },
+    base=Attention2d,
 )
-"""Layers that turn a feature map into a feature map, by the names that configurations use."""
+"""Layers that turn a feature map into a feature map, by the names that configurations use.
+
+The dotted path of a class of your own is such a name once its module is imported.
+"""
 
 register_attention = ATTENTIONS.register
 """Decorator that adds a layer of your own: `@register_attention("cosine")`."""
@@ -44,16 +48,25 @@ def build_attention(
     """Build an attention layer by its name in `ATTENTIONS`.
 
     Args:
-        name: Name of the layer, or its class.
+        name: Name of the layer, its class, or the dotted path of a class of an imported module.
         in_channels: Channels of the features.
         out_channels: Channels of the output.
         **options: Further arguments of the layer's class.
     """
-    if isinstance(name, type):
-        return name(in_channels, out_channels, **options)  # type: ignore[arg-type]
+    layer = name if isinstance(name, type) else find_attention(name)
+    return layer(in_channels, out_channels, **options)  # type: ignore[arg-type]
+
+
+def find_attention(name: str) -> type[Attention2d]:
+    """Return the class of a layer by its name.
+
+    Raises:
+        UnknownNameError: If there is none.
+    """
     if name not in ATTENTIONS:
-        raise UnknownNameError(kind="attention", name=name, known=ATTENTIONS)
-    return ATTENTIONS[name](in_channels, out_channels, **options)  # type: ignore[arg-type]
+        of_module = " (import its module first)" if "." in name else ""
+        raise UnknownNameError(kind=f"attention{of_module}", name=name, known=ATTENTIONS)
+    return ATTENTIONS[name]
 
 
 LAYOUTS = {"full": ("full",), "axial": ("height", "width")}

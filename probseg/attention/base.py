@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
-from probseg.ops.backends.interface import TILE
 from probseg.ops.checks import check_least
 from probseg.ops.edges import EdgePosterior, gaussian_edges, row_blocks
 from probseg.ops.numerics import working_dtype
@@ -33,6 +32,12 @@ class PositionEmbedding(nn.Module, ABC):
         for name, size in (("height", height), ("width", width)):
             check_least(name, size)
         self.channels = channels
+        self.std = channels**-0.5
+
+    def reset_parameters(self) -> None:
+        """Draw the tables anew."""
+        for table in self.parameters():
+            nn.init.normal_(table, std=self.std)
 
     def forward(self, height: int, width: int) -> RelativePosition:
         """Return the embeddings for a map of this size."""
@@ -43,8 +48,7 @@ class PositionEmbedding(nn.Module, ABC):
         """Return the embeddings of the nominal size."""
 
     def _table(self, *offsets: int) -> nn.Parameter:
-        table = torch.randn(*offsets, self.channels) * self.channels**-0.5
-        return nn.Parameter(table)
+        return nn.Parameter(torch.randn(*offsets, self.channels) * self.std)
 
 
 class FactoredPositionEmbedding(PositionEmbedding):
@@ -207,11 +211,11 @@ class Attention2d(nn.Module, ABC):
         self.axis: Axis = axis
         self.span = span
         self.value_in_channels = in_channels if value_in_channels is None else value_in_channels
-        self.query = _projection(in_channels, num_heads * head_channels)
-        self.key: nn.Conv2d | None = None
+        self.query = Projection(in_channels, num_heads * head_channels)
+        self.key: Projection | None = None
         if self.has_keys and not one_projection:
-            self.key = _projection(in_channels, num_heads * head_channels)
-        self.value = _projection(self.value_in_channels, out_channels)
+            self.key = Projection(in_channels, num_heads * head_channels)
+        self.value = Projection(self.value_in_channels, out_channels)
         self.position = None
         size = line_size(axis, *position_size)
         if position is not None:
@@ -225,7 +229,12 @@ class Attention2d(nn.Module, ABC):
                 )
             channels = out_channels // num_heads
             self.value_position = FullPositionEmbedding(*size, channels, keys=False)
+            self.value_position.std = 0.0
             nn.init.zeros_(self.value_position.query)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters and buffers anew, as for a layer that was built on `meta`."""
+        reset_parts(self)
 
     def forward(self, features: Maps, value_features: Maps | None = None) -> Tensor:
         """Let each pixel gather values from the pixels it sees.
@@ -251,9 +260,14 @@ class Attention2d(nn.Module, ABC):
         """Project queries, keys `(B, G, D, H, W)` and values `(B, G, V, H, W)`."""
         sources = features if value_features is None else value_features
         parts = (sources,) if isinstance(sources, Tensor) else sources
+        name = "features" if value_features is None else "value_features"
+        if any(part.ndim != 4 for part in parts):
+            raise ValueError(
+                f"`{name}` must be maps (B, C, H, W), got {[tuple(p.shape) for p in parts]}; for "
+                "tokens (B, N, C) there is `probseg.attention.ProbabilisticAttention`"
+            )
         channels = sum([part.shape[1] for part in parts])
         if channels != self.value_in_channels:
-            name = "features" if value_features is None else "value_features"
             raise ValueError(
                 f"`{name}` must have {self.value_in_channels} channels to project values from, got "
                 f"{channels}; set `value_in_channels` or pass `value_features`"
@@ -285,20 +299,25 @@ class Attention2d(nn.Module, ABC):
         """
         if self.value_position is None:
             return attended
-        size = queries.shape[-2:]
-        table = self.value_position.tables().resized(*line_size(self.axis, *size)).query
-        lines, others, mask = self._lines(queries, keys)
-        some = max(1, TILE // (self.num_heads * lines.shape[-2] ** 2))  # lines of one tile
-        parts = [
-            expected_offsets(self.edges(*tokens, mask, (size[0], size[1])), table)
-            for tokens in zip(torch.split(lines, some), torch.split(others, some), strict=True)
-        ]
-        added = from_lines(torch.cat(parts), self.axis, *size)
-        return attended + added.to(attended.dtype)
+        height, width = queries.shape[-2:]
+        table = self.value_position.tables().resized(*line_size(self.axis, height, width)).query
+        offsets = expected_offsets(self._edges_of_maps(queries, keys), table)
+        return attended + from_lines(offsets, self.axis, height, width).to(attended.dtype)
 
     def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
         """Return the expectation `(B, G, N, V)` of the values of the keys, `(B, G, M, V)`."""
         return edges.expect(values)
+
+    def extra_repr(self) -> str:
+        """Return the settings that `print` shows."""
+        shown = {"num_heads": self.num_heads, "axis": self.axis, "span": self.span}
+        settings = getattr(self, "settings", None)  # of the probabilistic layer
+        if settings is not None:
+            shown |= {
+                "key_iterations": settings.key_adaptation.iterations,
+                "propagation_iterations": settings.value_propagation.iterations,
+            }
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
     @abstractmethod
     def edges(
@@ -337,6 +356,8 @@ class Attention2d(nn.Module, ABC):
         """Apply a 1x1 convolution without bias, and split its channels into heads."""
         if isinstance(maps, Tensor) or len(maps) == 1:
             projected: Tensor = convolution(maps if isinstance(maps, Tensor) else maps[0])
+        elif type(convolution) is not Projection:  # adapted or wrapped: weights are not all of it
+            projected = convolution(torch.cat(maps, dim=1))
         else:  # as of their concatenation
             weights = torch.split(convolution.weight, [part.shape[1] for part in maps], dim=1)
             projected = functools.reduce(torch.add, map(F.conv2d, maps, weights))
@@ -355,16 +376,36 @@ class Attention2d(nn.Module, ABC):
         return tables.factored() if isinstance(tables, FullPosition) else tables
 
 
+def reset_parts(module: nn.Module) -> None:
+    """Reset the parameters of all modules inside of one."""
+    for part in module.modules():
+        if part is not module and hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+
+
 def line_size(axis: Axis, height: int, width: int) -> tuple[int, int]:
     """Return the size of a map that is one of the lines along the axis."""
     return (height if axis != "width" else 1), (width if axis != "height" else 1)
 
 
-def _projection(in_channels: int, out_channels: int) -> nn.Conv2d:
-    convolution = nn.Conv2d(in_channels, out_channels, kernel_size=1, bias=False)
-    # Features of unit variance give queries and keys of unit variance, and thus scaled logits too.
-    nn.init.normal_(convolution.weight, std=in_channels**-0.5)
-    return convolution
+class Projection(nn.Conv2d):
+    """A 1x1 convolution without bias.
+
+    It starts so that features of unit variance give queries and keys of unit variance, and thus
+    scaled logits too; or with zeros.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, zeros: bool = False) -> None:
+        self.zeros = zeros
+        super().__init__(in_channels, out_channels, kernel_size=1, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        super().reset_parameters()  # which draws, too: a seed goes on to mean the same weights
+        if self.zeros:
+            nn.init.zeros_(self.weight)
+        else:
+            nn.init.normal_(self.weight, std=self.in_channels**-0.5)
 
 
 class StandardAttention2d(Attention2d):

@@ -92,16 +92,21 @@ class Bases(nn.Module):
         self.train_iterations = train_iterations
         self.eval_iterations = eval_iterations
         initial = torch.empty(num_heads, num_bases, channels)
-        for head in initial:
-            nn.init.kaiming_normal_(head)  # of a convolution from D channels to K
         self.renormalise = renormalise
         self._steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=REMEMBERED)  # tokens, start
-        if self.normalise is not None and not renormalise:
-            initial = self.normalise(initial)
         if update == "learnt":
             self.initial = nn.Parameter(initial)
         else:
             self.register_buffer("initial", initial)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the bases anew."""
+        for head in self.initial:
+            nn.init.kaiming_normal_(head)  # of a convolution from D channels to K
+        if self.normalise is not None and not self.renormalise:
+            self.initial.copy_(self.normalise(self.initial))
 
     @property
     def iterations(self) -> int:

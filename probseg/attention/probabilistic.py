@@ -9,7 +9,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from probseg.attention.base import Attention2d, Maps, Shared
+from probseg.attention.base import Attention2d, Maps, Projection, Shared
 from probseg.ops.axial import infer_lines, to_lines
 from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, gaussian_edges
@@ -119,8 +119,7 @@ class ProbabilisticAttention2d(Attention2d):
         self.log_weights: nn.Conv2d | None = None
         if log_prior == "learnt":
             log_prior = "uniform"
-            self.log_weights = nn.Conv2d(in_channels, self.num_heads, kernel_size=1, bias=False)
-            nn.init.zeros_(self.log_weights.weight)
+            self.log_weights = Projection(in_channels, self.num_heads, zeros=True)
         self.settings = LayerSettings(
             query_precision=self.head_channels**-0.5,
             value_precision=value_precision,
@@ -162,6 +161,13 @@ class ProbabilisticAttention2d(Attention2d):
                 )
             log_started = torch.full((self.num_heads, 1), math.log(started))  # (G, 1)
             self.register_parameter(f"log_{name}", nn.Parameter(log_started))
+        self._started = learnt
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        for name, started in self._started.items():
+            nn.init.constant_(getattr(self, f"log_{name}"), math.log(started))
 
     @property
     def query_precision(self) -> float | None:
@@ -251,7 +257,7 @@ class ProbabilisticAttention2d(Attention2d):
                     "`fixed_values` must be None with propagation_iterations=0, which propagates "
                     "nothing"
                 )
-            expected = (len(values), self.value.out_channels, *values.shape[-2:])
+            expected = values.flatten(1, 2).shape
             check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
             fixed_values = fixed_values.reshape(values.shape).to(values.dtype)  # under autocast
         settings = self.inference()

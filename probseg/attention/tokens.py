@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probseg.attention.base import reset_parts
 from probseg.ops.mixture import PriorName
 from probseg.ops.probabilistic import probabilistic_attention
 from probseg.ops.settings import KeyAdaptation
@@ -58,6 +59,10 @@ class ProbabilisticAttention(nn.Module):
         )
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, as for a layer that was built on `meta`."""
+        reset_parts(self)
 
     def extra_repr(self) -> str:
         """Return the settings that `print` shows."""

@@ -198,10 +198,15 @@ def next_commands(trainer: L.Trainer) -> str:
         except (ValueError, LookupError):  # of parts that nobody has registered
             lines.append("  use it           rebuild the network in Python: its parts are your own")
             return "\n".join(lines) + "\n"
-        if isinstance(trainer.lightning_module.model, Segmenter):
+        model = trainer.lightning_module.model
+        modules = {type(part).__module__ for part in model.modules()}
+        own = sorted(m for m in modules if m.partition(".")[0] not in ("probseg", "torch", "timm"))
+        if isinstance(model, Segmenter):
+            first = f"import {', '.join(own)}; " if own else ""  # which register their classes
             lines.append(f"  on other images  probseg test {here} --folder OTHER_FOLDER")
-            lines.append(f"  use it           probseg.Predictor.from_pretrained({name})")
-            lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {here}")
+            lines.append(f"  use it           {first}probseg.Predictor.from_pretrained({name})")
+            if not own:
+                lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {here}")
         else:
             lines.append(f"  use it           probseg.create_model({name}, pretrained=True)")
     return "\n".join(lines) + "\n"

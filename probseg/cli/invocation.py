@@ -141,6 +141,16 @@ class Invocation:
             words.update(OF_WINGS)
         return words
 
+    def attentions(self) -> set[str]:
+        """Return the dotted paths that are named as attentions: classes of your own."""
+        given = {o.name: o.value for o in read_options(self.arguments)}
+        parts = [part for value in given.values() for part in self._parts(value, Path())]
+        return {
+            value
+            for key, value in (*given.items(), *parts)
+            if key.endswith("attention") and isinstance(value, str) and "." in value
+        }
+
     def tasks(self) -> list[TaskName]:
         """Return the tasks whose evaluation has options on this command line.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence, Set
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -320,6 +321,15 @@ def add_code(invocation: Invocation) -> None:
             is_code = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
             if module and is_code and str(folder) not in sys.path:
                 sys.path.append(str(folder))  # last: no other module is replaced
+    for path in sorted(invocation.attentions()):
+        module = path.rpartition(".")[0]
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"attention: {path}: there is no module {error.name!r} here or beside the "
+                "configuration; PYTHONPATH=FOLDER finds it elsewhere"
+            ) from error
 
 
 def import_named(words: Set[str]) -> None:

@@ -3,7 +3,8 @@
 All rules look at two maps of errors: missed object (false negatives, asks for a positive click)
 and false alarms (false positives, asks for a negative click). Ignored pixels are in neither.
 A pixel that was clicked before is not clicked again. Where no error is left there is no click.
-Predictions are bool, masks uint8 (1 object, 0 background, 255 ignored), both of shape `(H, W)`.
+Predictions are bool, masks uint8 (1 object, 0 background, 255 ignored), both of shape `(H, W)`,
+arrays or tensors; earlier clicks may also be tuples `(x, y)` or `(x, y, positive)`.
 
 Clicks at the very centre of an error are optimistic: people click elsewhere, and models that look
 good on centres lose on real clicks (RClicks, Antonov et al., 2024, on 475 thousand real clicks).
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from probseg.clicks.centres import BoolMap, deepest, largest_region
 from probseg.geometry import Box
-from probseg.types import IGNORE, Click, check_mask
+from probseg.types import IGNORE, Click, check_mask, takes_tensors
 
 __all__ = [
     "CLICK_RULES",
@@ -41,6 +42,7 @@ ClickRule = Callable[
 """Takes the prediction, the mask, the clicks so far and a source of randomness."""
 
 
+@takes_tensors
 def largest_error_click(
     prediction: BoolMap,
     mask: npt.NDArray[np.uint8],
@@ -66,6 +68,7 @@ def largest_error_click(
     return Click(centre.x, centre.y, bool(sign)) if centre.squared > 0 else None
 
 
+@takes_tensors
 def largest_area_click(
     prediction: BoolMap,
     mask: npt.NDArray[np.uint8],
@@ -91,6 +94,7 @@ def largest_area_click(
     return Click(x0 + centre.x, y0 + centre.y, bool(sign))
 
 
+@takes_tensors
 def random_error_click(
     prediction: BoolMap,
     mask: npt.NDArray[np.uint8],
@@ -121,6 +125,7 @@ CLICK_RULES: dict[str, ClickRule] = {
 """Rules by name."""
 
 
+@takes_tensors
 def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMap, BoolMap]:
     """Return the missed object and the false alarms, bool, shape `(H, W)` each."""
     if prediction.ndim != 2 or prediction.shape != mask.shape:
@@ -140,7 +145,7 @@ def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMa
 def clicked_pixels(clicked: Sequence[Click], shape: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return the pixels `(x, y)` nearest to clicks on a map of shape `(H, W)`."""
     height, width = shape
-    taken = [(round(click.x), round(click.y)) for click in clicked]
+    taken = [(round(x), round(y)) for x, y, *_ in clicked]
     for x, y in taken:
         if not (0 <= x < width and 0 <= y < height):
             raise ValueError(

@@ -193,6 +193,11 @@ class BlockSlotAttention2d(SlotAttention2d):
         shape = (self.num_heads, num_blocks, num_memories, self.head_channels // num_blocks)
         self.memories = nn.Parameter(torch.randn(shape))
 
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        nn.init.normal_(self.memories)
+
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:

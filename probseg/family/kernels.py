@@ -115,6 +115,11 @@ class AdditiveAttention2d(Attention2d):
         hidden = self.head_channels
         self.score = nn.Parameter(torch.randn(self.num_heads, hidden) * hidden**-0.5)
 
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        nn.init.normal_(self.score, std=self.head_channels**-0.5)
+
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
@@ -305,6 +310,12 @@ class KernelRegressionAttention2d(Attention2d):
         if learn_bandwidth:
             start = -0.25 * math.log(self.head_channels)
             self.log_bandwidth_inverse = nn.Parameter(torch.full((self.num_heads, 1), start))
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        if self.log_bandwidth_inverse is not None:
+            nn.init.constant_(self.log_bandwidth_inverse, -0.25 * math.log(self.head_channels))
 
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]

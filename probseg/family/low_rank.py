@@ -359,6 +359,11 @@ class PerceiverAttention2d(Attention2d):
         self.iterations = iterations
         self.latents = nn.Parameter(torch.randn(self.num_heads, num_latents, self.head_channels))
 
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        nn.init.normal_(self.latents)
+
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
@@ -513,6 +518,12 @@ class PerformerAttention2d(Attention2d):
         self.register_buffer(
             "features", random_features(num_features, self.head_channels, self.num_heads)
         )
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        heads, count, channels = self.features.shape
+        self.features.copy_(random_features(count, channels, heads))
 
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]

@@ -324,6 +324,13 @@ class PredictiveCodingAttention2d(Attention2d):
         for matrix in self.generative:
             nn.init.orthogonal_(matrix)
 
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        nn.init.normal_(self.causes)
+        for matrix in self.generative:
+            nn.init.orthogonal_(matrix)
+
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:

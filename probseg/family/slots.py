@@ -225,6 +225,11 @@ class SlotAttention2d(Attention2d):
         self.scale = 1.0
         self.initial = nn.Parameter(torch.randn(self.num_heads, num_slots, self.head_channels))
 
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, see `Attention2d`."""
+        super().reset_parameters()
+        nn.init.normal_(self.initial)
+
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:

@@ -6,8 +6,11 @@ from probseg.losses.binary import (
     NormalizedFocalLoss,
     SoftIoULoss,
     WeightedSum,
+    binary_cross_entropy,
     clicked_loss,
     iou_cross_entropy,
+    normalized_focal_loss,
+    soft_iou_loss,
 )
 
 __all__ = [
@@ -16,6 +19,9 @@ __all__ = [
     "NormalizedFocalLoss",
     "SoftIoULoss",
     "WeightedSum",
+    "binary_cross_entropy",
     "clicked_loss",
     "iou_cross_entropy",
+    "normalized_focal_loss",
+    "soft_iou_loss",
 ]

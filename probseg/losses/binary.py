@@ -1,9 +1,9 @@
 """Losses of masks, of clicked pixels and of a predicted IoU: functions, modules as thin shells.
 
-Those of masks take `logits` of shape `(B, 1, H, W)` and `masks` of shape `(B, H, W)`, uint8, with 1
-object, 0 background and 255 ignored, and return one number: the mean over images of each image's
-loss, so that images count alike whatever the number of their valid pixels. Batches of 0 and 255
-alone are refused: 255 is rarely meant as ignored there.
+Those of masks take `logits` of shape `(B, 1, H, W)` and `masks` of shape `(B, H, W)`, or of that of
+the logits, uint8, with 1 object, 0 background and 255 ignored, and return one number: the mean over
+images of each image's loss, so that images count alike whatever the number of their valid pixels.
+Batches of 0 and 255 alone are refused: 255 is rarely meant as ignored there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from probseg.types import IGNORE, Prompts, check_mask
 
 def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Flatten to float32 logits, targets and validity, each `(B, H*W)`."""
+    if masks.ndim == 4 and masks.shape[1] == 1:
+        masks = masks[:, 0]
     if (
         logits.ndim != 4
         or logits.shape[1] != 1

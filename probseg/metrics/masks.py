@@ -1,7 +1,7 @@
 """Scores of one mask: overlap, outline, calibration, obeyed clicks, jumps.
 
 Masks of the truth are uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored. Predictions are
-bool, and probabilities of the object float in [0, 1], of the same shape.
+bool, and probabilities of the object float in [0, 1], of the same shape. All may be tensors, too.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.types import IGNORE, Click, check_mask
+from probseg.types import IGNORE, Click, check_mask, takes_tensors
 
 
+@takes_tensors
 def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float:
     """Return intersection over union of the object, over the pixels that are not ignored.
 
@@ -55,6 +56,7 @@ class Region(NamedTuple):
     area: int  # number of pixels of the region
 
 
+@takes_tensors
 def boundary_iou(
     prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8], dilation: float = DILATION
 ) -> float:
@@ -122,6 +124,7 @@ BINS = 15
 Floats = npt.NDArray[np.floating]
 
 
+@takes_tensors
 def brier_score(probability: Floats, mask: npt.NDArray[np.uint8]) -> float | None:
     """Return the mean squared error of the probabilities, mean of `(p - y)^2` (Brier, 1950).
 
@@ -140,6 +143,7 @@ def brier_score(probability: Floats, mask: npt.NDArray[np.uint8]) -> float | Non
     return float(np.mean(errors**2))
 
 
+@takes_tensors
 def expected_calibration_error(
     probability: Floats, mask: npt.NDArray[np.uint8], bins: int = BINS
 ) -> float | None:
@@ -193,6 +197,7 @@ def check_probability(probability: Floats, mask: npt.NDArray[np.uint8]) -> None:
         )
 
 
+@takes_tensors
 def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> float | None:
     """Return the share of clicks that agree with the prediction at their pixel.
 
@@ -201,7 +206,7 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
 
     Args:
         prediction: bool, shape `(H, W)`.
-        clicks: In pixels of the prediction.
+        clicks: In pixels of the prediction; or `(x, y, positive)`.
 
     Returns:
         Share in [0, 1], or None without clicks.
@@ -210,7 +215,7 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
         return None
     height, width = prediction.shape
     obeyed = 0
-    for click in clicks:
+    for click in map(Click._make, clicks):
         x, y = round(click.x), round(click.y)
         if not (0 <= x < width and 0 <= y < height):
             raise ValueError(
@@ -221,6 +226,7 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
     return float(obeyed) / len(clicks)
 
 
+@takes_tensors
 def size_jump(
     before: npt.NDArray[np.bool_] | None, prediction: npt.NDArray[np.bool_]
 ) -> float | None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model
 from torch.overrides import TorchFunctionMode
 
-from probseg.attention import ATTENTIONS
+from probseg.attention import find_attention
 from probseg.attention.base import Attention2d, Shared
 from probseg.backbones import Backbone
 from probseg.descriptions import class_name, is_description
@@ -139,9 +139,7 @@ def _check_part(kind: type, description: object) -> None:
         return
     layer = arguments.get("attention", parameters["attention"].default)
     options = arguments.get("attention_options" if issubclass(part, Backbone) else "options")
-    if layer is not None and layer not in ATTENTIONS:
-        raise UnknownNameError(kind="attention", name=layer, known=ATTENTIONS)
-    _check_arguments(ATTENTIONS[layer] if layer else Attention2d, options or {})
+    _check_arguments(find_attention(layer) if layer else Attention2d, options or {})
 
 
 def _check_arguments(part: type, arguments: object) -> None:

@@ -151,10 +151,10 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
 
     An exported graph reads nothing on the host: there, all tokens are rows, most of them padding.
     """
-    if torch.compiler.is_exporting():
-        rows = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
+    if torch.compiler.is_exporting() or mask.is_meta:
+        rows = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape[0], -1)
         return FixedTokens(rows, mask)
-    count = max(1, int(mask.sum(dim=1).max())) if len(mask) else 1
+    count = max(1, int(mask.sum(dim=1).max())) if mask.shape[0] else 1
     rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
     return FixedTokens(rows, mask.gather(1, rows))
 

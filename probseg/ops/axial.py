@@ -109,7 +109,7 @@ def infer_lines(
     if fixed_values is not None:
         fixed_values = to_lines(fixed_values, axis)
     if fixed_mask is not None:
-        check_shape("fixed_mask", fixed_mask, (len(queries), height, width), "(B, H, W)")
+        check_shape("fixed_mask", fixed_mask, (queries.shape[0], height, width), "(B, H, W)")
         fixed_mask = to_lines(fixed_mask[:, None, None], axis)[:, 0, :, 0]  # (B * lines, length)
     mask = line_mask(axis, height, width, span, queries.device)
     inferred = infer(

@@ -350,7 +350,7 @@ def _check_pair(axis: str, query: Tensor, key: Tensor | None, rank: int) -> None
 
 def _interpolate(table: Tensor, length: int) -> Tensor:
     """Interpolate a table of offsets `(G, 2L-1, C)` or `(2L-1, C)` linearly to a new length."""
-    if table.shape[-2] == length:
+    if isinstance(length, int) and table.shape[-2] == length:  # not in a graph for all sizes
         return table
     lines = table.mT if table.ndim == 3 else table.mT[None]  # (G, C, 2L-1)
     # The ends stay the ends, and with an odd number on both sides the middle stays the middle: but

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +21,36 @@ FOR_TESTS = "micro_"
 
 
 def list_models(
-    pattern: str = "*", pretrained: bool = False, task: TaskName | None = None
+    pattern: str | Sequence[str] = "*",
+    pretrained: bool = False,
+    task: TaskName | None = None,
+    exclude_filters: str | Sequence[str] = (),
 ) -> list[str]:
     """List the names that `create_model` knows.
 
     Args:
-        pattern: Shell pattern, for instance `"*csa*"`. Presets for tests, `micro_*`, are listed
-            only if the pattern begins with `micro_`.
+        pattern: Shell pattern, for instance `"*csa*"`, or several. Presets for tests, `micro_*`,
+            are listed only if a pattern begins with `micro`.
         pretrained: List only those with weights, as `architecture.tag`: shipped, or in a zoo of
             `PROBSEG_ZOO`.
         task: List those for this task only.
+        exclude_filters: Shell pattern of names to leave out, or several.
 
     Returns:
         Names in alphabetical order.
     """
     tasks = list(TASKS) if task is None else [task]
+    patterns, excluded = (
+        [given] if isinstance(given, str) else list(given) for given in (pattern, exclude_filters)
+    )
     if pretrained:
         names = [model.entry.name for model in all_models() if model.entry.task in tasks]
     else:
         presets = [name for known in tasks for name in list_presets(known)]
-        tests = pattern.startswith(FOR_TESTS)
+        tests = any(one.startswith(FOR_TESTS.rstrip("_")) for one in patterns)
         names = [name for name in presets if tests or not name.startswith(FOR_TESTS)]
-    return sorted(fnmatch.filter(names, pattern))
+    found = {name for one in patterns for name in fnmatch.filter(names, one)}
+    return sorted(found - {name for one in excluded for name in fnmatch.filter(found, one)})
 
 
 def create_model(

@@ -99,6 +99,12 @@ def test_options_reach_the_computation():
             assert (one - other).abs().max() > 1e-4
 
 
+def test_settings_are_printed():
+    layer = ProbabilisticAttention2d(8, 6, axis="width", span=5, key_iterations=2)
+    for setting in ("axis='width'", "span=5", "key_iterations=2"):
+        assert setting in repr(layer)
+
+
 def test_wrong_arguments_are_named(dot_product):
     layer = build_attention(dot_product, 8, 6, value_in_channels=3)
     build = partial(build_attention, dot_product, 8, 6)
@@ -108,6 +114,7 @@ def test_wrong_arguments_are_named(dot_product):
         (ValueError, lambda: build(num_heads=4), "`out_channels`"),
         (ValueError, lambda: build(span=3), "`span`"),
         (ValueError, lambda: layer(draw(1, 8, 4, 5)), "`features`"),
+        (ValueError, lambda: layer(draw(1, 20, 8)), "probseg.attention.ProbabilisticAttention"),
         (TypeError, lambda: build(no_such_option=1), "no_such_option"),
     ):
         refused(error, call, message)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -42,11 +43,21 @@ def own(tmp_path, repository):
     return tmp_path
 
 
+ATTENTION = """
+from probseg.attention import StandardAttention2d
+
+class Cosine(StandardAttention2d):
+    \"\"\"Somebody's attention.\"\"\"
+"""
+
+
 @pytest.mark.process
-def test_a_data_set_beside_its_configuration(own):
+def test_classes_beside_their_configuration(own, monkeypatch):
+    (own / "own" / "my_attention.py").write_text(ATTENTION)
     recipe, save_dir = "--config=configs/experiment/folder.yaml", "--trainer.logger.save_dir=runs"
     small = [f"--{name}={value}" for name, value in MICRO.items()]
-    separately(own, "fit", recipe, "--config=own/mine.yaml", save_dir, *small)
+    small.append("--model.model.init_args.head.init_args.attention=my_attention.Cosine")
+    said = separately(own, "fit", recipe, "--config=own/mine.yaml", save_dir, *small)
     run = own / "runs" / "probseg" / "version_0"
     (own / "elsewhere").mkdir()
     few = ("--evaluation.max_clicks=1", "--evaluation.trials=1")
@@ -54,6 +65,13 @@ def test_a_data_set_beside_its_configuration(own):
     separately(own / "elsewhere", "test", f"--config={run / 'config.yaml'}", *few)
     (results,) = run.parent.glob("version_1/test/*/results.json")
     assert json.loads(results.read_text())["datasets"].keys() == {"horses"}
+    assert "import my_attention; probseg.Predictor.from_pretrained" in said
+    with pytest.raises(KeyError, match="import its module"):
+        probseg.Predictor.from_pretrained(run)
+    monkeypatch.syspath_prepend(own / "own")
+    import_module("my_attention")
+    predictor = probseg.Predictor.from_pretrained(run)
+    assert "Cosine" in {type(part).__name__ for part in predictor.model.modules()}
 
 
 class Odd(FakeObjects):

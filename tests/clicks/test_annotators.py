@@ -4,6 +4,7 @@ from functools import partial
 import cv2
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -107,6 +108,17 @@ def test_click_rule_equals_slow_one_click_after_click(rule, by_hand, case, count
         if click is None:
             break
         clicked.append(click)
+
+
+@each("name", CLICK_RULES)
+def test_tensors_and_tuples_are_taken(name):
+    mask = np.zeros((9, 9), np.uint8)
+    mask[2:7, 1:5] = 1
+    answer, rule = np.zeros((9, 9), bool), CLICK_RULES[name]
+    wanted = rule(answer, mask, [Click(2, 4)], np.random.default_rng(0))
+    tensors = torch.from_numpy(answer), torch.from_numpy(mask)
+    for clicked in ((2, 4), (2, 4, True)):
+        assert rule(*tensors, [clicked], np.random.default_rng(0)) == wanted
 
 
 def test_random_clicks_are_uniform_over_both_signs():

@@ -161,6 +161,12 @@ def test_half_precision_logits_are_summed_in_full_precision(loss, dtype):
     assert torch.equal(loss(logits, masks), loss(logits.float(), masks))
 
 
+@each("loss", [BinaryCrossEntropy(), NormalizedFocalLoss(), SoftIoULoss()])
+def test_masks_may_have_a_channel(loss):
+    logits, masks = torch.randn(2, 1, 4, 5), torch.randint(2, (2, 4, 5), dtype=torch.uint8)
+    assert torch.equal(loss(logits, masks[:, None]), loss(logits, masks))
+
+
 def test_weighted_sum():
     logits, masks = torch.randn(1, 1, 4, 4), torch.ones(1, 4, 4, dtype=torch.uint8)
     terms = [BinaryCrossEntropy(), SoftIoULoss()]

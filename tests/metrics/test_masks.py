@@ -136,6 +136,14 @@ def test_ignored_pixels_do_not_count(case):
     assert expected_calibration_error(other, mask) == expected_calibration_error(probability, mask)
 
 
+@pytest.mark.parametrize("score", [iou, boundary_iou, brier_score, expected_calibration_error])
+def test_tensors_are_scored_as_arrays(score):
+    mask = np.eye(9, dtype=np.uint8)
+    given = np.linspace(0, 1, 81).reshape(9, 9)
+    given = given > 0.5 if score in (iou, boundary_iou) else given
+    assert score(torch.from_numpy(given), torch.from_numpy(mask)) == score(given, mask)
+
+
 def test_probabilities_at_the_edges_of_bins():
     mask = np.array([[0, 1, 1, 0]], dtype=np.uint8)
     for edge in range(1, 15):

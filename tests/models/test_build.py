@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import sys
 from functools import partial
 
 import pytest
@@ -216,6 +217,16 @@ def test_a_network_with_registered_parts_is_built_and_loaded_by_name():
     stored = checked(description, "a checkpoint")  # as of a run
     model = build(stored)
     assert any(isinstance(part, Cosine) for part in model.modules())
+
+
+def test_a_class_of_an_imported_module_has_a_dotted_path(monkeypatch):
+    path = f"{Cosine.__module__}.Cosine"
+    assert isinstance(build_attention(path, 8, 6), Cosine)
+    description = checked(described("micro_csa", head={"attention": path}), "a checkpoint")
+    assert any(isinstance(part, Cosine) for part in build(description).modules())
+    monkeypatch.delitem(sys.modules, Cosine.__module__)
+    for wrong in (path, "torch.nn.Linear", "os.system"):  # descriptions come from other people
+        refused(KeyError, lambda wrong=wrong: build_attention(wrong, 8, 6), "import its module")
 
 
 def test_names_are_given_once_and_others_are_unknown():

@@ -47,6 +47,9 @@ def test_lists_presets_and_models_with_weights(zoo):
     all_three = ["micro_conv.fakes", "micro_csa.fakes", "micro_emanet.fakes"]
     assert list_models(pretrained=True) == all_three
     assert list_models("nothing*") == []
+    assert list_models("micro*", exclude_filters="*") == []
+    some = list_models(["micro_csa", "micro_c*"], exclude_filters=["*conv"])
+    assert some == [name for name in micro if name[:7] == "micro_c" and name[-4:] != "conv"]
     assert {"resnet18_conv", "resnet18_csa", "emanet_resnet50"} <= set(list_models())
     for task in ("interactive", "semantic"):
         listed = list_models(task=task), list_models("micro_*", task=task)

@@ -14,11 +14,12 @@ BACKENDS: dict[str, Backend] = {
 
 
 def transformed() -> bool:
-    """Return whether `torch.func` or forward-mode differentiation transforms what is called."""
+    """Return whether `torch.func`, forward-mode differentiation or `torch.jit` looks on."""
     if torch.compiler.is_compiling():
         return False
     stack = torch._C._functorch.peek_interpreter_stack()
-    return stack is not None or torch.autograd.forward_ad._current_level >= 0
+    is_forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return stack is not None or is_forward_mode or torch.jit.is_tracing()
 
 
 def preference(primitive: Primitive, device: torch.device) -> list[Backend]:

@@ -1,0 +1,22 @@
+"""Attentions in other people's code: the table of `docs/parts.md`, cell by cell."""
+
+import pytest
+import torch
+
+from support.attention_uses import ATTENTIONS, REFUSED, SLOW, USES
+from support.refusals import refused
+from support.rows import each
+
+
+@pytest.mark.parametrize(
+    "use", [pytest.param(use, marks=[pytest.mark.slow] if use in SLOW else []) for use in USES]
+)
+@each("name", ATTENTIONS)
+def test_each_use_works_or_is_refused(name, use):
+    torch.manual_seed(0)
+    layer = ATTENTIONS[name]().eval()
+    if (name, use) in REFUSED:
+        error, sentence = REFUSED[name, use]
+        refused(error, lambda: USES[use](layer), sentence)
+    else:
+        USES[use](layer)

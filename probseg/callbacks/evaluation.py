@@ -333,7 +333,13 @@ def _test_folder(trainer: L.Trainer, protocol: Protocol) -> Path:
 
 def _network(trainer: L.Trainer) -> Model:
     """Return the network of the task."""
-    return cast("Model", trainer.lightning_module.model)
+    task = trainer.lightning_module
+    if not hasattr(task, "model"):
+        raise ValueError(
+            f"`{type(task).__name__}.model` must be a `probseg.models.Segmenter` or another "
+            "`probseg.interact.Model`, such as `probseg.interact.OneStep(function)`, got none"
+        )
+    return cast("Model", task.model)
 
 
 def _of_all_processes(collection: Collection) -> list[ObjectRecord]:

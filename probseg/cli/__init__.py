@@ -31,6 +31,8 @@ training and evaluation:
                                     probseg test --config configs/quickstart.yaml
   compare    which results are better
                                     probseg compare RUN_A RUN_B
+  ablate     train settings and seeds, and compare them
+                                    probseg ablate ablation.yaml
 
 use:
   predict    masks of photographs by clicks and boxes, or the classes of their pixels
@@ -67,6 +69,7 @@ VERBS: Mapping[str, Callable[[Sequence[str]], object]] = Registry(
     "verb",
     {
         **{verb: f"probseg.cli.invocation.{verb}" for verb in TRAINER},
+        "ablate": "probseg.cli.ablate.run",
         "compare": "probseg.cli.compare.run",
         "data": "probseg.cli.data.run",
         "predict": "probseg.cli.predict.run",

@@ -115,6 +115,11 @@ class Invocation:
                 near = difflib.get_close_matches(path.stem, known, n=1)
                 hint = f"; did you mean {path.with_name(near[0])}.yaml?" if near else ""
                 raise UsageError(f"--config {path}: does not exist{hint}")
+        if "probseg.create_model" in self.words:
+            raise UsageError(
+                "model: probseg.create_model makes networks of any task; in configurations, "
+                "probseg.zoo.create_interactive takes the same arguments"
+            )
         self._check_data()
 
     @cached_property

@@ -141,7 +141,8 @@ class InteractionLoop:
         keeps_scales: Whether states have the answers of all scales, for `at_scale`.
 
     Raises:
-        ValueError: If `batch_size` is not positive, or the model is in training mode.
+        ValueError: If `batch_size` is not positive, or the model has no such methods or is in
+            training mode.
     """
 
     model: Model | Segmenter
@@ -155,6 +156,13 @@ class InteractionLoop:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}")
+        methods = {"batch_key", "encode_each", "decode_each"}
+        if not isinstance(self.model, Segmenter) and not methods <= {*dir(self.model)}:
+            raise ValueError(
+                "`model` must have the methods `batch_key`, `encode_each` and `decode_each` of "
+                f"`probseg.interact.Model`, got {type(self.model).__name__}; "
+                "`probseg.interact.OneStep(model)` makes one of any function of images and prompts"
+            )
         if getattr(self.model, "training", False):
             raise ValueError(
                 "`model` must be in evaluation mode, got training mode; call model.eval() first"

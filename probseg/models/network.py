@@ -46,9 +46,10 @@ def check_head(head: Callable[..., nn.Module], expected: type[nn.Module], networ
 
 def check_image(image: Tensor) -> None:
     """Raise a ValueError unless images are RGB, float, of shape `(B, 3, H, W)`."""
-    fits = image.ndim == 4 and image.shape[1] == 3 and image.is_floating_point()
-    got = f"{image.dtype} of shape {tuple(image.shape)}"
-    require(fits, "image", "float in [0, 1] of shape (B, 3, H, W)", got)
+    is_tensor = isinstance(image, Tensor)
+    fits = is_tensor and image.ndim == 4 and image.shape[1] == 3 and image.is_floating_point()
+    got = f"{image.dtype} of shape {tuple(image.shape)}" if is_tensor else type(image).__name__
+    require(fits, "image", "a float tensor in [0, 1] of shape (B, 3, H, W)", got)
 
 
 def normalise(image: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -131,6 +131,13 @@ def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
     return {name: [of[name] for of in tests] for name in shared}
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """Return the runs in the folder of a setting; none in a run, and in a folder of results."""
+    if _is_run(folder) or not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if _is_run(path))
+
+
 def model_names(folders: Sequence[Path]) -> list[str]:
     """Return the names of tested models: of the zoo, or of the run of the tested checkpoint.
 

@@ -1,7 +1,9 @@
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from probseg.cli.compare import EXAMPLES
@@ -148,3 +150,74 @@ def test_different_objects_and_protocols_have_to_be_allowed(folders, tmp_path, c
 def test_help_names_every_metric(folders):
     known = object_scores(read_result(folders[0], "conv").scores["Toy"], 0)
     assert set(known) | set(LEADING) <= set(EXAMPLES.split())
+
+
+def seeds(place, quality):
+    """Results of three runs of a setting, and the mean IoU after five clicks of each."""
+    means = []
+    for seed in range(3):
+        ious = rising(24, seed=seed) * quality
+        write_result(place / f"seed_{seed}" / "test" / "toy", {"Toy": ious})
+        means.append(ious[:, :, 5].mean())
+    return means
+
+
+def test_settings_are_compared_over_their_seeds(tmp_path, capsys):
+    means = {name: seeds(tmp_path / name, q) for name, q in (("a_b", 1.0), ("mine", 0.9))}
+    out, metrics = tmp_path / "out", ("--metric", "miou@5", "noc@90")
+    settings = [tmp_path / name for name in means]
+    assert command("compare", *settings, "--output", out, "--latex", *metrics) == 0
+    mean, error = np.mean(means["mine"]), np.std(means["mine"], ddof=1) / 3**0.5
+    assert f"{100 * mean:.2f} ± {100 * error:.2f}" in capsys.readouterr().out
+    cells = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+    assert [(cell["setting"], cell["metric"]) for cell in cells] == [
+        (name, metric) for name in means for metric in metrics[1:]
+    ]
+    assert cells[2]["seeds"] == pytest.approx(means["mine"])
+    assert cells[2]["error"] == pytest.approx(error)
+    assert rf"{100 * mean:.2f} $\pm$ {100 * error:.2f}" in (out / "settings.tex").read_text("utf-8")
+    assert r"a\_b & 3 &" in (out / "settings.tex").read_text("utf-8")
+    run = settings[0] / "seed_0"
+    assert "no setting" in usage_error(capsys, "compare", run, run, "--latex")
+
+
+PLAN = """
+fit: {config: mine.yaml, trainer.max_epochs: 2}
+settings: {plain: {model.model.temperature: 3}, mine: {model.model.temperature: [1, 2]}}
+seeds: [0, 1, 2]
+test: {evaluation.trials: 1}
+"""
+
+
+def test_an_ablation_trains_and_tests_what_has_no_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("plan.yaml").write_text(PLAN)
+    seeds(Path("ablation", "plain"), 1.0)
+    calls = []
+
+    def fake(words, **_):
+        calls.append(words[3:])
+        if words[3] == "test":
+            place = Path(words[4].removeprefix("--config=")).parent
+            write_result(place / "test" / "toy", {"Toy": rising(24)})
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", fake)
+    assert command("ablate", "plan.yaml") == 0
+    assert [call[0] for call in calls] == ["fit", "test"] * 3
+    logger = [
+        f"--trainer.logger.{of}" for of in ("save_dir=ablation", "name=mine", "version=seed_2")
+    ]
+    first = ["--config=mine.yaml", "--trainer.max_epochs=2", "--model.model.temperature=[1, 2]"]
+    assert calls[4] == ["fit", *first, "--seed_everything=2", *logger]
+    assert calls[5] == [
+        "test",
+        "--config=ablation/mine/seed_2/config.yaml",
+        "--evaluation.trials=1",
+    ]
+    assert "mine" in capsys.readouterr().out
+    assert command("ablate", "plan.yaml") == 0, "with nothing left to do"
+    assert len(calls) == 6
+    for wrong, part in (("settings: {}", "fit"), ("fit: {}\nsetings: {a: {}}", "setings")):
+        Path("plan.yaml").write_text(wrong)
+        assert part in usage_error(capsys, "ablate", "plan.yaml")

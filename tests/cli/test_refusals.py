@@ -50,6 +50,7 @@ REFUSED = {
     "fit|--trainer.max_epoch|3": "unknown option '--trainer.max_epoch': did you mean 'trainer.max",
     "fit|--trainer.callbacks+=x|--trainer.devises=1": "did you mean 'trainer.devices'",
     "test|--config|trainer.yaml": "--config trainer.yaml: unknown key 'trainer.acelerator'",
+    "fit|--config|made.yaml": "probseg.zoo.create_interactive",
     "test|--config|keys.yaml": "--config keys.yaml: unknown key 'modle': did you mean 'model'",
 }
 
@@ -58,6 +59,7 @@ def test_no_heavy_import_before_a_refusal_and_for_the_list_of_data(tmp_path):
     write_folder(tmp_path / "data", images=2, size=(24, 32))
     moved = (configs_dir() / "experiment" / "folder.yaml").read_text(encoding="utf-8")
     (tmp_path / "moved.yaml").write_text(moved, encoding="utf-8")
+    (tmp_path / "made.yaml").write_text("model: {model: {class_path: probseg.create_model}}")
     (tmp_path / "keys.yaml").write_text("modle: {}")
     (tmp_path / "trainer.yaml").write_text("trainer: {devices: 1, acelerator: cpu}")
     (tmp_path / "IMG.ARW").write_bytes(b"x")

@@ -222,6 +222,7 @@ def test_wrong_input_is_refused():
     without = replace(RITM, previous_mask=True)
     refused(ValueError, lambda: InteractionLoop(sees_nothing, batch_size=0), "batch_size", "got 0")
     refused(ValueError, lambda: InteractionLoop(micro_model().train()), "model.eval()")
+    refused(ValueError, lambda: InteractionLoop(torch.nn.Identity()), "`decode_each`", "OneStep")
     refused(ValueError, lambda: halved.answer([state]), "(20, 30)", "(10, 30)")
     refused(
         ValueError, lambda: run_object(micro_model(), toy_sample((20, 20)), without), "previous"

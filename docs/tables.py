@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,10 +66,19 @@ def _data_set(kind: type[InteractiveDataset]) -> list[str]:
     return [f"`{kind.__name__}`", summary, ": ".join(parts), ", ".join(options), kind.licence]
 
 
+def attention_uses() -> list[list[str]]:
+    """Return the rows of the table of what attentions can be used for, as the tests try it."""
+    sys.path.append(str(DOCS.parent / "tests"))
+    from support.attention_uses import table
+
+    return table()
+
+
 TABLES: dict[str, Callable[[], list[list[str]]]] = {
     "protocols": protocols,
     "data_sets": data_sets,
     "encoders": encoders,
+    "attention_uses": attention_uses,
 }
 
 

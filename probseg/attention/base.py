@@ -336,14 +336,10 @@ class Attention2d(nn.Module, ABC):
     def _edges_of_maps(self, queries: Tensor, keys: Tensor) -> EdgePosterior:
         """Infer the posterior for maps `(B, G, D, H, W)`."""
         height, width = queries.shape[-2:]
-        return self.edges(*self._lines(queries, keys), (height, width))
-
-    def _lines(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the lines `(B, G, N, D)` of maps, and which of their pixels see each other."""
-        height, width = queries.shape[-2:]
         mask = line_mask(self.axis, height, width, self.span, queries.device)
         lines = to_lines(queries, self.axis)
-        return lines, lines if keys is queries else to_lines(keys, self.axis), mask
+        others = lines if keys is queries else to_lines(keys, self.axis)
+        return self.edges(lines, others, mask, (height, width))
 
     def _queries_and_keys(self, features: Maps) -> tuple[Tensor, Tensor]:
         """Project both, each `(B, G, D, H, W)`."""

@@ -283,22 +283,8 @@ def test_function_transforms_and_meta_tensors(name):
     assert layer.to("meta")(images.to("meta")).shape == (3, 6, 4, 5)
 
 
-@each("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_with_all_positions(dtype):
-    options = {"position": "full", "position_values": True, "position_size": (4, 5)}
-    layer = StandardAttention2d(8, 6, num_heads=2, **options)
-    nn.init.normal_(layer.value_position.query)
-    x = draw(2, 8, 4, 5)
-    found, wanted = copy.deepcopy(layer).to(dtype)(x.to(dtype)), layer(x)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.1)
-
-
-OF_ANY_BATCH = ("additive", "double", "em", "hopfield", "kernel_regression", "linformer", "local")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OF_ANY_BATCH)
+@pytest.mark.parametrize("name", sorted({*ATTENTIONS} - {"em", "probabilistic", "standard"}))
 def test_exported_layers_take_batches_of_any_size(name):
     layer = build_attention(name, 8, 6, num_heads=2, head_channels=4).eval()
     shapes = ({0: torch.export.Dim("B")},)

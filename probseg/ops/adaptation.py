@@ -45,7 +45,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.ops.attention import assign_checked
-from probseg.ops.backends.interface import Assigned, Block, Terms
+from probseg.ops.backends.interface import EVERYTHING, Assigned, Block, Terms
 from probseg.ops.mixture import (
     TIED_TO_VALUES,
     LogJoint,
@@ -142,7 +142,7 @@ def _mode(
 class FixedTokens(NamedTuple):
     """Tokens with fixed values, at most S for each item of the batch, and S at least 1."""
 
-    rows: Tensor  # (B, S), indices among the N queries; items with fewer are padded with others
+    rows: Tensor | None  # (B, S), indices among the N queries, padded with others; None: all N
     valid: Tensor  # (B, S), bool, False for padding
 
 
@@ -152,8 +152,7 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
     An exported graph reads nothing on the host: there, all tokens are rows, most of them padding.
     """
     if torch.compiler.is_exporting() or mask.is_meta:
-        rows = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape[0], -1)
-        return FixedTokens(rows, mask)
+        return FixedTokens(None, mask)
     count = max(1, int(mask.sum(dim=1).max())) if mask.shape[0] else 1
     rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
     return FixedTokens(rows, mask.gather(1, rows))
@@ -161,6 +160,8 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
 
 def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:
     """Take the fixed rows of a tensor `(B, G, N, C)`, whose other sizes may be 1."""
+    if fixed.rows is None:
+        return tensor
     return torch.take_along_dim(tensor, fixed.rows[:, None, :, None], dim=-2)  # (B, G, S, C)
 
 
@@ -170,6 +171,9 @@ def take_terms(terms: Terms, fixed: FixedTokens) -> tuple[Tensor, ...]:
     for term in terms:
         if isinstance(term, Tensor):
             taken.append(term if term.shape[-2] == 1 else take_tokens(term, fixed))
+            continue
+        if fixed.rows is None:
+            taken.append(term.block(EVERYTHING))
             continue
         whole, last = slice(None), term.shape[0] - 1
         items = [
@@ -285,8 +289,8 @@ def _half_distances(fixed: Tensor, units: Tensor) -> tuple[Tensor, Sequence[Tens
     # |x - y|² / 2 is [|x|² / 2, 1, -x]·[1, |y|² / 2, y].
     left = torch.cat([norms.mT, ones, -fixed], dim=-1) / 2  # (B, G, S, V + 2)
     right = torch.cat([ones, norms.mT, fixed], dim=-1).mT  # (B, G, V + 2, S)
-    # An exported graph has as many rows as there are tokens.
-    few = not torch.compiler.is_exporting() and left.shape[-2] <= left.shape[-1]
+    # A graph is for any number of rows.
+    few = not torch.compiler.is_compiling() and left.shape[-2] <= left.shape[-1]
     return from_units, (left @ right,) if few else (left, right)
 
 

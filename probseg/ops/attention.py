@@ -235,7 +235,9 @@ def _find_backend(
     terms: tuple[Term, ...],
 ) -> Backend:
     if name == "auto":
-        for implementation in preference(primitive, queries.device):  # the last never refuses
+        batch, heads, count = queries.shape[:3]
+        pairs = batch * heads * count * keys.shape[-2]
+        for implementation in preference(primitive, queries.device, pairs):
             if implementation.refuse(queries, keys, payload, terms) is None:
                 return implementation
     if name not in BACKENDS:

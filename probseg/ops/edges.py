@@ -19,6 +19,7 @@ from torch import Tensor
 from probseg.ops.attention import LogPrior, attend
 from probseg.ops.backends.interface import (
     TILE,
+    WRITTEN_OUT,
     Block,
     Terms,
     numbers_per_pair,
@@ -197,8 +198,9 @@ def row_blocks(*posteriors: EdgePosterior) -> Iterator[slice]:
     batch, heads, count, keys = posteriors[0].shape
     numbers = max(posterior.numbers_per_pair for posterior in posteriors)
     together = max(posterior.row_multiple for posterior in posteriors)
-    if not isinstance(batch * count, int):  # a graph for all sizes has no loop
-        yield slice(0, count)
+    in_one = torch.compiler.is_compiling() and batch * heads * count * keys <= WRITTEN_OUT
+    if in_one or not isinstance(batch * count, int):  # a graph for all sizes has no loop
+        yield slice(None)
         return
     size = TILE // max(1, batch * heads * keys * numbers)
     size = max(1, size // together) * together

@@ -95,8 +95,10 @@ class FullPositionPrior(PairwisePrior):
         """Multiply whole rows of the map with the tables and shear the results into place."""
         height, width = self._map_size()
         assert isinstance(block.rows, slice), "single rows are looked up pair by pair"
-        first, last, _ = block.rows.indices(height * width)
-        top, bottom = first // width, -(-last // width)
+        top, bottom, whole = 0, height, block.rows == slice(None)
+        if not whole:
+            first, last, _ = block.rows.indices(height * width)
+            top, bottom = first // width, -(-last // width)
         queries = self.queries[block.batch, block.heads]
         keys = self.keys[block.batch, block.heads]
         grid = (*keys.shape[:2], height, width, keys.shape[-1])
@@ -117,8 +119,7 @@ class FullPositionPrior(PairwisePrior):
             of_keys = of_keys.permute(0, 1, 2, 5, 3, 4)  # (b, g, y, 2W-1, h, x)
             scores = scores + of_keys.gather(3, right[:, None, :].expand(sizes))
         flat = scores.flatten(4).flatten(2, 3)  # (b, g, y w, M)
-        start = first - top * width
-        return flat[:, :, start : start + last - first]
+        return flat if whole else flat[:, :, first - top * width : last - top * width]
 
     def _map_size(self) -> tuple[int, int]:
         rows, columns = self.query_table.shape[1:3]

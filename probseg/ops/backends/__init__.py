@@ -3,7 +3,7 @@
 import torch
 
 from probseg.ops.backends import chunked, flex, reference, sdpa
-from probseg.ops.backends.interface import Backend, Primitive
+from probseg.ops.backends.interface import WRITTEN_OUT, Backend, Primitive
 
 BACKENDS: dict[str, Backend] = {
     "reference": reference,
@@ -22,7 +22,7 @@ def transformed() -> bool:
     return stack is not None or is_forward_mode or torch.jit.is_tracing()
 
 
-def preference(primitive: Primitive, device: torch.device) -> list[Backend]:
+def preference(primitive: Primitive, device: torch.device, pairs: int) -> list[Backend]:
     """Return the backends that "auto" tries, the fastest first; the last one never refuses.
 
     On the CPU this follows `benchmarks/results/backends_cpu.csv`: fused kernels are the fastest
@@ -34,6 +34,8 @@ def preference(primitive: Primitive, device: torch.device) -> list[Backend]:
     if torch.compiler.is_exporting() or device.type == "meta" or transformed():
         return [reference]  # of plain operators of any size
     # The loop over the tiles cannot be part of a compiled graph.
+    if torch.compiler.is_compiling() and pairs <= WRITTEN_OUT:
+        return [sdpa, reference]
     if primitive == "assign" and device.type == "cpu" and not torch.compiler.is_compiling():
         return [chunked]
     return [sdpa, chunked]

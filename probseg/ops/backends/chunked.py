@@ -155,7 +155,8 @@ def _run(
     apply: Callable[..., tuple[Tensor, Tensor]] = function.apply
     if torch.compiler.is_compiling():
         # Unrolled, the loop over the tiles would be a graph of thousands of nodes.
-        apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
+        reason = "a large prior of pairs is computed in a loop over tiles: use fullgraph=False"
+        apply = torch.compiler.disable(apply, reason=reason)  # type: ignore[no-untyped-call]
     return apply(layout, *tensors)
 
 

@@ -199,6 +199,10 @@ def refuse_double_backward(backend: str) -> None:
 TILE = 2**20
 """Number of pairs in a tile: larger ones leave the caches."""
 
+WRITTEN_OUT = 2**24
+"""Number of pairs up to which a compiled graph has them all at once: the loop over tiles is in no
+graph."""
+
 ROWS = 256
 """Number of rows below which products lose their speed; with many keys, tiles are larger for it."""
 

@@ -293,12 +293,6 @@ def test_exported_layers_take_batches_of_any_size(name):
     torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-4)
 
 
-BROKEN = ("additive", "local")
-
-
-"""Layers with a prior that needs the loop over tiles, which is left out of the graph."""
-
-
 QUICK = ("emau", "hopfield")
 NAMES = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
@@ -308,11 +302,6 @@ NAMES = [
 
 def features() -> Tensor:
     return torch.randn(2, 8, 4, 5, generator=torch.Generator().manual_seed(1))
-
-
-def compiled(name: str, layer: nn.Module) -> nn.Module:
-    torch.compiler.reset()
-    return torch.compile(layer, backend="aot_eager", fullgraph=name not in BROKEN)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -328,6 +317,8 @@ def test_compiled_layers_learn_the_same(name):
         gradients = {f"of {key}": p.grad for key, p in module.named_parameters()}
         return {"output": output, "input": x.grad, **gradients, **dict(module.named_buffers())}
 
-    found, wanted = derived(compiled(name, layer), layer), derived(other, other)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    found, wanted = derived(compiled, layer), derived(other, other)
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
     assert found["input"].abs().max() > 0

@@ -226,8 +226,9 @@ class Registry(Mapping[str, _Entry]):
         """Return the class of an imported module; None if the path is of nothing of this kind."""
         module, _, name = str(path).rpartition(".")
         entry = getattr(sys.modules.get(module), name, None)
-        is_own = self._base is not None and isinstance(entry, type)
-        return cast("_Entry", entry) if is_own and issubclass(entry, self._base) else None
+        if self._base is None or not isinstance(entry, type) or not issubclass(entry, self._base):
+            return None
+        return cast("_Entry", entry)
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a name; `Mapping` would import the object."""

@@ -218,6 +218,9 @@ def test_an_ablation_trains_and_tests_what_has_no_results(tmp_path, monkeypatch,
     assert "mine" in capsys.readouterr().out
     assert command("ablate", "plan.yaml") == 0, "with nothing left to do"
     assert len(calls) == 6
-    for wrong, part in (("settings: {}", "fit"), ("fit: {}\nsetings: {a: {}}", "setings")):
+    for wrong, part in (
+        ("settings: {}", "fit"),
+        ("fit: {}\nsettings: {a: {}}\nsedes: [1]", "sedes"),
+    ):
         Path("plan.yaml").write_text(wrong)
         assert part in usage_error(capsys, "ablate", "plan.yaml")

@@ -164,16 +164,30 @@ def image_size(path: Path) -> tuple[int, int]:
         return (width, height) if turned else (height, width)
 
 
-def read_image(path: Path) -> npt.NDArray[np.uint8]:
+def tell_stretched(high: int, name: str) -> None:
+    """Say once in a process that dark 16-bit images are stretched."""
+    if not _said:
+        _said.append(name)
+        text = (
+            "%s: has 16 bits and values up to %s: it is read so that the largest is white, as are "
+            "others like it; save images that belong together with 8 bits to keep their contrast"
+        )
+        _logger.warning(text, name, high)
+
+
+def read_image(
+    path: Path, tell: Callable[[int, str], None] = tell_stretched
+) -> npt.NDArray[np.uint8]:
     """Read an image file of any mode as 8-bit RGB: uint8, shape `(H, W, 3)`.
 
     Grey images are repeated over the channels, transparency is laid over white unless all pixels
     are clear, and a rotation noted in the EXIF data is carried out. Of several pages or frames the
     first one is read. The largest value of a 16-bit image becomes white if it is below `DARK`, as
-    of cameras and microscopes that use 10 to 14 of the bits, see `stretched_from`; otherwise 65535.
+    of cameras and microscopes that use 10 to 14 of the bits; otherwise 65535. `tell` is called with
+    that value and the name where it is above 255.
     """
     with opened(path, path) as picture:
-        return rgb_pixels(picture, str(path))
+        return rgb_pixels(picture, str(path), tell)
 
 
 def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
@@ -182,7 +196,9 @@ def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
         return rgb_pixels(picture, name)
 
 
-def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint8]:
+def rgb_pixels(
+    picture: Image.Image, name: str = "image", tell: Callable[[int, str], None] = tell_stretched
+) -> npt.NDArray[np.uint8]:
     """Return the pixels of an opened image of any mode as `read_image` does."""
     _refuse_misread(picture, name)
     if picture.mode == "F":
@@ -191,10 +207,11 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         )
     colours = _load_dark_colours(picture)
     if picture.mode.startswith("I"):
-        return _deep_grey(picture, name)
+        return _deep_grey(picture, name, tell)
     if colours is not None:  # upright; what is transparent is not white
         high, orientation = int(colours.max()), ExifTags.Base.Orientation
-        _tell_stretched(high, name)
+        if high > 255:
+            tell(high, name)
         levels = (np.arange(high + 1) * 255 // max(255, high)).astype(np.uint8)
         read = Image.fromarray(levels[colours])  # no copy that is wider than 8 bits
         read.getexif()[orientation] = picture.getexif().get(orientation, 1)
@@ -214,7 +231,9 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
     return by_strips(picture, rgb)
 
 
-def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
+def _deep_grey(
+    picture: Image.Image, name: str, tell: Callable[[int, str], None]
+) -> npt.NDArray[np.uint8]:
     """Return the pixels of a picture of up to 32 bits as 8-bit RGB."""
     parts = (np.asarray(strip) for _, strip in strips(picture))
     lows, highs = zip(*((part.min(), part.max()) for part in parts), strict=True)
@@ -225,7 +244,8 @@ def _deep_grey(picture: Image.Image, name: str) -> npt.NDArray[np.uint8]:
             "save it with 8 or 16 bits"
         )
     white = 65535 if high >= DARK else max(255, high)  # mode "I" also holds plain 8-bit values
-    _tell_stretched(high, name)
+    if 255 < high < DARK:
+        tell(high, name)
 
     def rgb(strip: Image.Image) -> npt.NDArray[Any]:
         return np.stack(3 * [np.asarray(strip).astype(np.uint32) * 255 // white], axis=2)
@@ -257,33 +277,6 @@ def _load_dark_colours(picture: Image.Image) -> npt.NDArray[np.uint16] | None:
     if decoded is None or decoded.dtype != np.uint16 or decoded.ndim != 3:
         return None
     return np.ascontiguousarray(decoded[..., 2::-1])
-
-
-def _tell_stretched(high: int, name: str) -> None:
-    """Say once in a process that dark 16-bit images are stretched."""
-    if 255 < high < DARK and not _said:
-        _said.append(name)
-        text = (
-            "%s: has 16 bits and values up to %s: it is read so that the largest is white, as are "
-            "others like it; save images that belong together with 8 bits to keep their contrast"
-        )
-        _logger.warning(text, name, high)
-
-
-def stretched_from(path: Path) -> int | None:
-    """Return the largest value of a 16-bit image that is dark if white is 65535; None for others.
-
-    It is read as white.
-    """
-    with opened(path, path) as picture:
-        if not is_deep_colour(picture) and not picture.mode.startswith("I"):
-            return None
-        colours, high = _load_dark_colours(picture), 0
-        if colours is not None:
-            high = int(colours.max())
-        elif picture.mode.startswith("I"):
-            high = max(int(np.asarray(strip).max()) for _, strip in strips(picture))
-    return high if 255 < high < DARK else None
 
 
 def by_strips(

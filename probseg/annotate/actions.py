@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from probseg.annotate.database import LONGEST_COMMENT, LONGEST_LABEL, MOST_LABELS, is_label
 from probseg.annotate.files import finished
-from probseg.annotate.photographs import Photograph, stored_labels
+from probseg.annotate.photographs import Photograph, readable_size, stored_labels
 from probseg.annotate.steps import (
     RequestError,
     StoredStep,
@@ -26,7 +26,6 @@ from probseg.annotate.steps import (
     stored_patch,
 )
 from probseg.annotate.store import MissingError, State, StoredObject
-from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.interact.session import Answer
 from probseg.interact.steps import fill_holes, islands, remove_islands, snap
@@ -43,13 +42,6 @@ ALIKE = 0.95
 
 NO_OBJECT = "no object is open; click on one first"
 NO_PIXEL = "the object has no pixel; click on it, or clear it"
-
-
-def readable_size(photograph: Photograph) -> tuple[int, int]:
-    """Return `(H, W)` of a photograph that can be read."""
-    if photograph.size is None:
-        raise DataError(photograph.error)
-    return photograph.size
 
 
 def checked_label(label: object) -> str | None:
@@ -209,16 +201,10 @@ class Change:
 
     def undo_or_redo(self) -> bool:
         """Take back the last change of the photograph, whatever it was, or redo it."""
-
-        def in_files() -> list[tuple[object, ...]]:
-            rejected = self.store.photograph(self.name).state == "rejected"
-            objects = [o for o in self.store.objects(self.name) if o.mask is not None]
-            return [(rejected,), *((o.id, o.open, o.label, o.mask) for o in objects)]
-
-        before, kind = in_files(), self.action["type"]
+        before, kind = self.store.in_files(self.name), self.action["type"]
         if not (self.store.undo if kind == "undo" else self.store.redo)(self.name):
             raise RequestError(f"nothing to {kind}")
-        changed = in_files() != before
+        changed = self.store.in_files(self.name) != before
         if changed:
             self.answers.drop(self.photograph)
         return changed
@@ -298,10 +284,11 @@ class Change:
     def _find_object(self, key: str, photograph: Photograph) -> StoredObject:
         """Return the object that an argument of the action has the number of."""
         number = self.action.get(key)
-        for stored in self.store.objects(photograph.name):
-            if type(number) is int and stored.id == number:
-                return stored
-        raise MissingError(str(number))
+        known = type(number) is int and abs(number) < 1 << 63
+        stored = self.store.find(photograph.name, number) if known else None
+        if stored is None:
+            raise MissingError(str(number))
+        return stored
 
     def _finished_object(
         self, key: str, photograph: Photograph | None = None

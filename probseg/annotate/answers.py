@@ -22,6 +22,7 @@ from probseg.annotate.photographs import (
     pixel_digest,
     read_readable,
     stored_labels,
+    stored_region,
 )
 from probseg.annotate.steps import StoredStep, as_step, check_place
 from probseg.annotate.store import Store, StoredObject
@@ -252,9 +253,9 @@ class Answers:
         opened = self.open(photograph)
         if opened.finished is None:
             opened.finished = np.zeros(mask.shape, np.bool_)
-            for stored in self._store.objects(photograph.name):
-                if stored.mask is not None and not stored.open:
-                    opened.finished |= stored_labels(stored.mask, photograph) == 1
+            for stored in self._store.listed(photograph.name):
+                region = stored_region(stored.counts, photograph)
+                opened.finished[region.window] |= region.inside
         mask = mask & ~opened.finished
         if self.tidy and answer.predicted:  # what sticks out behind others
             mask = answer.drawn_over(tidy(mask, answer.state.clicks, holes=False)) & mask

@@ -66,8 +66,8 @@ def create_app(
         return sessions.session()
 
     def image(name: str) -> Response:
-        content, media = shown(sessions.photograph(name))
-        return Response(content, media_type=media)
+        content, media, notice = shown(sessions.photograph(name))
+        return Response(content, headers={"x-probseg-notice": notice}, media_type=media)
 
     photo = sessions.photograph
     routes = [
@@ -96,8 +96,8 @@ def create_app(
             lambda name: Response(small(photo(name)), media_type="image/jpeg"),
         ),
         _get(
-            "/api/photos/{name}/objects/{number}/mask",
-            lambda name, number: sessions.finished_mask(photo(name), number),
+            "/api/photos/{name}/objects/{numbers}/mask",
+            lambda name, numbers: sessions.masks(photo(name), numbers),
         ),
         _get("/api/photos/{name}/mask", lambda name: sessions.current_mask(photo(name))),
         _get(

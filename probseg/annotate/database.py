@@ -303,7 +303,7 @@ _ACTIONS = (
     sqlite3.SQLITE_DELETE,
 )
 
-_FUNCTIONS = ("coalesce", "count", "sum", "max", "min", "quote", "json_extract")
+_FUNCTIONS = ("coalesce", "count", "sum", "max", "min", "quote", "length", "json_extract")
 
 
 def open_database(path: Path) -> sqlite3.Connection:

@@ -11,7 +11,9 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -19,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.annotate.folder import GONE, SETTLED, Folder
-from probseg.annotate.imports import ANNOTATIONS, Brought, read_annotations, read_import
-from probseg.annotate.photographs import DIGEST, Photograph, fingerprint, place_of
+from probseg.annotate.imports import ANNOTATIONS, Brought, counted, read_annotations, read_import
+from probseg.annotate.photographs import DIGEST, Photograph, fingerprint, place_of, stamp_of
 from probseg.annotate.store import Effort, Fingerprint, Finished, Store, StoredObject
 from probseg.data.layout import sort_pictures
 from probseg.errors import DataError, UsageError
@@ -48,8 +50,8 @@ DELAY = 2.0
 REST = 20
 """Times as long as `annotations.json` took to write last it is not written again."""
 
-PIECE = 100
-"""Photographs whose objects are read for `annotations.json` before other requests have a turn."""
+PIECE = 200
+"""Objects that are read for `annotations.json` before other requests have a turn."""
 
 NO_PHOTOGRAPH = "has no photograph of the same name; rename or remove it"
 
@@ -117,6 +119,7 @@ class Files:
         self._resting_until = 0.0
         self._changes = 0  # of what annotations.json has
         self._listed: dict[Path, tuple[MaskNames, MaskFiles]] = {}
+        self._written: dict[Path, tuple[int, tuple[int, int]]] = {}  # see `write_masks`
         self._all_read: tuple[object, ...] = ()  # lists of files whose masks were all read
         self.unreadable: dict[str, str] = {}  # why masks of photographs cannot be read
         self._brought: dict[str, list[Brought]] = {}
@@ -162,8 +165,8 @@ class Files:
             self._imported[key] = [*brought]
             for name in brought.keys() - {*before}:
                 self._brought[name] = [*self._brought.get(name, ()), *brought[name]]
-            if lost := +lost:
-                self.unreadable[path.name] = f"has {_counted(lost)}, which are left out"
+            if +lost:
+                self.unreadable[path.name] = f"has {counted(lost)}, which are left out"
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Yield photographs, masks and folders that are not used, as their names say, and why."""
@@ -181,12 +184,14 @@ class Files:
     def left_out(self) -> list[str]:
         """Say how many objects are in no file, and why."""
         rows = (
-            ("objects of photographs that have changed since", self.folder.changed),
-            ("objects of photographs that are gone", self.folder.gone),
-            ("objects of photographs that cannot be read", self.folder.unread),
+            ("have changed since", self.folder.changed),
+            ("are gone", self.folder.gone),
+            ("cannot be read", self.folder.unread),
         )
         lines = [
-            f"{sum(counts.values())} {what}: {_first(counts)}" for what, counts in rows if counts
+            f"{counted({f'of photographs that {what}': sum(counts.values())})}: {_first(counts)}"
+            for what, counts in rows
+            if counts
         ]
         if self.unreadable:
             lines.append(f"masks that cannot be read: {_first(self.unreadable)}")
@@ -291,10 +296,11 @@ class Files:
         self.write_annotations_soon()
         photograph = self.folder.named(name)
         if photograph is not None and photograph.error is None:
-            rejected = self._store.photograph(name).state == "rejected"
-            objects = [] if rejected else self._store.objects(name)
+            (rejected,), *rows = self._store.in_files(name)
+            rows = [] if rejected else rows
+            masks = [(hash(row), partial(self._store.png, row[0])) for row in rows]
             names, listed = self.folder.names, self.masks(self.out)
-            write_masks(self.out, photograph, objects, names, listed)
+            write_masks(self.out, photograph, masks, names, listed, self._written)
             homes = {path.parent for path in listed.owned[photograph.stem]}
             listed.stamps.update(modified({*listed.stamps, *homes}))
         self._store.set_written(name)
@@ -430,11 +436,6 @@ class Files:
             self._closed = True
 
 
-def _counted(lost: Counter[str]) -> str:
-    """Say how many objects are left out, and why."""
-    return ", ".join(f"{count} objects {why}" for why, count in lost.items())
-
-
 def _first(names: Collection[str]) -> str:
     """Name some of many."""
     return ", ".join([*names][:3]) + " ..." * (len(names) > 3)
@@ -495,17 +496,20 @@ def finished(labels: npt.NDArray[np.uint8]) -> Finished:
 def write_masks(
     folder: Path,
     photograph: Photograph,
-    objects: Sequence[StoredObject],
+    masks: Sequence[tuple[int, Callable[[], bytes]]],
     names: MaskNames,
     listed: MaskFiles | None = None,
+    written: dict[Path, tuple[int, tuple[int, int]]] | None = None,
 ) -> None:
     """Write `masks/<stem>_<n>.png` of the finished objects, and remove those that are no more.
 
     Files that were there before annotation began are copied to `.probseg/masks/` when the first
     change of their photograph is written, and refused files before one of them is replaced. What is
-    `listed` of the folder is brought up to date; None to list it here.
+    `listed` of the folder is brought up to date; None to list it here. `masks` are a number that
+    tells each from others, and what gives its PNG: files that were `written` with this number, and
+    have the bytes and time that they had then, are not looked at.
     """
-    masks = [stored.mask for stored in objects if stored.mask is not None]
+    written = {} if written is None else written
     stems = names.first(photograph.stem, len(masks))
     contents = {f"{stem}.png": mask for stem, mask in zip(stems, masks, strict=True)}
     owned, refused, _ = listed or mask_files(folder, names)
@@ -516,13 +520,17 @@ def write_masks(
             _back_up(path, folder)
         with replacing(marker) as empty:  # in place of a link
             empty.touch()
-    for name, mask in contents.items():
+    for name, (number, png_of) in contents.items():
         path = folder / "masks" / name
+        if written.get(path) == (number, stamp_of(path)):
+            continue
         if refused.pop(path, None) is not None:  # it was not read, but has the name
             _back_up(path, folder)
+        mask = png_of()
         if path.is_symlink() or not path.is_file() or path.read_bytes() != mask:
             with replacing(path) as unfinished:
                 unfinished.write_bytes(mask)
+        written[path] = number, stamp_of(path)
     for path in before:
         if path.relative_to(folder / "masks").as_posix() not in contents:
             path.unlink()
@@ -566,9 +574,11 @@ def write_coco(
     kinds: list[coco.Entry] = []  # known when all annotations are
 
     def annotations() -> Iterator[dict[str, Any]]:
-        for begin in range(0, len(drawn), PIECE):
+        totals = accumulate(annotated[name] for name in drawn)
+        pairs = zip(drawn, totals, strict=True)
+        for _, group in groupby(pairs, key=lambda pair: pair[1] // PIECE):
             with lock:
-                piece = [(name, store.objects(name)) for name in drawn[begin : begin + PIECE]]
+                piece = [(name, store.objects(name)) for name, _ in group]
             for name, objects in piece:
                 for stored in objects:
                     if stored.counts is not None:

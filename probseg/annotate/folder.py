@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from probseg.annotate.photographs import (
@@ -19,6 +20,7 @@ from probseg.annotate.photographs import (
     mask_size,
     photograph_folders,
     pixel_digest,
+    place_of,
     read_readable,
     stamp_of,
 )
@@ -43,7 +45,11 @@ class Folder:
 
     def __init__(self, path: Path, store: Store, lock: threading.RLock) -> None:
         self.path, self._store, self._lock = path, store, lock
-        self._read: Read = {}
+        place = place_of(path)
+        self._read: Read = {  # files that are as they were are not looked at again
+            (place / name, (file.bytes, file.modified)): ((file.height, file.width), None)
+            for name, file in store.fingerprints().items()
+        }
         self._list()
 
     def _list(self) -> None:
@@ -53,7 +59,7 @@ class Folder:
         self.photographs: Sequence[Photograph] = list_photographs(self.path, self._read)
         self.moved = self._compare()
         self.names = MaskNames(photograph.stem for photograph in self.photographs)
-        self._by_id = {photograph.id: photograph for photograph in self.photographs}
+        self._places = {photograph.id: n for n, photograph in enumerate(self.photographs)}
         self._by_name = {photograph.name: photograph for photograph in self.photographs}
 
     def refresh(self, *, look: bool = False) -> dict[str, Photograph]:
@@ -71,14 +77,20 @@ class Folder:
     def find(self, number: str) -> Photograph:
         """Return a photograph by its opaque name."""
         try:
-            return self._by_id[number]
+            return self.photographs[self._places[number]]
         except KeyError:
             raise MissingError(number) from None
+
+    def after(self, photograph: Photograph) -> list[Photograph]:
+        """Return the next photograph that can be read, or none."""
+        later = range(self._places.get(photograph.id, 0) + 1, len(self.photographs))
+        readable = (self.photographs[n] for n in later if self.photographs[n].error is None)
+        return [*islice(readable, 1)]
 
     def keep(self, photograph: Photograph) -> None:
         """Let the objects of a file that has changed stay on its pixels; under the lock."""
         size, _ = self._read.get((photograph.path, photograph.stamp), (None, None))
-        known = self._store.fingerprint(photograph.name)
+        known = self._store.fingerprints().get(photograph.name)
         if photograph.error != CHANGED or size is None or known is None or known[:2] != size:
             raise DataError(f"{photograph.name}: has another size than its objects; {CHANGED}")
         file = fingerprint(replace(photograph, size=size, error=None))
@@ -97,20 +109,19 @@ class Folder:
 
         Returns new names of photographs by the old ones, after the database has them.
         """
-        known = self._store.with_objects()
-        prints = {name: self._store.fingerprint(name) for name in known}
+        known, prints = self._store.with_objects(), self._store.fingerprints()
         free = {photo.name: photo for photo in self.photographs if photo.error is None}
         astray = [
             name
             for name in known
-            if name not in free or not self._is_same(name, prints[name], free.pop(name), free)
+            if name not in free or not self._is_same(name, prints.get(name), free.pop(name), free)
         ]
         of_size: dict[int, list[Photograph]] = defaultdict(list)
         for photo in free.values():
             of_size[photo.stamp[0]].append(photo)
         moves: dict[str, str] = {}
         for name in astray:
-            file = prints[name]
+            file = prints.get(name)
             for photo in of_size[file.bytes] if file else []:
                 if file and fingerprint(photo, pixels="").digest == file.digest:
                     moves[name] = photo.name

@@ -11,37 +11,35 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.annotate.photographs import CHANGED, Photograph, notice
-from probseg.annotate.store import Overview, StoredObject, StoredPhotograph
-from probseg.geometry import mask_box
+from probseg.annotate.photographs import CHANGED, Photograph
+from probseg.annotate.store import Listed, Overview, StoredObject, StoredPhotograph
+from probseg.formats.regions import Mask, Region, as_region
 
 Window = tuple[int, int, int, int]
 """Part of an image as `(x, y, width, height)` in pixels."""
 
 
-def bounding_window(mask: npt.NDArray[np.bool_]) -> Window | None:
+def bounding_window(mask: Mask | Region) -> Window | None:
     """Return the smallest window around the pixels of a mask `(H, W)`; None if it is empty."""
-    if not mask.any():
-        return None
-    x0, y0, x1, y1 = mask_box(mask)
-    return x0, y0, x1 - x0, y1 - y0
+    region = as_region(mask)
+    height, width = region.inside.shape
+    return (region.x, region.y, width, height) if height else None
 
 
-def pack(header: Mapping[str, Any], maps: npt.NDArray[Any] | None) -> bytes:
+def pack(header: Mapping[str, Any], maps: npt.NDArray[Any] | Region | None) -> bytes:
     """Encode a frame of a mask, bool, or a map, uint8, of shape `(H, W)`; None for no payload.
 
     Layout: the length of the JSON as uint32, little-endian; the JSON in UTF-8 with the keys
     `kind` (`"bits"`, `"bytes"` or `"none"`) and `window` added; the payload. A mask is
     cut to its bounding window and stored row by row with one bit a pixel, the most significant bit
-    of each byte first.
+    of each byte first. Frames may follow one another.
     """
     window: Window | None = None
     kind, payload = "none", b""
-    if maps is not None and maps.dtype == np.bool_:
-        kind, window = "bits", bounding_window(maps)
-        if window is not None:
-            x, y, width, height = window
-            payload = np.packbits(maps[y : y + height, x : x + width]).tobytes()
+    if isinstance(maps, Region) or (maps is not None and maps.dtype == np.bool_):
+        region = as_region(maps)
+        kind, window = "bits", bounding_window(region)
+        payload = np.packbits(region.inside).tobytes()
     elif maps is not None:
         kind, window = "bytes", (0, 0, maps.shape[1], maps.shape[0])
         payload = maps.tobytes()
@@ -69,7 +67,10 @@ def unpack(
 
 
 def describe_photograph(
-    photograph: Photograph, stored: StoredPhotograph, objects: Sequence[StoredObject]
+    photograph: Photograph,
+    stored: StoredPhotograph,
+    current: StoredObject | None,
+    finished: Sequence[Listed],
 ) -> dict[str, Any]:
     """Describe all that a page shows of a photograph."""
     height, width = photograph.size or (None, None)
@@ -81,11 +82,10 @@ def describe_photograph(
         "state": stored.state,
         "comment": stored.comment,
         "error": photograph.error,
-        "notice": notice(photograph),
         "revision": stored.revision,
         "stamp": photograph.stamp[1] // 1000,
-        **describe_open(stored, next((o for o in objects if o.open), None)),
-        "objects": describe_finished(objects, photograph),
+        **describe_open(stored, current),
+        "objects": describe_finished(finished, photograph),
     }
 
 
@@ -110,12 +110,10 @@ def describe_open(stored: StoredPhotograph, current: StoredObject | None) -> dic
     return {**moves, "current": described}
 
 
-def describe_finished(
-    objects: Sequence[StoredObject], photograph: Photograph
-) -> list[dict[str, Any]]:
-    """Describe the finished ones among the objects of a photograph."""
+def describe_finished(objects: Sequence[Listed], photograph: Photograph) -> list[dict[str, Any]]:
+    """Describe the finished objects of a photograph."""
 
-    def window(stored: StoredObject) -> list[int]:
+    def window(stored: Listed) -> list[int]:
         if photograph.size is None:  # pycocotools ends the process for a height of 0
             return [0, 0, 0, 0]
         box = coco_mask.toBbox({"size": list(photograph.size), "counts": stored.counts})
@@ -127,18 +125,17 @@ def describe_finished(
             "label": stored.label,
             "area": stored.area,
             "window": window(stored),
-            "clicks": sum(step["type"] == "click" for step in stored.steps),
+            "clicks": stored.clicks,
             "seconds": round(stored.seconds, 1),
             "quality": stored.quality,
         }
         for stored in objects
-        if not stored.open
     ]
 
 
 def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[str, Any]:
     """Describe a photograph in the list of all."""
-    state, labels, quality, comment = stored or Overview("open", {}, None, None)
+    state, labels, quality, comment, revision = stored or Overview("open", {}, None, None, 0)
     height, width = photograph.size or (None, None)
     return {
         "id": photograph.id,
@@ -150,6 +147,7 @@ def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[s
         "labels": labels,
         "quality": quality,
         "comment": comment,
+        "revision": revision,
         "error": photograph.error,
         "changed": photograph.error == CHANGED,
         "stamp": photograph.stamp[1] // 1000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from probseg.formats.coco import score_of, size_of, text, whole
 from probseg.formats.polygons import from_coco
 from probseg.formats.regions import FARTHEST
 from probseg.formats.run_lengths import decode, stated_size
+from probseg.picture_formats import LOSSLESS_SUFFIXES
+from probseg.texts import count
 
 ANNOTATIONS = "annotations.json"
 
@@ -44,6 +47,9 @@ UPLOADED = re.compile(r"^[0-9a-f]{8}-")
 MOST_BYTES = 1 << 30
 """Limit of files that come from the page."""
 
+PARTS = (".txt", *LOSSLESS_SUFFIXES)
+"""Suffixes of files of formats that are a folder."""
+
 
 class Upload:
     """Files of a browser, which come in pieces, one after the other; a new upload ends the last."""
@@ -52,6 +58,11 @@ class Upload:
         self._room = TemporaryDirectory(prefix="probseg-", ignore_cleanup_errors=True)
         self._number: object = None
         self.files: dict[str, int] = {}  # bytes by name
+
+    def named(self, text: str) -> str:
+        """Return a text with the names of the files in place of their paths."""
+        place = self._room.name
+        return text.replace(f"{place}{os.sep}", "").replace(place, "the files")
 
     def add(self, piece: Mapping[str, Any]) -> Path | None:
         """Take `upload` (number), `name`, `content` in base64 and `last`; returns all files then.
@@ -78,7 +89,8 @@ class Upload:
             )
         with (place / name).open("ab") as file:
             file.write(content)
-        whole = place / name if len(self.files) == 1 else place
+        alone = len(self.files) == 1 and Path(name).suffix.lower() not in PARTS
+        whole = place / name if alone else place
         return whole if piece.get("last") is True else None
 
     def close(self) -> None:
@@ -209,12 +221,16 @@ def read_import(
             brought[name].append(Brought(rle, size, label, past, path.name))
             classes |= {} if label is None else {label: None}
     if not brought:
-        reasons = [f"{count} objects {why}" for why, count in (+lost).items()]
         hint = "; names of files must be the same" if lost["of other photographs"] else ""
         raise DataError(
-            f"{path}: has no object for this folder ({', '.join(reasons) or 'it is empty'}){hint}"
+            f"{path}: has no object for this folder ({counted(lost) or 'it is empty'}){hint}"
         )
     return [*classes][:MOST_LABELS], dict(brought)
+
+
+def counted(lost: Mapping[str, int]) -> str:
+    """Say how many objects are left out, by the reason."""
+    return ", ".join(f"{count(number, 'object')} {why}" for why, number in lost.items() if number)
 
 
 def _past(entry: dict[str, Any], size: tuple[int, int]) -> Past:

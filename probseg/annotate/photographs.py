@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -19,9 +20,10 @@ from PIL import ExifTags, Image
 
 from probseg.annotate.store import Fingerprint
 from probseg.errors import DataError
-from probseg.formats import png
+from probseg.formats import png, run_lengths
 from probseg.formats.mask_names import too_long
-from probseg.images import image_size, is_deep_colour, opened, read_image, stretched_from
+from probseg.formats.regions import Region
+from probseg.images import image_size, is_deep_colour, opened, read_image, tell_stretched
 from probseg.paths import FOLLOW, digest, follows, leads_out, walk
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
@@ -73,6 +75,13 @@ class Photograph:
     def stem(self) -> str:
         """The name without suffix, with which the names of its masks begin."""
         return self.inside + self.path.stem
+
+
+def readable_size(photograph: Photograph) -> tuple[int, int]:
+    """Return `(H, W)` of a photograph that can be read."""
+    if photograph.size is None:
+        raise DataError(photograph.error)
+    return photograph.size
 
 
 def place_of(folder: Path) -> Path:
@@ -182,10 +191,11 @@ def refusals(reasons: Iterable[tuple[str, str]]) -> list[str]:
     return [*map(one_line, lines), *([f"refused: {rest} more"] if rest else [])]
 
 
-def shown(photograph: Photograph) -> tuple[bytes, str]:
-    """Return a photograph as browsers show it, pixel for pixel, and its media type.
+def shown(photograph: Photograph) -> tuple[bytes, str, str]:
+    """Return a photograph as browsers show it, pixel for pixel, its media type, and a notice.
 
-    The file itself where browsers show the pixels that `read_image` gives; else a PNG of them.
+    The file itself where browsers show the pixels that `read_image` gives; else a PNG of them. The
+    notice is what a person must know of the pixels, empty where that is nothing.
     """
     if photograph.error is not None:
         raise DataError(photograph.error)
@@ -199,9 +209,12 @@ def shown(photograph: Photograph) -> tuple[bytes, str]:
             and getattr(picture, "n_frames", 1) == 1
         )
         if plain:
-            return photograph.path.read_bytes(), _SHOWN[str(picture.format)]
+            return photograph.path.read_bytes(), _SHOWN[str(picture.format)], ""
+    said: list[str] = []
+    what = "16-bit values end at {}: the photograph is brightened until the largest is white"
     with _DECODING:
-        return _encoded(read_readable(photograph), "PNG"), "image/png"
+        pixels = read_readable(photograph, lambda high, _: said.append(what.format(high)))
+        return _encoded(pixels, "PNG"), "image/png", "".join(said)
 
 
 def thumbnail(photograph: Photograph) -> bytes:
@@ -223,41 +236,60 @@ def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
     return png.decode(mask)
 
 
+def stored_region(counts: str, photograph: Photograph) -> Region:
+    """Draw run lengths of the database in the box of their object."""
+    try:
+        return run_lengths.region_of(
+            run_lengths.parse_runs(counts.encode("ascii", "replace")), readable_size(photograph)
+        )
+    except ValueError as error:
+        raise DataError(
+            f"a stored mask of {photograph.name}: {error}; delete the object"
+        ) from error
+
+
 def mask_size(mask: bytes) -> tuple[int, int]:
     """Return `(H, W)` of a mask of the database."""
     with opened(io.BytesIO(mask), "a stored mask") as picture:
         return picture.height, picture.width
 
 
-def small_map(masks: Sequence[bytes], photograph: Photograph) -> npt.NDArray[np.uint8]:
-    """Draw at most 255 masks, as PNG, over one another at the size of the thumbnail.
+def small_map(masks: Sequence[str], photograph: Photograph) -> npt.NDArray[np.uint8]:
+    """Draw at most 255 masks, as run lengths, over one another at the size of the thumbnail.
 
     A pixel `(h, w)` has the place of its mask from 1 on, 0 outside of all.
     """
-    height, width = photograph.size or (1, 1)
-    scale = min(1.0, THUMBNAIL / max(height, width))
-    small = max(1, round(width * scale)), max(1, round(height * scale))
-    places = np.zeros(small[::-1], np.uint8)
-    for place, content in enumerate(masks, start=1):
-        inside = (stored_labels(content, photograph) == 1).astype(np.uint8)
-        places[cv2.resize(255 * inside, small, interpolation=cv2.INTER_AREA) > 127] = place
+    height, width = readable_size(photograph)
+    scale = max(1.0, max(height, width) / THUMBNAIL)  # pixels of the photograph for one
+    places = np.zeros((max(1, round(height / scale)), max(1, round(width / scale))), np.uint8)
+    for place, counts in enumerate(masks, start=1):
+        region = stored_region(counts, photograph)
+        if not region.inside.size:
+            continue
+        height, width = region.inside.shape
+        top, left = (
+            min(int(begin / scale), most - 1)
+            for begin, most in zip((region.y, region.x), places.shape, strict=True)
+        )
+        y, x = region.y - int(top * scale), region.x - int(left * scale)
+        part = places[
+            top : math.ceil((region.y + height) / scale),
+            left : math.ceil((region.x + width) / scale),
+        ]
+        rows, columns = (round(length * scale) for length in part.shape)
+        whole = np.zeros((max(y + height, rows), max(x + width, columns)), np.uint8)
+        whole[y : y + height, x : x + width] = 255 * region.inside
+        part[cv2.resize(whole, part.shape[::-1], interpolation=cv2.INTER_AREA) > 127] = place
     return places
 
 
-@lru_cache(10_000)
-def notice(photograph: Photograph) -> str | None:
-    """Return what a person must know of the pixels of a photograph; None if nothing."""
-    high = None if photograph.error else stretched_from(photograph.path)
-    if high is None:
-        return None
-    return f"16-bit values end at {high}: the photograph is brightened until the largest is white"
-
-
-def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
-    """Read a photograph as RGB, uint8, shape `(H, W, 3)`."""
+def read_readable(
+    photograph: Photograph, tell: Callable[[int, str], None] = tell_stretched
+) -> npt.NDArray[np.uint8]:
+    """Read a photograph as RGB, uint8, shape `(H, W, 3)`; see `probseg.images.read_image`."""
     if photograph.error is not None:
         raise DataError(photograph.error)
-    image = read_image(photograph.path)
+    image = read_image(photograph.path, tell)
     if image.shape[:2] != photograph.size:
         raise DataError("the file has changed; open the photograph again")
     return image

@@ -7,6 +7,7 @@ Objects are rows of steps in the `Store`; `Answers` holds the answers to them.
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import sqlite3
 import threading
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from probseg.annotate.actions import carry_out, checked_label, readable_size
+from probseg.annotate.actions import carry_out, checked_label
 from probseg.annotate.answers import Answers, ModelHost
 from probseg.annotate.database import MOST_LABELS, DamagedError, set_aside
 from probseg.annotate.files import DATABASE, Files, check_links, export_names, read_keys
@@ -39,13 +40,14 @@ from probseg.annotate.photographs import (
     list_photographs,
     place_of,
     read_readable,
+    readable_size,
     small_map,
-    stored_labels,
+    stored_region,
 )
 from probseg.annotate.steps import RequestError, as_step, check_step, check_truth, next_click
 from probseg.annotate.store import MissingError, Store
 from probseg.annotate.windows import LONGEST_NAME, Windows
-from probseg.errors import DataError, UsageError
+from probseg.errors import USER_ERRORS, DataError, UsageError
 from probseg.formats import polygons
 from probseg.formats.prompts import MAX_RADIUS
 from probseg.interact.session import Session
@@ -61,6 +63,9 @@ RULES = ("avoid_finished", "tidy")
 
 PATIENCE = 2.0
 """Seconds that a page waits for existing masks; those of large folders arrive later."""
+
+MOST_MASKS = 1000
+"""Masks in one answer."""
 
 MANY_OBJECTS = 40
 """With fewer objects, trainings take small batches, so that an epoch has several steps."""
@@ -246,7 +251,9 @@ class Sessions:
         with self._lock:
             self.files.read(photograph.name, photograph)
             stored = self.store.photograph(photograph.name)
-            return describe_photograph(photograph, stored, self.store.objects(photograph.name))
+            current = self.store.open_object(photograph.name)
+            listed = self.store.listed(photograph.name)
+            return describe_photograph(photograph, stored, current, listed)
 
     def keep(self, photograph: Photograph) -> dict[str, Any]:
         """Let objects stay on a file that has changed, and return what a page begins with."""
@@ -262,24 +269,22 @@ class Sessions:
         if isinstance(window, str):
             self.windows.opens(window, photograph.id)
         described = self.describe(photograph)
-        place = self.photographs.index(photograph)
-        following = [p for p in self.photographs[place + 1 :] if p.error is None][:1]
         for waiting in self._ahead:
             waiting.cancel()
-        readable = [p for p in [photograph, *following] if p.error is None]
+        readable = [photograph] if photograph.error is None else []
+        readable += self._folder.after(photograph)
         self._ahead = [self._background.submit(self._prepare, p) for p in readable]
         return described
 
-    def finished_mask(self, photograph: Photograph, number: str) -> bytes:
-        """Return the frame of a finished object, whose number is in an address."""
+    def masks(self, photograph: Photograph, numbers: str) -> bytes:
+        """Return a frame for each object that has a mask, of those whose numbers an address has."""
+        known = [int(one) for one in numbers.split(",") if re.fullmatch(r"\d{1,18}", one, re.ASCII)]
         with self._lock:
-            objects = self.store.objects(photograph.name)
-        stored = next((stored for stored in objects if str(stored.id) == number), None)
-        if stored is None:
-            raise MissingError(number)
-        if stored.mask is None:
-            raise RequestError(f"object {number} is not finished")
-        return pack({}, stored_labels(stored.mask, photograph) == 1)
+            objects = self.store.listed(photograph.name, known[:MOST_MASKS])
+        if not objects:
+            raise MissingError(numbers)
+        regions = ((one.id, stored_region(one.counts, photograph)) for one in objects)
+        return b"".join(pack({"object": number}, region) for number, region in regions)
 
     def small_masks(self, photograph: Photograph) -> bytes:
         """Return the frame of all finished objects at the size of the thumbnail.
@@ -289,10 +294,9 @@ class Sessions:
         """
         with self._lock:
             self.files.read(photograph.name, photograph)
-            objects = self.store.objects(photograph.name)
-        drawn = [(o, o.mask) for o in objects if o.mask is not None and not o.open][:255]
-        shown = [{"id": o.id, "label": o.label} for o, _ in drawn]
-        return pack({"objects": shown}, small_map([mask for _, mask in drawn], photograph))
+            drawn = self.store.listed(photograph.name)[:255]
+        shown = [{"id": one.id, "label": one.label} for one in drawn]
+        return pack({"objects": shown}, small_map([one.counts for one in drawn], photograph))
 
     def outline(self, photograph: Photograph, tolerance: float) -> dict[str, Any]:
         """Return the outline of the open object, simplified to a tolerance in pixels."""
@@ -370,7 +374,7 @@ class Sessions:
             if files_change:
                 self.answers.drop_finished(photograph)
                 self.files.write(name)
-                news["objects"] = describe_finished(self.store.objects(name), photograph)
+                news["objects"] = describe_finished(self.store.listed(name), photograph)
             state = self.store.photograph(name).state
             if state != before.state:
                 news["state"] = state
@@ -449,7 +453,10 @@ class Sessions:
             return {}
         with self._lock:
             before = sum(self.store.with_objects().values())
-        self.files.bring(whole)
+        try:
+            self.files.bring(whole)
+        except USER_ERRORS as error:  # which name files by their paths in a temporary folder
+            raise RequestError(self._upload.named(str(error))) from error
         self.files.read_all()
         with self._lock:
             self.set_labels([*self.labels, *self.files.classes])
@@ -536,9 +543,8 @@ class Sessions:
             return
         name = photograph.name
         row = describe_overview(photograph, self.store.overview(name).get(name))
-        revision = self.store.photograph(name).revision
         by = window if isinstance(window, str) and len(window) <= LONGEST_NAME else None
-        self.windows.tell({"photo": row, "revision": revision, "by": by})
+        self.windows.tell({"photo": row, "by": by})
 
     def _share(self) -> None:
         """Tell all windows that what they have in common has changed."""

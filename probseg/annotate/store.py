@@ -76,6 +76,7 @@ class Overview(NamedTuple):
     labels: dict[str, int]  # number of finished objects by label, which is empty for those without
     quality: float | None  # the lowest `Mask.quality` of its finished objects
     comment: str | None  # of the reviewer who sent it back
+    revision: int  # number of its changes
 
 
 class Effort(NamedTuple):
@@ -96,6 +97,18 @@ class Fingerprint(NamedTuple):
     modified: int  # nanoseconds
     digest: str  # of the content of the file
     pixels: str  # of the pixels, which stay if a program writes keywords into the file
+
+
+class Listed(NamedTuple):
+    """A finished object as it is listed and drawn."""
+
+    id: int
+    label: str | None
+    counts: str
+    area: int
+    clicks: int
+    seconds: float
+    quality: float | None
 
 
 class MissingError(KeyError):
@@ -249,6 +262,7 @@ class Store:
 
     def _reverse(self, photo: str, rows: Sequence[tuple[str, str]]) -> None:
         """Carry out what takes changes back: names of `INVERSES`, and literals of their values."""
+        (last,) = self._db.execute("SELECT COALESCE(MAX(number), 0) FROM history").fetchone()
         try:
             for inverse, literals in rows:
                 self._db.execute(INVERSES[inverse], values(literals))
@@ -257,23 +271,22 @@ class Store:
         except (LookupError, ValueError, OverflowError, sqlite3.Error) as error:
             fault = f"the history of {photo} is damaged ({error!r:.200})"
             raise DamagedError(self._path, fault) from error
-        self._refuse_damage(photo)
+        self._refuse_damage("id IN (SELECT object FROM history WHERE number > ?)", last)
 
-    def _refuse_damage(self, photo: str | None = None) -> None:
-        """Raise a `DamagedError` unless the objects of a photograph, or all, are as stored.
+    def _refuse_damage(self, which: str = "TRUE", *some: int) -> None:
+        """Raise a `DamagedError` unless all objects, or those that are meant, are as stored.
 
         What the schema can say is checked already, see `probseg.annotate.database`.
         """
-        which = "(?1 IS NULL OR photo = ?1)"
         finished = "open = 0 AND (mask IS NULL OR counts IS NULL OR area IS NULL)"
         sql = f"SELECT id FROM objects WHERE {which} AND {finished}"
-        faults = [f"object {number} has no mask" for (number,) in self._db.execute(sql, (photo,))]
+        faults = [f"object {number} has no mask" for (number,) in self._db.execute(sql, some)]
         sql = f"SELECT id, label FROM objects WHERE {which} AND label IS NOT NULL"
-        for number, label in self._db.execute(sql, (photo,)):
+        for number, label in self._db.execute(sql, some):
             if not is_label(label):
                 faults.append(f"the label of object {number} is {label!r:.100}")
         sql = f"SELECT object, body FROM steps JOIN objects ON id = object WHERE {which}"
-        for number, body in self._db.execute(sql, (photo,)):
+        for number, body in self._db.execute(sql, some):
             try:
                 check_stored(body)
             except ValueError as error:
@@ -286,7 +299,7 @@ class Store:
         one, values_of_it = ("", ()) if photo is None else (" WHERE name = ?", (photo,))
         sql = (
             "SELECT name, state, (SELECT MIN(quality) FROM objects WHERE photo = name AND open = 0)"
-            f", comment FROM photographs{one}"
+            f", comment, revision FROM photographs{one}"
         )
         rows = self._db.execute(sql, values_of_it)
         known = {name: Overview(state, {}, *rest) for name, state, *rest in rows}
@@ -298,11 +311,11 @@ class Store:
             known[name].labels[label] = number
         return known
 
-    def fingerprint(self, photo: str) -> Fingerprint | None:
-        """Return the file on which a photograph's objects were drawn; None if it is not known."""
-        sql = f"SELECT {', '.join(Fingerprint._fields)} FROM photographs WHERE name = ?"
-        row = self._db.execute(sql, (photo,)).fetchone()
-        return None if row is None or None in row else Fingerprint(*row)
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """Return the files on which objects of photographs were drawn, by name, as far as known."""
+        sql = f"SELECT name, {', '.join(Fingerprint._fields)} FROM photographs"
+        rows = self._db.execute(sql)
+        return {name: Fingerprint(*row) for name, *row in rows if None not in row}
 
     def set_fingerprint(self, photo: str, file: Fingerprint) -> None:
         """Record the file on which a photograph's objects are drawn."""
@@ -323,11 +336,39 @@ class Store:
         sql = "SELECT name FROM photographs WHERE state = 'rejected'"
         return {name for (name,) in self._db.execute(sql)}
 
+    def listed(self, photo: str, numbers: Sequence[int] | None = None) -> list[Listed]:
+        """Return the finished objects of a photograph, or those with a mask of some numbers."""
+        clicks = (
+            "(SELECT COUNT(*) FROM steps WHERE object = id "
+            "AND json_extract(body, '$.type') = 'click')"
+        )
+        which = "open = 0"
+        if numbers is not None:
+            which = f"counts IS NOT NULL AND id IN ({', '.join('?' * len(numbers))})"
+        sql = (
+            f"SELECT id, label, counts, area, {clicks}, seconds, quality FROM objects "
+            f"WHERE photo = ? AND {which} ORDER BY id"
+        )
+        return [Listed(*row) for row in self._db.execute(sql, (photo, *(numbers or ())))]
+
+    def in_files(self, photo: str) -> list[tuple[Any, ...]]:
+        """Return what files of a photograph depend on: whether it is rejected, and its masks."""
+        rejected = self.photograph(photo).state == "rejected"
+        sql = (
+            "SELECT id, open, label, counts, LENGTH(mask) FROM objects "
+            "WHERE photo = ? AND mask IS NOT NULL ORDER BY id"
+        )
+        return [(rejected,), *self._db.execute(sql, (photo,))]
+
     def mask(self, photo: str) -> bytes | None:
         """Return a finished mask of a photograph; None if it has none."""
-        sql = "SELECT mask FROM objects WHERE photo = ? AND mask IS NOT NULL LIMIT 1"
-        row = self._db.execute(sql, (photo,)).fetchone()
-        return None if row is None else row[0]
+        _, *rows = self.in_files(photo)
+        return self.png(rows[0][0]) if rows else None
+
+    def png(self, number: int) -> bytes:
+        """Return the mask of an object that has one."""
+        (mask,) = self._db.execute("SELECT mask FROM objects WHERE id = ?", (number,)).fetchone()
+        return bytes(mask)
 
     def rename(self, moves: Mapping[str, str]) -> None:
         """Give photographs with all that was done to them other names, all at once.
@@ -402,12 +443,16 @@ class Store:
         """Return the open object of a photograph, or None."""
         return next(iter(self._objects("photo = ? AND open = 1", photo)), None)
 
-    def _objects(self, condition: str, photo: str) -> list[StoredObject]:
+    def find(self, photo: str, number: int) -> StoredObject | None:
+        """Return an object of a photograph by its number, or None."""
+        return next(iter(self._objects("photo = ? AND id = ?", photo, number)), None)
+
+    def _objects(self, condition: str, *values_of_it: str | int) -> list[StoredObject]:
         sql = (
             "SELECT id, label, open, kept, mask, counts, area, base, model, seconds, quality "
             f"FROM objects WHERE {condition} ORDER BY id"
         )
-        rows = self._db.execute(sql, (photo,)).fetchall()
+        rows = self._db.execute(sql, values_of_it).fetchall()
         return [
             StoredObject(number, label, bool(opened), self._steps(number), *rest)
             for number, label, opened, *rest in rows

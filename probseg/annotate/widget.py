@@ -103,8 +103,9 @@ class Clicker(anywidget.AnyWidget):
                 written = io.BytesIO()
                 Image.fromarray(self._image).save(written, "PNG", compress_level=1)
                 return written.getvalue()
-            case "mask" if action.get("object") is not None:
-                maps = self.masks[action["object"]]
+            case "masks":
+                masks = self.masks
+                return b"".join(pack({"object": n}, masks[n]) for n in action["objects"])
             case "preview":
                 answer = self._predictor.session.preview(as_step({**action, "type": "click"}))
                 maps = None if answer.mask is None else answer.mask.binary

@@ -76,15 +76,13 @@ class Windows:
             self._queues[queue] = asyncio.get_running_loop()
             self._listening[window] += 1
         gone = asyncio.ensure_future(_gone(request))
+        gone.add_done_callback(lambda _: queue.put_nowait("{}"))
         try:
             yield _event(json.dumps({"open": self.opened()}))
             while not gone.done():
-                news = asyncio.ensure_future(queue.get())
-                await asyncio.wait({news, gone}, timeout=BEAT, return_when=asyncio.FIRST_COMPLETED)
-                if news.done():
-                    yield _event(news.result())
-                else:
-                    news.cancel()
+                try:
+                    yield _event(await asyncio.wait_for(queue.get(), BEAT))
+                except TimeoutError:
                     yield ":\n\n"
         finally:
             gone.cancel()

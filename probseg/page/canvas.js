@@ -2,8 +2,8 @@
 // HTTP or of a notebook: it asks a transport with two methods,
 //   send(action, sequence) -> Promise of an answer (see `parseFrame`), or null if there is none,
 //   fetchImage()           -> Promise of an ImageBitmap or of a blob address.
-// Actions that change the annotation are those of the server; `preview`, `mask` and `uncertainty`
-// only ask.
+// Actions that change the annotation are those of the server; `preview`, `mask`, `masks` (with several
+// answers) and `uncertainty` only ask.
 //
 // Coordinates of clicks are pixels of the photograph, continuous: (0, 0) is the upper left corner
 // of its first pixel.
@@ -25,6 +25,8 @@ const MAX_SCALE = 40;
 const WHEEL_REST = 150; // milliseconds without a turn of the wheel after which one means another size
 const WIDEST = 500; // pixels of the photograph: largest radius of a stroke
 const LONGEST = 10_000; // most points of a stroke
+const MASKS = 200; // of finished objects in one request, at most,
+const PIXELS = 5e7; // which asks for no more once their windows have as many
 
 /** Keys of each action as `KeyboardEvent.key` names them; of letters, both cases where free. */
 export const KEYS = {
@@ -92,11 +94,20 @@ const ICONS = {
 };
 
 /** Split an answer into its JSON, which is returned, and its payload of bytes. */
-export function parseFrame(buffer) {
-  const length = new DataView(buffer).getUint32(0, true);
-  const answer = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  answer.payload = new Uint8Array(buffer, 4 + length);
-  return answer;
+export const parseFrame = (buffer) => parseFrames(buffer)[0];
+
+/** Split answers that follow one another. */
+export function parseFrames(buffer) {
+  const answers = [];
+  for (let at = 0; at < buffer.byteLength; ) {
+    const length = new DataView(buffer).getUint32(at, true);
+    const answer = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, at + 4, length)));
+    const pixels = answer.window ? answer.window[2] * answer.window[3] : 0;
+    answer.payload = new Uint8Array(buffer, at + 4 + length, answer.kind === "bits" ? Math.ceil(pixels / 8) : pixels);
+    at += 4 + length + answer.payload.length;
+    answers.push(answer);
+  }
+  return answers;
 }
 
 /** Return an element with properties, attributes (names with a dash, or role) and children. */
@@ -681,28 +692,31 @@ export class Clicker extends EventTarget {
     }
   }
 
-  /** Fetch the masks of finished objects that changed, a few at a time. */
+  /** Fetch the masks of finished objects that changed, many at a time. */
   async _fetchFinished() {
     const opened = this.opened;
-    const wanted = this.objects.filter(
-      (object) => this.finished.get(object.id)?.stamp !== stamp(object),
-    );
-    const worker = async () => {
-      for (let object = wanted.shift(); object; object = wanted.shift()) {
-        const answer = await this._ask({ type: "mask", object: object.id }, this.sequence);
-        if (opened !== this.opened) return;
-        const region = Region.of(answer);
-        if (!region) continue;
-        const replaced = this.finished.has(object.id);
-        this.finished.set(object.id, { region, stamp: stamp(object) });
-        if (replaced) this._layerChanged();
-        else if (this.layer) this._paintFinished(this.layer, object.id);
-        this.draw();
-      }
-    };
+    const stamps = new Map(this.objects.map((object) => [object.id, stamp(object)]));
+    const wanted = this.objects.filter(({ id }) => this.finished.get(id)?.stamp !== stamps.get(id));
     this.fetching++;
-    await Promise.all([worker(), worker(), worker()]);
-    if (opened !== this.opened) return;
+    while (wanted.length) {
+      const objects = [];
+      for (let pixels = 0; wanted.length && objects.length < MASKS && pixels < PIXELS; ) {
+        const { id, window } = wanted.shift();
+        pixels += (window?.[2] ?? 0) * (window?.[3] ?? 0);
+        objects.push(id);
+      }
+      const answers = await this._ask({ type: "masks", objects }, this.sequence);
+      if (opened !== this.opened) return;
+      for (const answer of answers ?? []) {
+        const [id, region] = [answer.object, Region.of(answer)];
+        if (!region) continue;
+        const replaced = this.finished.has(id);
+        this.finished.set(id, { region, stamp: stamps.get(id) });
+        if (replaced) this._layerChanged();
+        else if (this.layer) this._paintFinished(this.layer, id);
+      }
+      this.draw();
+    }
     this.fetching--;
     this._runWaiting();
   }

@@ -20,6 +20,7 @@ from probseg.annotate.answers import ModelHost
 from probseg.annotate.frames import unpack
 from probseg.annotate.photographs import refusals
 from probseg.annotate.verbs import lasting_token
+from probseg.convert import EXPORTS
 from probseg.errors import DataError, UsageError
 from support.annotate_client import MODEL, again, begin, draw_photographs
 from support.pages import Disks
@@ -425,7 +426,7 @@ def test_a_folder_of_schema_4_gets_the_files_of_its_photographs(folder, model_ho
     assert [photo["changed"] for photo in client.photographs] == [False, True, False, False]
     assert len(client.act({"type": "undo"})[0]["objects"]) == 1, "its history goes on"
     client.act({"type": "redo"})
-    assert client.sessions.store.fingerprint("photo0.png").height == 96
+    assert client.sessions.store.fingerprints()["photo0.png"].height == 96
     client.sessions.close()
     assert written(folder) == [one for one in before if one[0] != "photo1.png"]
 
@@ -562,7 +563,7 @@ def test_links_that_leave_the_folder_are_followed_when_the_person_says_so(
     monkeypatch.delenv("PROBSEG_FOLLOW_LINKS")
     client = begin(folder, model_host)
     answer = client.http.post("/api/export", json={"format": "coco"}).json()
-    assert "1 objects of photographs that are gone: more/photo0.png" in answer["lost"]
+    assert "1 object of photographs that are gone: more/photo0.png" in answer["lost"]
     client.sessions.close()
     shutil.rmtree(folder / "masks" / "more")
     (folder / "masks" / "more").symlink_to(outside, target_is_directory=True)
@@ -615,7 +616,7 @@ def test_annotations_of_other_programs_are_opened_for_correction(
         assert [one[:2] for one in written(folder)[2:]] == [("photo1.png", "horse")]
         assert [path.name for path in (folder / "masks").glob("photo1*")] == ["photo1_1.png"]
         said = "\n".join(refusals(client.sessions.files.refused()))
-        assert ("1 objects of other photographs" in said) == (form == "coco")
+        assert ("1 object of other photographs" in said) == (form == "coco")
         client.sessions.close()
 
 
@@ -670,12 +671,57 @@ def test_a_page_imports_what_is_sent_in_pieces(folder, model_host, kind):
     client.sessions.close()
 
 
+TEXTS = {
+    "CVAT": (
+        "a.xml",
+        '<annotations><version>1.1</version><image name="photo0.png" width="128" height="96">'
+        '<polygon label="cat" points="10,10;50,10;50,50;10,50"/></image></annotations>',
+    ),
+    "VIA": (
+        "a.json",
+        '{"photo0.png9": {"filename": "photo0.png", "size": 9, "regions": [{"shape_attributes": '
+        '{"name": "polygon", "all_points_x": [10, 50, 50, 10], "all_points_y": [10, 10, 50, 50]}, '
+        '"region_attributes": {"class": "cat"}}]}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("form", [*EXPORTS, *TEXTS])
+def test_a_page_imports_each_format_that_the_command_does(folder, model_host, form):
+    """One file alone, or all of the format."""
+    if form in TEXTS:
+        name, text = TEXTS[form]
+        files = {name: text.encode()}
+    else:
+        annotate(folder, model_host, 1)
+        client = begin(folder, model_host)
+        answer = client.http.post("/api/export", json={"format": form}).json()
+        place = Path(answer["path"])
+        files = {
+            path.name: path.read_bytes()
+            for path in ([place] if place.is_file() else place.rglob("photo*"))
+            if path.parent.name != "images"
+        }
+        client.sessions.close()
+        for path in (folder / ".probseg", folder / "masks", folder / "annotations.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    client = begin(folder, model_host)
+    for piece in pieces(files, 10**6):
+        answer = client.http.post("/api/import", json=piece)
+    if form == "coco-results":
+        assert "a list of COCO results" in answer.json()["error"]
+    else:
+        assert answer.json()["objects"] == len(client.get(client.path())["objects"]) > 0
+    client.sessions.close()
+
+
 @pytest.mark.parametrize(
     ("piece", "said"),
     [
         ({"name": "../a.json"}, "expected {'upload'"),
         ({"content": "no base64!"}, "expected {'upload'"),
         ({}, "a.json: its format is not known"),
+        ({"name": "a.txt"}, "a.txt: there is no photograph of this name"),
         ({"content": base64.b64encode(b'{"dm_format_version": "1.0"}').decode()}, "Datumaro"),
     ],
 )
@@ -685,6 +731,7 @@ def test_pages_are_told_why_nothing_is_imported(folder, model_host, piece, said)
     answer = client.http.post("/api/import", json={**whole, **piece})
     assert answer.status_code in (400, 422)
     assert said in answer.json()["error"]
+    assert "probseg-" not in answer.json()["error"], "no temporary folder is named"
     client.sessions.close()
 
 

@@ -89,6 +89,9 @@ def test_what_is_sent_back_reaches_the_annotator_with_a_comment(windows, folder)
     reviewer.tab.keyboard.press("Enter")
     annotator.until("!document.getElementById('banner').hidden")
     assert annotator.banner() == "photo0.png was sent back: “the ear is missing”"
+    box = "document.querySelector('#banner span').getBoundingClientRect()"
+    below = f"(({{ x, y }}) => document.elementFromPoint(x + 5, y + 5))({box})"
+    assert annotator.run(f"{below} === clicker.over"), "clicks reach the photograph below"
     annotator.tab.locator("#banner button", has_text="Open it").click()
     annotator.until("probsegPage.photo.name === 'photo0.png' && !probsegPage.arriving")
     annotator.until("!document.getElementById('banner').hidden")
@@ -123,6 +126,32 @@ def test_undoing_a_decision_says_which(windows):
     reviewer.until("probsegPage.session.photographs[2].state === 'open'")
     reviewer.until("document.getElementById('banner').textContent.startsWith('Taken back')")
     assert reviewer.banner() == "Taken back: “accepted” of photo2.png. It is “open” again."
+
+
+def test_news_that_come_late_do_not_take_the_list_back(windows):
+    page, _ = windows
+    state = "probsegPage.session.photographs[0].state"
+    page.run("(window.late = structuredClone(probsegPage.session), 0)")
+    page.press("r")
+    page.run("(window.news = structuredClone(probsegPage.photo), 0)")
+    page.press("r", "d")
+    page.run("probsegPage.note(probsegPage.session.photographs[0], news)")
+    assert page.run(state) == "done"
+    page.run("probsegPage.take(late)")  # a list that was made before
+    assert page.run(state) == "done"
+
+
+def test_a_decision_on_a_photograph_that_vanished_is_left_out_of_undo(windows, folder):
+    page, _ = windows
+    page.press("o", "a", "x")
+    page.until("probsegPage.session.photographs[1].state === 'rejected'")
+    (folder / "photo1.png").unlink()
+    headers = "{ headers: { 'X-Probseg-Token': location.hash.slice(1) } }"
+    page.run(f"fetch('/api/session', {headers}).then(a => a.json()).then(s => probsegPage.take(s))")
+    for end in ("The photograph is gone.", "“open” again."):
+        page.press("z")
+        page.until(f"document.getElementById('banner').textContent.endsWith('{end}')")
+    assert page.banner().startswith("Taken back: “accepted” of photo0.png.")
 
 
 def test_a_window_that_missed_news_asks_for_all(chromium, folder):

@@ -1,6 +1,7 @@
 """Every mask that is written belongs to its own photograph, whatever the photographs are called."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -14,7 +15,6 @@ from PIL import Image
 
 from probseg.annotate.files import existing_masks, mask_files, write_masks
 from probseg.annotate.photographs import list_photographs
-from probseg.annotate.store import StoredObject
 from probseg.callbacks.predictions import PredictionWriter
 from probseg.convert import READERS, Ledger, Request
 from probseg.convert.masks import write_binary
@@ -119,10 +119,8 @@ def annotated(root, drawn):
     for photograph, image in zip(list_photographs(root), sorted(drawn), strict=True):
         assert photograph.name == image.file
         contents = [png.encode(one.region.mask().astype(np.uint8)) for one in image.objects]
-        rest = {"label": None, "open": False, "steps": (), "kept": 0, "counts": ""}
-        rest |= {"area": 1, "base": None, "model": None, "seconds": 0, "quality": None}
-        objects = [StoredObject(id=n, mask=mask, **rest) for n, mask in enumerate(contents)]
-        write_masks(root, photograph, objects, names)
+        masks = [(n, partial(bytes, content)) for n, content in enumerate(contents)]
+        write_masks(root, photograph, masks, names)
 
 
 def predicted(root, drawn):

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,13 @@ class Disks:
         return logits
 
 
+@lru_cache(1)
+def _model_host() -> Any:
+    from probseg.annotate.answers import ModelHost
+
+    return ModelHost("lite0_unet_prop")
+
+
 @contextmanager
 def serving(folder: Path, model: Segmenter | Disks | None = None, port: int = 0) -> Iterator[str]:
     """Serve the photographs of a folder; yields the address of the page.
@@ -87,12 +96,11 @@ def serving(folder: Path, model: Segmenter | Disks | None = None, port: int = 0)
         port: Where to listen; 0 for any free port.
     """
     uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
-    from probseg.annotate.answers import ModelHost
     from probseg.annotate.app import create_app
     from probseg.annotate.routes import Connection
     from probseg.annotate.sessions import Sessions
 
-    model_host = ModelHost("lite0_unet_prop")
+    model_host = copy(_model_host()) if model else _model_host.__wrapped__()
     model_host.zoom = None
     if model is not None:
         model_host.model = model

@@ -74,11 +74,11 @@ export class Grid {
   }
 
   /** Give the current photograph a state, and go on to the next one meanwhile. */
-  async decide(state, comment = null) {
-    const decision = { id: this.current, state };
+  async decide(state, comment = null, id = this.current) {
+    const decision = { id, state };
     this.decided.push(decision);
     this.undone = [];
-    this._go(1);
+    if (id === this.current) this._go(1);
     const answer = (decision.answer = this._act(decision.id, { type: "state", state, comment }));
     if (await answer) return;
     this.decided = this.decided.filter((known) => known !== decision);
@@ -93,7 +93,7 @@ export class Grid {
     $("comment-text").value = "";
     const send = () => {
       $("comment").close();
-      this.decide("returned", $("comment-text").value.trim());
+      this.decide("returned", $("comment-text").value.trim(), photo.id); // another one may be current by now
     };
     $("comment-send").onclick = send;
     $("comment-text").onkeydown = (event) => {
@@ -124,6 +124,10 @@ export class Grid {
     }
     const { id, state } = decision;
     const photo = page.session.photographs[page.byId.get(id)];
+    if (!photo) {
+      banner.show("note", `Not taken back: “${stateName(state)}”. The photograph is gone.`);
+      return;
+    }
     this._select(id);
     const said = `“${stateName(state)}” of ${photo.name}`;
     const revision = (await decision.answer)?.revision;
@@ -194,7 +198,7 @@ export class Grid {
         ondblclick: () => this.openCurrent(),
       },
       element("div", { className: "tile-picture" }, image, masks),
-      element("span", { className: "tile-name", textContent: photo.name }),
+      element("span", { className: "tile-name" }, element("bdi", { textContent: photo.name })),
       ...page.stateOf(photo),
       element("span", { className: "quiet", textContent: quality, title: "Lowest expected IoU of its objects" }),
     );

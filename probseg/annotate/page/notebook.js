@@ -22,7 +22,8 @@ function render({ model, el }) {
   const problem = element("p", { role: "alert", hidden: true });
   el.append(root, problem);
   const transport = {
-    send: async (action, sequence) => parseFrame(await ask(action, sequence)),
+    send: async (action, sequence) =>
+      (action.type === "masks" ? parseFrames : parseFrame)(await ask(action, sequence)),
     fetchImage: async () => createImageBitmap(new Blob([await ask({ type: "image" }, 0)])),
   };
   const clicker = new Clicker(root, transport, { tools: ["object", "background", "box"] });

@@ -108,10 +108,13 @@ export const page = {
   take(session) {
     const shown = this.photo?.id;
     if (String(session.labels) !== String(this.session?.labels)) smallMasks.clear(); // other names and colours
+    const before = new Map(this.session?.photographs.map((photo) => [photo.id, photo]));
     this.session = session;
     this.elsewhere = othersOf(session.open);
     this.byId = new Map(session.photographs.map((photo, index) => [photo.id, index]));
     for (const photo of session.photographs) {
+      const { stamp, error, ...known } = before.get(photo.id) ?? {};
+      if (known.revision > photo.revision) this.note(photo, known); // changed after the list was made
       const transport = this.transports.get(photo.id);
       if (!transport) continue;
       if (transport.photo.stamp !== photo.stamp) [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
@@ -219,8 +222,6 @@ export const page = {
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
-      $("notice").textContent = known.notice ?? "";
-      $("notice").hidden = !known.notice;
       if (photo.state === "returned") banner.show("comment", `Sent back${comment(photo)}`, banner.button("OK"));
       this.setLabel(sessionStorage.getItem(`label ${this.session.folder}`) || null);
       this.clicker.hidden.clear();
@@ -230,6 +231,9 @@ export const page = {
       this.listed = photo;
       await opening;
       if (turn !== this.turn) return;
+      const { notice } = this.clicker.image;
+      $("notice").textContent = notice;
+      $("notice").hidden = !notice;
       this.opening = performance.now() - since;
       $("clicker").dataset.photo = photo.id;
       const next = this.neighbour(1);
@@ -285,7 +289,9 @@ export const page = {
   },
 
   /** Take over what an answer, or the list of photographs, says of one. */
-  note(photo, { state, objects, labels, quality, comment, stamp, error }) {
+  note(photo, { state, objects, labels, quality, comment, stamp, error, revision }) {
+    if (revision < photo.revision) return; // news of a change may come after the answer to a later one
+    photo.revision = revision ?? photo.revision;
     if (stamp !== undefined && stamp !== photo.stamp) { // the file is another one
       [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
       Object.assign(photo, { stamp, error });

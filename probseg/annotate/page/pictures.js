@@ -25,8 +25,9 @@ export const bitmaps = {
 
   async _fetch(id) {
     try {
-      const blob = await (await get(`photos/${id}/image`)).blob();
-      return await createImageBitmap(blob);
+      const answer = await get(`photos/${id}/image`);
+      const bitmap = await createImageBitmap(await answer.blob());
+      return Object.assign(bitmap, { notice: answer.headers.get("X-Probseg-Notice") });
     } catch (error) {
       this.kept.delete(id);
       throw error;

@@ -96,7 +96,7 @@ async function write(format) {
     const { path, unfinished, lost } = await json("export", { body: { format } });
     const rest = unfinished.length ? [`unfinished objects, of ${unfinished.join(", ")}`] : [];
     $("report").close();
-    explain("Written", [...rest, ...lost], { path, about: ABOUT[format] ?? "This folder is written anew each time; annotations.json has the same objects, and more of each." });
+    explain("Written", [...rest, ...lost], { path, about: ABOUT[format] ?? "What is there is written anew each time; annotations.json has the same objects, and more of each." });
   } catch (error) {
     $("report").close();
     report(error);

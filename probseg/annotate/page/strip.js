@@ -105,7 +105,7 @@ export const listing = {
         onclick: () => this.visit(index),
       },
       image,
-      element("span", { className: "thumb-name", textContent: photo.name.length > 18 ? `…${photo.name.slice(-17)}` : photo.name }),
+      element("span", { className: "thumb-name" }, element("bdi", { textContent: photo.name })),
       ...this.stateOf(photo),
     );
     if (photo.objects) thumb.append(element("span", { className: "thumb-count", "aria-hidden": "true", textContent: photo.objects }));

@@ -1,5 +1,6 @@
 // The transport that takes the clicker's actions on one photograph to the server.
 
+import { parseFrames } from "./canvas.js";
 import { bitmaps } from "./pictures.js";
 import { frame, get, json, once, persist, ServerError } from "./requests.js";
 import { windowId } from "./windows.js";
@@ -40,8 +41,8 @@ export class PhotoTransport {
       const { x, y, positive } = action;
       return frame(await once(`${root}/preview`, { body: { sequence, x, y, positive } }));
     }
-    if (action.type === "mask" && action.object != null) {
-      return frame(await get(`${root}/objects/${action.object}/mask`));
+    if (action.type === "masks") {
+      return parseFrames(await (await get(`${root}/objects/${action.objects}/mask`)).arrayBuffer());
     }
     if (["uncertainty", "without"].includes(action.type)) return frame(await get(`${root}/${action.type}`));
     const ask = action.type === "mask" ? () => this._ask() : () => this._act(action, sequence);

@@ -63,7 +63,7 @@ function heard(news) {
   if (news.photo) photographChanged(news).catch(report);
 }
 
-async function photographChanged({ photo: row, revision, by }) {
+async function photographChanged({ photo: row, by }) {
   const photo = page.session.photographs[page.byId.get(row.id)];
   if (!photo) return again();
   const before = photo.state;
@@ -73,7 +73,7 @@ async function photographChanged({ photo: row, revision, by }) {
     const show = () => page.visit(page.byId.get(row.id));
     banner.show("returned", `${photo.name} was sent back${comment(photo)}`, banner.button("Open it", show), banner.button("Later"));
   }
-  await current(photo, revision);
+  await current(photo, row.revision);
 }
 
 /** Show a photograph as it is after a change elsewhere, once what this window has sent is answered. */

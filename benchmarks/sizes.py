@@ -1,0 +1,171 @@
+"""What the annotation page does for one action, however much lies around it.
+
+`python -m benchmarks.sizes` fills folders with 500, 5,000 and 50,000 photographs of one object, and
+with 20, 200 and 1,000 objects on one photograph. It prints for each action seconds, files that
+are opened or listed, thousands of steps of the database, and kilobytes written, and their growth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from probseg.annotate import files
+from probseg.annotate.answers import ModelHost
+from probseg.annotate.folder import SETTLED
+from probseg.annotate.photographs import Photograph, stamp_of
+from probseg.annotate.sessions import Sessions
+from probseg.annotate.store import Fingerprint, Store
+
+SIZE = (120, 160)
+CLICK = {"type": "click", "x": 80, "y": 60, "positive": True}
+EVERY = 10  # steps of the database after which they are counted
+
+_opened: Counter[int] = Counter()  # files that were opened or listed, by thread
+
+
+class Cost(NamedTuple):
+    """What an action took."""
+
+    seconds: float
+    files: int  # that were opened or listed
+    rows: float  # thousands of steps of the database, each of which looks at a value at most
+    written: float  # kilobytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photographs", type=int, nargs="*", default=[500, 5000, 50_000])
+    parser.add_argument("--objects", type=int, nargs="*", default=[20, 200, 1000])
+    parser.add_argument("--model", default="lite0_unet_prop")
+    options = parser.parse_args()
+    host = ModelHost(options.model)
+    for what, sizes in (("photographs", options.photographs), ("objects", options.objects)):
+        costs = [_measured(host, **{what: size}) for size in sizes]
+        for action in costs[0] if costs else ():
+            for field in Cost._fields:
+                values = [getattr(cost[action], field) for cost in costs]
+                row = " ".join(f"{value:10.3f}" for value in values)
+                sys.stdout.write(f"{what:11} {action:8} {field:8} {row}  {growth(sizes, values)}\n")
+
+
+def growth(sizes: Sequence[int], values: Sequence[float]) -> str:
+    """Say how values grow with sizes, from the first to the last one."""
+    if min(values[0], values[-1]) <= 0 or len(sizes) < 2:
+        return "constant" if values[0] == values[-1] else ""
+    power = math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
+    return "constant" if power < 0.25 else "linear" if power < 1.25 else "quadratic"
+
+
+def _measured(host: ModelHost, photographs: int = 1, objects: int = 1) -> dict[str, Cost]:
+    with tempfile.TemporaryDirectory() as place:
+        fill(Path(place), photographs, objects)
+        return measure(Path(place), host)
+
+
+def fill(folder: Path, photographs: int, objects: int = 1) -> None:
+    """Draw photographs, each with an object in the database, and the first with many."""
+    content, random = io.BytesIO(), np.random.default_rng(0)
+    Image.fromarray(random.integers(0, 255, (*SIZE, 3), np.uint8)).save(content, "PNG")
+    store = Store(folder / files.DATABASE)
+    for number in range(photographs):
+        name = f"{number:06d}.png"
+        path = folder / name
+        path.write_bytes(content.getvalue())
+        with store.change(name, None):
+            for _ in range(1 if number else objects):
+                y, x = random.integers(0, SIZE[0] - 9), random.integers(0, SIZE[1] - 9)
+                labels = np.zeros(SIZE, np.uint8)
+                labels[y : y + 9, x : x + 9] = 1
+                store.add_finished(name, files.finished(labels), f"class {number % 7}")
+            store.set_fingerprint(name, Fingerprint(*SIZE, *stamp_of(path), "digest", "pixels"))
+    store.close()
+
+
+def measure(folder: Path, host: ModelHost) -> dict[str, Cost]:
+    """Return the costs of actions on the first photograph of a folder, by their names."""
+    Sessions(folder, None, host).close()  # which writes the masks
+    time.sleep(SETTLED / 1e9)  # else folders are listed again and again
+    files.DELAY, delay = 1e6, files.DELAY  # annotations.json is written by another thread
+    began = time.perf_counter()
+    sessions = Sessions(folder, None, host)
+    costs = {"start": Cost(time.perf_counter() - began, 0, 0, 0)}
+    began = time.perf_counter()
+    sessions.session()
+    costs["session"] = Cost(time.perf_counter() - began, 0, 0, 0)
+    try:
+        costs |= _actions(sessions, sessions.photographs[0])
+    finally:
+        files.DELAY = delay
+        sessions.close()
+    return costs
+
+
+def _actions(sessions: Sessions, photograph: Photograph) -> dict[str, Cost]:
+    def act(action: dict[str, Any]) -> Callable[[], bytes]:
+        revision = sessions.describe(photograph)["revision"]
+        return lambda: sessions.act(photograph, {"revision": revision, "action": action})
+
+    costs = {"open": counted(sessions, lambda: sessions.open(photograph))}
+    listed = [str(one["id"]) for one in sessions.describe(photograph)["objects"]]
+    first = int(listed[0])
+    costs["masks"] = counted(sessions, lambda: sessions.masks(photograph, ",".join(listed)))
+    costs["tile"] = counted(sessions, lambda: sessions.small_masks(photograph))
+    sessions.answers.open(photograph)
+    for name, action in {
+        "click": CLICK,
+        "again": {**CLICK, "x": 84},
+        "finish": {"type": "finish"},
+        "undo": {"type": "undo"},
+        "redo": {"type": "redo"},
+        "next": {**CLICK, "x": 30},
+        "cancel": {"type": "cancel"},
+        "reopen": {"type": "reopen", "object": first},
+        "close": {"type": "finish"},
+        "label": {"type": "label", "object": first, "label": "class 3"},
+        "state": {"type": "state", "state": "done"},
+        "delete": {"type": "delete", "object": int(listed[-1])},
+    }.items():
+        costs[name] = counted(sessions, act(action))
+    return costs
+
+
+def counted(sessions: Sessions, call: Callable[[], object]) -> Cost:
+    """Return the costs of a call in this thread."""
+    if not _opened:
+        sys.addaudithook(_hear)
+    thread, steps = threading.get_ident(), Counter[int]()
+    sessions.store._db.set_progress_handler(lambda: steps.update([threading.get_ident()]), EVERY)
+    before = Counter(_opened), _written(), time.perf_counter()
+    call()
+    seconds, written = time.perf_counter() - before[2], _written() - before[1]
+    sessions.store._db.set_progress_handler(None, EVERY)
+    opened = _opened[thread] - before[0][thread] - 2  # those of `_written`
+    return Cost(seconds, opened, EVERY * steps[thread] / 1000, written / 1000)
+
+
+def _hear(event: str, _: object) -> None:
+    if event in ("open", "os.listdir", "os.scandir"):
+        _opened[threading.get_ident()] += 1
+
+
+def _written() -> int:
+    """Return the bytes that this thread has written."""
+    rows = Path("/proc/thread-self/io").read_text().split()
+    return int(rows[rows.index("wchar:") + 1])
+
+
+if __name__ == "__main__":
+    main()

@@ -57,7 +57,7 @@ REFUSED = {
 
 def test_no_heavy_import_before_a_refusal_and_for_the_list_of_data(tmp_path):
     write_folder(tmp_path / "data", images=2, size=(24, 32))
-    moved = (configs_dir() / "experiment" / "folder.yaml").read_text(encoding="utf-8")
+    moved = (configs_dir() / "experiment" / "scratch.yaml").read_text(encoding="utf-8")
     (tmp_path / "moved.yaml").write_text(moved, encoding="utf-8")
     (tmp_path / "made.yaml").write_text("model: {model: {class_path: probseg.create_model}}")
     (tmp_path / "keys.yaml").write_text("modle: {}")

@@ -71,19 +71,36 @@ def test_a_killed_owner_leaves_no_lock(tmp_path):
         assert "`probseg test`" in (tmp_path / paths.LOCK).read_text()
 
 
-@pytest.mark.process
-def test_a_pair_of_trainings_started_at_once(tmp_path):
-    root = write_folder(tmp_path / "data", images=4, size=(24, 32))
-    runs = f"--trainer.logger.save_dir={tmp_path / 'runs'}"
-    arguments = folder_fit(root, "--trainer.max_epochs=1", "--evaluation.pictures=0", runs)
-    places = [tmp_path / name for name in ("one", "other")]
-    for place in places:
-        place.mkdir()
-    processes = [started(place, arguments) for place in places]
-    for process, place in zip(processes, places, strict=True):
-        process.join(300)
-        assert process.exitcode == 0, (place / "output.txt").read_text()
-    folders = sorted((tmp_path / "runs" / "probseg").iterdir())
-    assert [folder.name for folder in folders] == ["version_0", "version_1"]
-    for folder in folders:
-        assert len((folder / "starts.jsonl").read_text().splitlines()) == 1
+@pytest.mark.parametrize(
+    ("logger", "pairs"),
+    [
+        ("TensorBoardLogger", 1),
+        *(
+            pytest.param(name, 50, marks=pytest.mark.slow)
+            for name in ("TensorBoardLogger", "CSVLogger", "WandbLogger", "false")
+        ),
+    ],
+)
+def test_pairs_of_trainings_started_at_once(logger, pairs, tmp_path):
+    root, runs = write_folder(tmp_path / "data", images=4, size=(24, 32)), tmp_path / "runs"
+    options = ["--trainer.max_steps=1", "--evaluation.pictures=0", f"--trainer.logger={logger}"]
+    if logger == "false":
+        options.append(f"--trainer.default_root_dir={runs}")
+    else:
+        options.append(f"--trainer.logger.save_dir={runs}")
+    if logger == "WandbLogger":
+        options.append("--trainer.logger.offline=true")
+    arguments = folder_fit(root, *options)
+    for number in range(pairs):
+        places = [tmp_path / f"{number}{name}" for name in "ab"]
+        for place in places:
+            place.mkdir()
+        processes = [started(place, arguments, WANDB_MODE="offline") for place in places]
+        for process, place in zip(processes, places, strict=True):
+            process.join(300)
+            output = (place / "output.txt").read_text()
+            refused = logger == "false" and "is at work in this folder" in output
+            assert process.exitcode == (2 if refused else 0), output
+    folders = {path.parent: path.read_text().splitlines() for path in runs.rglob("starts.jsonl")}
+    assert logger == "false" or len(folders) == 2 * pairs, sorted(folders)
+    assert all(len(lines) == 1 for lines in folders.values()), folders

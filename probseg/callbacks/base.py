@@ -6,17 +6,22 @@ import dataclasses
 import hashlib
 import json
 import logging
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any, Literal, TypeVar
 
 import lightning as L
 import torch.distributed as dist
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from probseg.callbacks.run_folder import keeps_files
 from probseg.evaluation import environment
+from probseg.lightning_internals import launched_processes
 from probseg.zoo.trained import weights_digest
 
 _logger = logging.getLogger(__name__)
@@ -46,6 +51,15 @@ class Evaluation(L.Callback, ABC):
         """Record commit and versions now: the files may change while a training runs."""
         environment()
 
+    def on_validation_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
+        """Handle SIGTERM, unless the validation is part of a training, which does."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            end_together(trainer)
+
+    def on_test_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
+        """Handle SIGTERM."""
+        end_together(trainer)
+
     def on_validation_batch_end(self, trainer: L.Trainer, *batch: Any, **_: object) -> None:  # noqa: ANN401
         """Evaluate a batch of a validation."""
         self._evaluate(trainer, *batch, stage="val")
@@ -71,6 +85,21 @@ class Evaluation(L.Callback, ABC):
         # Lightning has left this context when it calls the hooks after a batch.
         with trainer.precision_plugin.forward_context():
             self.evaluate(trainer, batch, batch_idx, stage)
+
+
+def end_together(trainer: L.Trainer) -> None:
+    """Let SIGTERM to one of several processes end all of them, until Lightning's loop ends.
+
+    Lightning's own handler waits for the other processes, which may wait for this one.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for process in launched_processes(trainer):
+            process.send_signal(number)
+        raise SIGTERMException
+
+    if trainer.world_size > 1:
+        signal.signal(signal.SIGTERM, end)
 
 
 def writes_reports(trainer: L.Trainer) -> bool:

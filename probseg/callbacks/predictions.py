@@ -22,6 +22,7 @@ from PIL import Image
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from probseg.callbacks.base import end_together
 from probseg.data.prompts import PromptedImage
 from probseg.errors import UsageError
 from probseg.formats import COCO, MASKS, OVERLAYS, coco, png, run_lengths
@@ -145,6 +146,10 @@ class PredictionWriter(L.Callback):
                     f"not among these, {others[0]!r} for instance; rename it, or choose another "
                     "folder"
                 )
+
+    def on_predict_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
+        """Handle SIGTERM."""
+        end_together(trainer)
 
     def on_predict_batch_end(
         self,

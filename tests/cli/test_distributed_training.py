@@ -58,7 +58,10 @@ class Spy(Callback):
         for layer in self.norms:  # as if the averages had followed the process's own crops
             layer.running_mean += 0.1 * trainer.global_rank
 
-    def on_validation_batch_start(self, trainer, task, *arguments):
+    def on_validation_batch_start(self, trainer, task, batch, batch_idx, *arguments):
+        fits = trainer.state.fn == "fit"
+        if not fits and (batch_idx, trainer.global_rank) == (int(STEP), int(RANK)):
+            exec(FAULT)
         self.evaluated = {name: value.clone() for name, value in task.state_dict().items()}
 
     def on_fit_end(self, trainer, task):
@@ -81,12 +84,12 @@ AGENT = "os.kill(os.getppid(), signal.SIGTERM)"
 class Run:
     """A training that was started; `fault` is what a process does: `"<step> <rank> <code>"`."""
 
-    def __init__(self, place, *more, fault="-1 -1 pass", processes=2, torchrun=False):
+    def __init__(self, place, *more, fault="-1 -1 pass", processes=2, torchrun=False, verb="fit"):
         place.mkdir(exist_ok=True)
         self.place = place
         several = ("--trainer.strategy=ddp", f"--trainer.devices={processes}")
         arguments = arguments_of(place, *more, *(several if processes > 1 else ()))
-        arguments = ["fit", *arguments, f"--data.batch_size={4 // processes}"]
+        arguments = [verb, *arguments, f"--data.batch_size={4 // processes}"]
         script = place.parent / "train.py"
         if torchrun:
             arguments = [f"--nproc_per_node={processes}", script, *arguments]
@@ -275,6 +278,15 @@ def test_a_stopped_run_goes_on_exactly(fault, torchrun, expected, trained, place
     assert status == 0, text
     assert [path.name for path in (part / "runs" / "probseg").iterdir()] == ["version_0"]
     assert_as_uninterrupted(run, trained)
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_sigterm_to_one_process_ends_a_validation_of_two(rank, trained, place):
+    last = f"--ckpt_path={trained[1].last}"
+    run = Run(place / f"validated{rank}", last, fault=f"0 {rank} {TERM}", verb="validate")
+    status, text = run.end()
+    assert status == 143, text
+    assert text.count("probseg: stopped by SIGTERM") == 1
 
 
 NAN = "task.loss.forward = lambda logits, masks: logits.sum() * float('nan')"

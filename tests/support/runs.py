@@ -133,7 +133,7 @@ def started(
     """
 
     def child() -> None:
-        os.environ.update(OMP_NUM_THREADS="1", **variables)
+        os.environ.update(OMP_NUM_THREADS="1", PROBSEG_MANY_PROCESSES="1", **variables)
         sys.argv = [str(script), *map(str, arguments)]
         with working_in(place), output.open("w", buffering=1) as file:
             for descriptor in (1, 2):  # also of the processes that it starts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -37,6 +38,8 @@ from probseg.semantic.scores import (
     write_scores,
 )
 from probseg.terminal import console, print_paths
+
+_logger = logging.getLogger(__name__)
 
 Place = tuple[int, int]
 """Number of the batch, and of the process: the order of photographs that processes share."""
@@ -183,7 +186,7 @@ class SemanticEvaluation(Evaluation):
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the scores of a validation, write its report, and leave the network as it was."""
-        every, scores = self._counted()
+        every, scores = self._counted(trainer)
         figures = {f"val/{name}/miou": of_set.miou for name, of_set in scores.items()}
         pl_module.log_dict(figures, sync_dist=True)
         average = sum(figures.values()) / len(figures)
@@ -194,7 +197,7 @@ class SemanticEvaluation(Evaluation):
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the scores of a test, write its report, and leave the network as it was."""
-        every, scores = self._counted()
+        every, scores = self._counted(trainer)
         for name, of_set in scores.items():
             for figure in ("miou", "pixel_accuracy", "mean_accuracy"):
                 pl_module.log(f"test/{name}/{figure}", getattr(of_set, figure), sync_dist=True)
@@ -210,9 +213,16 @@ class SemanticEvaluation(Evaluation):
         self.network_changes.enter_context(model.changed(self.iterations, self.output_stride))
         self._tallies = {}
 
-    def _counted(self) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
+    def _counted(self, trainer: L.Trainer) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
         """Return the counts over all processes, and the scores of each data set."""
         every = gathered(self._tallies, self.pictures)
+        for name, counted in every.items():
+            if trainer.is_global_zero and not counted.confusion.any():
+                _logger.warning(
+                    "%s: no score: in all %d photographs all pixels are ignored (255)",
+                    name,
+                    counted.photographs,
+                )
         return every, {name: semantic_scores(counted.confusion) for name, counted in every.items()}
 
     def _report(

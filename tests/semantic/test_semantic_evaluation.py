@@ -258,6 +258,14 @@ def test_a_class_that_nobody_knows_is_left_out(tmp_path, capsys):
     assert rows[2] == {"class": "sky", "iou": "", "share": "0.000000", "accuracy": ""}
 
 
+def test_photographs_of_ignored_pixels_are_told(tmp_path, caplog):
+    dataset = FakeStreets(2)
+    dataset.samples = [s._replace(labels=np.full_like(s.labels, 255)) for s in dataset.samples]
+    evaluated(tmp_path, micro(), dataset, FakeStreets(1, name="avenues"), pictures=0)
+    (told,) = [text for text in caplog.messages if "ignored" in text]
+    assert told == "streets: no score: in all 2 photographs all pixels are ignored (255)"
+
+
 def test_files_and_pictures_of_the_first_photographs(tmp_path):
     logger = TensorBoardLogger(tmp_path, name="run", version="one")
     evaluated(tmp_path, micro(), FakeStreets(5), logger=logger, pictures=2, bases=[3])

@@ -55,17 +55,17 @@ def main() -> None:
     for what, sizes in (("photographs", options.photographs), ("objects", options.objects)):
         costs = [_measured(host, **{what: size}) for size in sizes]
         for action in costs[0] if costs else ():
-            for field in Cost._fields:
-                values = [getattr(cost[action], field) for cost in costs]
-                row = " ".join(f"{value:10.3f}" for value in values)
-                sys.stdout.write(f"{what:11} {action:8} {field:8} {row}  {growth(sizes, values)}\n")
+            sys.stdout.write(f"{what} {' / '.join(map(str, sizes))}, {action}: ")
+            for field, *values in zip(Cost._fields, *(cost[action] for cost in costs), strict=True):
+                row = " / ".join(f"{value:.4g}" for value in values)
+                sys.stdout.write(f"{field} {row} {growth(sizes, values)}; ")
+            sys.stdout.write("\n")
 
 
 def growth(sizes: Sequence[int], values: Sequence[float]) -> str:
     """Say how values grow with sizes, from the first to the last one."""
-    if min(values[0], values[-1]) <= 0 or len(sizes) < 2:
-        return "constant" if values[0] == values[-1] else ""
-    power = math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
+    first, last = (max(1e-3, values[place]) for place in (0, -1))
+    power = math.log(last / first) / math.log(sizes[-1] / sizes[0] if len(sizes) > 1 else 2)
     return "constant" if power < 0.25 else "linear" if power < 1.25 else "quadratic"
 
 
@@ -86,9 +86,9 @@ def fill(folder: Path, photographs: int, objects: int = 1) -> None:
         path.write_bytes(content.getvalue())
         with store.change(name, None):
             for _ in range(1 if number else objects):
-                y, x = random.integers(0, SIZE[0] - 9), random.integers(0, SIZE[1] - 9)
+                y, x = random.integers(0, SIZE[0] // 5), random.integers(0, SIZE[1])
                 labels = np.zeros(SIZE, np.uint8)
-                labels[y : y + 9, x : x + 9] = 1
+                labels[y : y + 3, x : x + 3] = 1
                 store.add_finished(name, files.finished(labels), f"class {number % 7}")
             store.set_fingerprint(name, Fingerprint(*SIZE, *stamp_of(path), "digest", "pixels"))
     store.close()

@@ -31,6 +31,7 @@ from probseg.annotate.store import Fingerprint, Store
 
 SIZE = (120, 160)
 CLICK = {"type": "click", "x": 80, "y": 60, "positive": True}
+STROKE = {"type": "brush", "positive": True, "radius": 9, "points": [[80, 90]]}  # has pixels always
 EVERY = 10  # steps of the database after which they are counted
 
 _opened: Counter[int] = Counter()  # files that were opened or listed, by thread
@@ -126,7 +127,7 @@ def _actions(sessions: Sessions, photograph: Photograph) -> dict[str, Cost]:
     sessions.answers.open(photograph)
     for name, action in {
         "click": CLICK,
-        "again": {**CLICK, "x": 84},
+        "stroke": STROKE,
         "finish": {"type": "finish"},
         "undo": {"type": "undo"},
         "redo": {"type": "redo"},

@@ -134,7 +134,7 @@ def _actions(sessions: Sessions, photograph: Photograph) -> dict[str, Cost]:
         "next": {**CLICK, "x": 30},
         "cancel": {"type": "cancel"},
         "reopen": {"type": "reopen", "object": first},
-        "close": {"type": "finish"},
+        "close": {"type": "cancel"},
         "label": {"type": "label", "object": first, "label": "class 3"},
         "state": {"type": "state", "state": "done"},
         "delete": {"type": "delete", "object": int(listed[-1])},

@@ -17,6 +17,7 @@ from probseg.cli.compare import compare_settings
 from probseg.errors import UsageError
 from probseg.reports.comparison_inputs import runs_in
 from probseg.texts import read_yaml, tell
+from probseg.zoo.trained import LAST
 
 EXAMPLE = """\
 a file that trains two attentions with three seeds:
@@ -50,7 +51,8 @@ def run(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="probseg ablate",
         description="Train each setting with each seed, test all, and compare the settings: means "
-        "with standard errors over seeds. What has results already is not trained again.",
+        "with standard errors over seeds. What has results already is left as it is, and a "
+        "training that was stopped goes on.",
         epilog=EXAMPLE,
     )
     parser.add_argument("plan", type=Path, metavar="FILE", help="settings and seeds, in YAML")
@@ -78,7 +80,9 @@ def run(arguments: Sequence[str]) -> None:
                 continue
             place = {"save_dir": str(options.output), "name": name, "version": folder.name}
             logger = {f"trainer.logger.{key}": value for key, value in place.items()}
-            _call("fit", {**plan.fit, **changes, "seed_everything": seed, **logger})
+            last = folder / "checkpoints" / LAST
+            goes_on = {"ckpt_path": last} if last.is_file() else {}
+            _call("fit", {**plan.fit, **changes, "seed_everything": seed, **logger, **goes_on})
             _call("test", {"config": folder / "config.yaml", **plan.test})
     runs = {name: runs_in(options.output / name) for name in plan.settings}
     compare_settings(runs, options.output, options.metric, latex=options.latex)

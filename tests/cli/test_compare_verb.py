@@ -193,6 +193,9 @@ def test_an_ablation_trains_and_tests_what_has_no_results(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     Path("plan.yaml").write_text(PLAN)
     seeds(Path("ablation", "plain"), 1.0)
+    last = Path("ablation", "mine", "seed_1", "checkpoints", "last.ckpt")
+    last.parent.mkdir(parents=True)
+    last.touch()
     calls = []
 
     def fake(words, **_):
@@ -210,6 +213,7 @@ def test_an_ablation_trains_and_tests_what_has_no_results(tmp_path, monkeypatch,
     ]
     first = ["--config=mine.yaml", "--trainer.max_epochs=2", "--model.model.temperature=[1, 2]"]
     assert calls[4] == ["fit", *first, "--seed_everything=2", *logger]
+    assert calls[2][-1] == f"--ckpt_path={last}", "of the training that was stopped"
     assert calls[5] == [
         "test",
         "--config=ablation/mine/seed_2/config.yaml",

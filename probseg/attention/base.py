@@ -375,8 +375,9 @@ class Attention2d(nn.Module, ABC):
 def reset_parts(module: nn.Module) -> None:
     """Reset the parameters of all modules inside of one."""
     for part in module.modules():
-        if part is not module and hasattr(part, "reset_parameters"):
-            part.reset_parameters()
+        reset = getattr(part, "reset_parameters", None)
+        if part is not module and reset is not None:
+            reset()
 
 
 def line_size(axis: Axis, height: int, width: int) -> tuple[int, int]:

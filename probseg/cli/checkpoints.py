@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
+from torch import nn
 
 from probseg.callbacks.run_folder import START, STARTS, run_folder, start_score
 from probseg.cli.arguments import check_writable
@@ -198,7 +199,7 @@ def next_commands(trainer: L.Trainer) -> str:
         except (ValueError, LookupError):  # of parts that nobody has registered
             lines.append("  use it           rebuild the network in Python: its parts are your own")
             return "\n".join(lines) + "\n"
-        model = trainer.lightning_module.model
+        model = cast("nn.Module", trainer.lightning_module.model)
         modules = {type(part).__module__ for part in model.modules()}
         own = sorted(m for m in modules if m.partition(".")[0] not in ("probseg", "torch", "timm"))
         if isinstance(model, Segmenter):

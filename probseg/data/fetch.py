@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import filecmp
 import http.client
 import json
@@ -11,7 +10,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,7 +58,13 @@ def fetch(
         if not force and not source.missing(folder, archive):
             say(f"{archive.file}: its files are in {folder} already")
             continue
-        file = _obtain(archive, place, folder.parent, force, progress, say)
+        local = Path(place).is_file()
+        file = Path(place) if local else folder.parent / place.rpartition("/")[2].partition("?")[0]
+        on_disk = local or (file.is_file() and not force)
+        needed = archive.unpacked + (0 if on_disk else archive.size)
+        require_space(folder.parent, needed, f"{file.name}, unpacked,")
+        check = partial(_verify, archive, folder.parent / f"{file.name}.sha256", place, say)
+        check(file) if on_disk else download(place, file, check, progress=progress)
         draft = draft_of(folder)
         try:
             if file.suffix == ".txt":
@@ -81,7 +87,7 @@ def fetch(
             _move_into(content, folder, force)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        rest = "" if Path(place).is_file() else f"; {file} is no longer needed"
+        rest = "" if local else f"; {file} is no longer needed"
         say(f"{dataset.name}: unpacked {file.name} into {folder}{rest}")
     return folder
 
@@ -125,66 +131,32 @@ def _locate(
     return places
 
 
-def _obtain(
-    archive: Archive,
-    place: str,
-    folder: Path,
-    force: bool,
-    progress: Progress,
-    say: Callable[[str], None],
-) -> Path:
-    """Return the file of an archive, downloaded unless it is there, and checked."""
-    local = Path(place).is_file()
-    file = Path(place) if local else folder / place.rpartition("/")[2].partition("?")[0]
-    record = folder / f"{file.name}.sha256"
-
-    def check(path: Path) -> None:
-        say(_verify(path, archive, record, place))
-
-    on_disk = local or (file.is_file() and not force)
-    needed = archive.unpacked + (0 if on_disk else archive.size)
-    require_space(folder, needed, f"{file.name}, unpacked,")
-    if on_disk:
-        check(file)
-    else:
-        download(place, file, check, progress=progress)
-    return file
-
-
-def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
-    """Compare the checksums of an archive with the known ones; return which these are, as text.
-
-    Of archives without a published sum, that of the first download is in `record`.
-    """
-    name = record.name.removesuffix(".sha256")
-    sha256 = digest(path)
-    summary = f"{name}: sha256 {sha256}"
-    by_md5 = archive.sha256 is None and archive.md5 is not None
-    if expected := archive.sha256 or archive.md5:
-        value = digest(path, "md5") if by_md5 else sha256
-        if value != expected.lower():
-            raise ChecksumError(
-                f"{place}: {'md5' if by_md5 else 'sha256'} is {value}, expected {expected}; the "
-                "file is damaged, or another one than it was: delete it if it is yours, and fetch "
-                "it again or give another address with --source"
-            )
-        summary += ", as expected"
-    elif record.is_file():
-        before = record.read_text(encoding="utf-8").partition(" ")[0]
-        if before != sha256:
-            raise ChecksumError(
-                f"{place}: sha256 is {sha256}, but {record} has {before} of an earlier download: "
-                f"the file is damaged or was replaced. If that is right, delete {record} and "
-                "repeat the command"
-            )
-        summary += ", as in an earlier download; the publisher states no sum to compare it with"
-    else:
-        summary += (
-            f"; not verified, as the publisher states no sum: it is noted in {record} for the next "
-            "download"
+def _verify(
+    archive: Archive, record: Path, place: str, say: Callable[[str], None], path: Path
+) -> None:
+    """Compare a checksum with that of the publisher, or of the first download in `record`."""
+    sha256, kind, expected = digest(path), "sha256", archive.sha256
+    if expected is None and archive.md5 is not None:
+        kind, expected = "md5", archive.md5
+    known = "as expected"
+    hint = "delete it if it is yours, and fetch it again or give another address with --source"
+    if expected is None:
+        known = f"not verified, as the publisher states no sum: it is noted in {record} for the "
+        known += "next download"
+        if record.is_file():
+            expected = record.read_text(encoding="utf-8").partition(" ")[0]
+            known = "as in an earlier download; the publisher states no sum to compare it with"
+            hint = f"{record} has the sum of an earlier download. If the new file is right, delete "
+            hint += "that one and repeat the command"
+    value = digest(path, kind) if kind == "md5" else sha256
+    if expected is not None and value != expected.lower():
+        raise ChecksumError(
+            f"{place}: {kind} is {value}, expected {expected}; the file is damaged or was "
+            f"replaced: {hint}"
         )
+    name = record.name.removesuffix(".sha256")
+    say(f"{name}: sha256 {sha256}, {known}")
     write_text(record, f"{sha256}  {name}\n")
-    return summary
 
 
 def _move_into(source: Path, root: Path, force: bool) -> None:
@@ -306,7 +278,7 @@ def _receive(url: str, part: Path, progress: Progress) -> None:
     if known is not None and start:
         headers["Range"] = f"bytes={start}-"
         headers |= {} if known.validator is None else {"If-Range": known.validator}
-    with _opened(urllib.request.Request(url, headers=headers), part) as response:
+    with _open(urllib.request.Request(url, headers=headers), part) as response:
         tag, length = response.headers.get("ETag"), response.headers.get("Content-Length", "")
         weak = tag is None or tag.startswith("W/")  # which may not be sent back as If-Range
         validator = response.headers.get("Last-Modified") if weak else tag
@@ -333,11 +305,10 @@ def _receive(url: str, part: Path, progress: Progress) -> None:
         raise _InterruptedTransferError(f"the connection broke after {done} of {size} bytes")
 
 
-@contextlib.contextmanager
-def _opened(request: urllib.request.Request, part: Path) -> Iterator[http.client.HTTPResponse]:
+def _open(request: urllib.request.Request, part: Path) -> http.client.HTTPResponse:
     """Open an address; the part is forgotten if the server's file is shorter."""
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         msg = f"HTTP {error.code} {error.reason}"
         if error.code == 416:
@@ -349,8 +320,7 @@ def _opened(request: urllib.request.Request, part: Path) -> Iterator[http.client
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _InterruptedTransferError(f"no connection ({error})") from error
-    with response:
-        yield response
+    return response
 
 
 def _store(

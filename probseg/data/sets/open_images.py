@@ -138,18 +138,16 @@ def _read_list(path: Path) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.bytes
             for row in csv.DictReader(file):
                 names = [row[column] for column in COLUMNS]
                 if not all(plain_name(name) for name in names):
-                    raise DataError(
-                        f"{path}: lists {names}, which are not file names; download it again"
-                    )
+                    raise TypeError(f"{names} are not file names")
                 masks.append(names[0].encode())
                 photos.append(names[1].encode())
+        if not masks:
+            raise TypeError("it has no mask")
     except (KeyError, TypeError, AttributeError, csv.Error) as error:
         raise DataError(
             f"{path}: cannot be read as a list with the columns {', '.join(COLUMNS)} ({error!r}); "
             "download it again"
         ) from error
-    if not masks:
-        raise DataError(f"{path}: lists no mask; download it again")
     return np.array(masks), np.array(photos)
 
 

@@ -61,6 +61,9 @@ class AnnotatedObjects(InteractiveDataset):
     path_key: str
     """Key of an image entry that holds the path of the image."""
 
+    images_hint = ""
+    """What to do about missing images, unless the archive of their folder is to be unpacked."""
+
     def __init__(self, annotations: Path, images: Path, choice: Choice) -> None:
         self.annotations = annotations
         self.image_root = images
@@ -99,10 +102,6 @@ class AnnotatedObjects(InteractiveDataset):
     @abstractmethod
     def not_found(self, missing: str) -> DatasetNotFoundError:
         """Return the error for a missing file or folder."""
-
-    @abstractmethod
-    def way_to_images(self, folder: str) -> str:
-        """Return the end of the error for missing images of a folder."""
 
     def photo(self, file: str) -> str:
         """Identify a photograph by its path inside the folder of images."""
@@ -196,9 +195,10 @@ class AnnotatedObjects(InteractiveDataset):
                 raise self.not_found(folder or f"the folder {place}")
             missing = sorted(set(files).difference(path.name for path in place.iterdir()))
             if missing:
+                hint = self.images_hint or f"unpack {place.name}.zip again"
                 raise DataError(
                     f"{place / missing[0]}: no such file, but {self.annotations.name} needs it "
-                    f"({len(missing)} missing in all); {self.way_to_images(folder)}"
+                    f"({len(missing)} missing in all); {hint}"
                 )
 
 
@@ -227,6 +227,7 @@ class COCO(AnnotatedObjects):
 
     kind = "COCO"
     path_key = "file_name"
+    images_hint = "check the `images` argument, or remove these images from the annotations"
 
     def __init__(
         self,
@@ -262,10 +263,6 @@ class COCO(AnnotatedObjects):
             "$PROBSEG_DATA or ./data.",
         )
 
-    def way_to_images(self, folder: str) -> str:
-        """Name the argument that may be wrong."""
-        return "check the `images` argument, or remove these images from the annotations"
-
 
 class COCOInstances(COCO):
     """Instances of COCO 2017 as objects, of 80 categories.
@@ -281,6 +278,7 @@ class COCOInstances(COCO):
     """
 
     name = "COCO"
+    images_hint = ""
     licence = "annotations CC BY 4.0; photographs: terms of Flickr"
 
     def __init__(
@@ -290,9 +288,8 @@ class COCOInstances(COCO):
         min_area: int = 400,
     ) -> None:
         self.root = chosen_root(root, "COCO", "coco")
-        self.folder = f"{split}2017"
-        annotations = self.root / "annotations" / f"instances_{self.folder}.json"
-        super().__init__(annotations, self.root / self.folder, min_area, name=self.name)
+        annotations = self.root / "annotations" / f"instances_{split}2017.json"
+        super().__init__(annotations, self.root / f"{split}2017", min_area, name=self.name)
 
     def not_found(self, missing: str) -> DatasetNotFoundError:
         """Return the error for a missing file or folder."""
@@ -304,10 +301,6 @@ class COCOInstances(COCO):
             "https://cocodataset.org/#download, unpack them into one folder, and pass it as `root` "
             "or set PROBSEG_DATA to the folder that holds it as COCO.",
         )
-
-    def way_to_images(self, folder: str) -> str:
-        """Name the archive of the images."""
-        return f"unpack {self.folder}.zip again"
 
 
 class LVIS(AnnotatedObjects, PublishedDataset):
@@ -348,7 +341,3 @@ class LVIS(AnnotatedObjects, PublishedDataset):
     def not_found(self, missing: str) -> DatasetNotFoundError:
         """Return the error for a missing file or folder."""
         return self.absent(f"{missing} (in all lvis_v1_<split>.json, train2017/ and val2017/)")
-
-    def way_to_images(self, folder: str) -> str:
-        """Name the archive of a folder."""
-        return f"unpack {folder}.zip again"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_logger = logging.getLogger(__name__)
 
 
 class DataError(ValueError):
@@ -154,3 +158,19 @@ def history(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def log_drawing_errors(picture: Path | str) -> Iterator[None]:
+    """Log the errors of a block that draws, and leave the picture out.
+
+    No picture may end a training or a test: its numbers have taken hours.
+    """
+    try:
+        yield
+    except Exception as error:  # of any kind, from Matplotlib, OpenCV, Pillow or a logger
+        if isinstance(picture, Path):
+            with suppress(OSError):
+                picture.unlink(missing_ok=True)
+        reason = f"{type(error).__name__}: {error}"
+        _logger.warning("%s: left out, it cannot be drawn (%s)", picture, reason)

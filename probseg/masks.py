@@ -169,14 +169,10 @@ def _open_mask(path: Path) -> _Decoded:
 def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     """Return the number of each pixel."""
     picture, packing, scale = decoded
-    if picture.mode not in NUMBER_MODES:
+    if picture.mode not in NUMBER_MODES or (len(picture.getbands()) > 1 and ";16" in packing):
+        kind = f"the mode {picture.mode!r}{' of 16 bits' if ';16' in packing else ''}"
         raise DataError(
-            f"{path}: a mask must have one channel with object numbers, got the mode "
-            f"{picture.mode!r}; save it as a palette or grey PNG"
-        )
-    if len(picture.getbands()) > 1 and ";16" in packing:
-        raise DataError(
-            f"{path}: has several channels of 16 bits, of which 8 would be read; save it as a "
+            f"{path}: a mask must have one channel with object numbers, got {kind}; save it as a "
             "palette or grey PNG with 8 bits"
         )
 

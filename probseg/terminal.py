@@ -1,19 +1,33 @@
-"""The console of the command line and of evaluations, and tables that fit it."""
+"""What is shown on the console: tables that fit it, progress bars, findings and lines."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from probseg.paths import Progress, write_text
 from probseg.texts import one_line, printable
 
 # columns where the output is not a terminal and `COLUMNS` is not set: tables stay whole
@@ -107,3 +121,51 @@ def _width(column: Sequence[str], wraps: bool) -> int:
     """Return how wide a column must be."""
     widest = max(cell_len(line) for cell in column for line in cell.split("\n"))
     return min(widest, TEXT) if wraps else widest
+
+
+SHOWN = 50  # maximum rows of a table on the console
+
+
+@contextmanager
+def bars(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Show a bar on stderr for each task that is reported; nothing where that is not a terminal.
+
+    Columns to the right of a bar are by default the numbers of items and the time left.
+    """
+    shown = Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *(columns or (MofNCompleteColumn(), TimeRemainingColumn())),
+        console=Console(stderr=True),
+        redirect_stdout=sys.stdout.isatty(),  # lines of a file belong into the file
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        if what not in tasks:
+            tasks[what] = shown.add_task(what, total=total)
+        shown.update(tasks[what], completed=done, total=total)
+
+    shown.disable = not shown.console.is_terminal
+    with shown:
+        yield progress
+
+
+def print_findings(table: Table, rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, which has columns and no rows yet, with at most `SHOWN` of the rows."""
+    for row in rows[:SHOWN]:
+        table.add_row(*map(escape, row))
+    if len(rows) > SHOWN:
+        table.caption = f"{len(rows) - SHOWN} more; --json FILE has them all"
+    console().print(table)
+
+
+def print_line(line: str) -> None:
+    """Print a line that is not broken."""
+    console().print(one_line(line), markup=False, soft_wrap=True)
+
+
+def write_findings(path: Path | None, content: dict[str, Any]) -> None:
+    """Write all findings to the file for `--json`; without one nothing is written."""
+    if path is not None:
+        write_text(path, json.dumps(content, indent=2) + "\n")

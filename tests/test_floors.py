@@ -24,7 +24,6 @@ FLOORS = [
             "terminal",
             "texts",
             "descriptions",
-            "drawing",
             "kinds",
             "geometry",
             "deprecation",

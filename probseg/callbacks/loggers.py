@@ -20,8 +20,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
-from probseg.drawing import log_drawing_errors
-from probseg.errors import UsageError
+from probseg.errors import UsageError, log_drawing_errors
 from probseg.evaluation import environment
 from probseg.images import read_image
 from probseg.lightning_internals import logged_step

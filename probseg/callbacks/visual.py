@@ -14,7 +14,7 @@ from PIL import ImageColor
 
 from probseg.callbacks.loggers import log_picture
 from probseg.data import TrainBatch
-from probseg.drawing import log_drawing_errors
+from probseg.errors import log_drawing_errors
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.types import IGNORE
 

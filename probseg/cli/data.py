@@ -101,8 +101,8 @@ def _list(options: argparse.Namespace) -> None:
 def _fetch(options: argparse.Namespace) -> None:
     from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from probseg.cli.output import bars
     from probseg.data.fetch import fetch
+    from probseg.terminal import bars
 
     with bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
         fetch(

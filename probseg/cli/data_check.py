@@ -11,7 +11,6 @@ from rich import box
 from rich.table import Column, Table
 
 from probseg.cli.arguments import new_file
-from probseg.cli.output import bars, print_findings, print_line, write_findings
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.published import PUBLISHED, find_published
@@ -19,6 +18,7 @@ from probseg.errors import UnknownNameError, UsageError
 from probseg.kinds import Registry
 from probseg.masks import Meaning
 from probseg.paths import find_data, no_folder
+from probseg.terminal import bars, print_findings, print_line, write_findings
 from probseg.texts import count
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from probseg.cli.arguments import check_writable
-from probseg.cli.output import bars
 from probseg.convert import FOLDERS, READERS, WRITERS, Request, convert
 from probseg.convert.parts import IMAGES, OBJECTS
 from probseg.errors import UsageError
 from probseg.paths import no_file, no_folder
-from probseg.terminal import console
+from probseg.terminal import bars, console
 from probseg.texts import count, one_line
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from rich import box
 from rich.table import Column, Table
 
 from probseg.cli.data_check import DataLocation
-from probseg.cli.output import bars, print_findings, print_line, write_findings
 from probseg.data.base import PublishedDataset
 from probseg.data.cache import in_threads
 from probseg.data.layout import first_words
@@ -25,6 +24,7 @@ from probseg.errors import DatasetNotFoundError
 from probseg.images import GREY_WEIGHTS, opened, rgb_pixels
 from probseg.paths import Progress, silent
 from probseg.picture_formats import IMAGE_SUFFIXES, refuse_only_unread
+from probseg.terminal import bars, print_findings, print_line, write_findings
 from probseg.texts import count
 
 SIDE = 24

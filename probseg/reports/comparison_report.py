@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import probseg
-from probseg.drawing import log_drawing_errors
+from probseg.errors import log_drawing_errors
 from probseg.paths import write_text
 from probseg.reports.comparison import (
     LEVEL,

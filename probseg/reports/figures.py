@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from probseg.clicks.annotators import BoolMap
-from probseg.drawing import log_drawing_errors
+from probseg.errors import log_drawing_errors
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture
 from probseg.evaluation.summary import Summary

@@ -19,7 +19,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from probseg.clicks.annotators import BoolMap
-from probseg.drawing import log_drawing_errors
+from probseg.errors import log_drawing_errors
 from probseg.evaluation.records import ObjectRecord, Picture
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.reports.figures import BOX, PREDICTION, TRUTH

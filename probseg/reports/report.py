@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from probseg.drawing import log_drawing_errors
+from probseg.errors import log_drawing_errors
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord, unique, write_objects

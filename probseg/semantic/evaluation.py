@@ -22,8 +22,7 @@ from probseg.callbacks.base import (
 )
 from probseg.callbacks.loggers import log_picture
 from probseg.callbacks.run_folder import run_folder
-from probseg.drawing import log_drawing_errors
-from probseg.errors import UsageError
+from probseg.errors import UsageError, log_drawing_errors
 from probseg.semantic.datamodule import SemanticDataModule
 from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.heads import EMAHead

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from probseg.callbacks import InteractiveEvaluation, VisualLog
 from probseg.clicks.curriculum import Curriculum
 from probseg.data import InteractiveDataModule, TrainBatch
-from probseg.drawing import log_drawing_errors
+from probseg.errors import log_drawing_errors
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.semantic import (
     SemanticDataModule,

@@ -22,12 +22,11 @@ from probseg.annotate.files import DATABASE, finished, read_keys
 from probseg.annotate.photographs import refusals
 from probseg.annotate.store import Store
 from probseg.cli import main
-from probseg.cli.output import print_line
 from probseg.data import ImageMaskFolder
 from probseg.data.cache import cached
 from probseg.errors import DataError, UsageError
 from probseg.paths import LEADS_OUT, leads_out
-from probseg.terminal import console, print_paths
+from probseg.terminal import console, print_line, print_paths
 from support.annotate_client import MODEL, begin, draw_photographs
 from support.confined import confined
 from support.rows import each

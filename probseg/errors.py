@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -61,6 +61,12 @@ class UnknownNameError(KeyError):
 
     def __str__(self) -> str:
         return self.message  # KeyError would print the repr of the message
+
+
+def check_name(kind: str, name: str, known: Collection[str]) -> None:
+    """Raise an `UnknownNameError` unless a table has the name."""
+    if name not in known:
+        raise UnknownNameError(kind, name, known)
 
 
 class ChecksumError(RuntimeError):

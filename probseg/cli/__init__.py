@@ -167,11 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if short is not None:
         tell(short)
         return 0
-    from probseg.errors import UnknownNameError, disk_fault, user_error
+    from probseg.errors import check_name, disk_fault, user_error
 
     try:
-        if verb not in VERBS:
-            raise UnknownNameError(kind="verb", name=verb, known=VERBS)
+        check_name("verb", verb, VERBS)
         with _ending_in_order(verb):
             VERBS[verb](options)
     except Exception as error:

@@ -14,7 +14,7 @@ from probseg.cli.arguments import new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.published import PUBLISHED, find_published
-from probseg.errors import UnknownNameError, UsageError
+from probseg.errors import UsageError, check_name
 from probseg.kinds import Registry
 from probseg.masks import Meaning
 from probseg.paths import find_data, no_folder
@@ -52,13 +52,13 @@ def locate_data(name: str, root: Path | None, split: str | None, prefix: str = "
     elif dataset is None and (folder.is_file() or (is_path and not folder.exists())):
         fault = f"{name}: {no_folder(folder)}; give a folder, or one of: {', '.join(PUBLISHED)}"
     elif dataset is None and not folder.is_dir():
-        raise UnknownNameError(kind="data set or folder", name=name, known=PUBLISHED)
+        check_name("data set or folder", name, PUBLISHED)
     elif split is not None and not splits:
         fault = f"--{prefix}split {split}: {name} has no splits; leave the option out"
     if fault is not None:
         raise UsageError(fault)
-    if split is not None and split not in splits:
-        raise UnknownNameError(kind=f"split of {name}", name=split, known=splits)
+    if split is not None:
+        check_name(f"split of {name}", split, splits)
     return DataLocation(dataset, folder if dataset is None else dataset.source.folder(root), split)
 
 

@@ -22,7 +22,7 @@ import yaml
 
 from probseg.cli.help import EXAMPLES
 from probseg.data.published import PUBLISHED, PUBLISHED_PATHS, SOURCES
-from probseg.errors import DataError, UnknownNameError, UsageError
+from probseg.errors import DataError, UnknownNameError, UsageError, check_name
 from probseg.kinds import KINDS, TASKS, TaskName
 from probseg.paths import configs_dir, find_data, is_path
 from probseg.texts import read_text, read_yaml, tell
@@ -210,9 +210,7 @@ class Invocation:
             if not option.startswith("--"):
                 continue
             name, *rest = re.split(r"[.=+]", option.removeprefix("--"))
-            if name not in OPTIONS:
-                kind = f"probseg {self.verb} option"
-                raise UnknownNameError(kind, name, OPTIONS)
+            check_name(f"probseg {self.verb} option", name, OPTIONS)
             if option.startswith("--trainer."):
                 for unknown in _unknown_of_trainer("option", "--", rest[:1]):
                     raise unknown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,6 +84,14 @@ class InteractiveDataset(Named, Dataset[Sample], ABC):
             raise DataError(
                 f"{what}: `mask` must be 1 on the object, got no such pixel in {sample.name!r}"
             )
+
+
+def refuse_none(objects: Sized, place: Path, what: str) -> None:
+    """Raise a `DataError` unless a data set has objects."""
+    if not len(objects):
+        raise DataError(
+            f"{place}: no {what}; choose fewer restrictions, or unpack the archive again"
+        )
 
 
 class PublishedDataset(InteractiveDataset):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from probseg.errors import DataError, UnknownNameError
+from probseg.errors import DataError, check_name
 from probseg.evaluation.scores import SCORES
 from probseg.evaluation.summary import PERCENTS, Scores
 from probseg.metrics import REPORTED_CLICKS, area_under_curve, clustered_bootstrap, noc
@@ -238,8 +238,7 @@ def _rows(
     """Compare the others with the reference; p-values are not corrected yet."""
     scores = [object_scores(of_result, data.first, data.percents) for of_result in data.scores]
     for name in metrics or ():
-        if name not in scores[0]:
-            raise UnknownNameError(kind="metric", name=name, known=scores[0])
+        check_name("metric", name, scores[0])
     names, notes = [], []
     for name in dict.fromkeys(metrics or scores[0]):
         counts = [int(np.isnan(of_result[name]).sum()) for of_result in scores]

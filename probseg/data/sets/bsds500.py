@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from probseg.data.base import PublishedDataset
+from probseg.data.base import PublishedDataset, refuse_none
 from probseg.data.cache import index_objects
 from probseg.data.layout import names_to_leave_out
 from probseg.data.published import SOURCES
@@ -72,8 +72,7 @@ class BSDS500(PublishedDataset):
         rows = index_objects(f"bsds500-{split}", self.root, count, pairs, maps, **limits)
         self.objects = [(*pair, number) for pair, number, _ in rows]  # image, label map, region
         self._areas = np.array([area for *_, area in rows], np.int64)
-        if not self.objects:
-            raise DataError(f"{self.root}: no region is left in split {split!r} after selection")
+        refuse_none(self.objects, self.root, f"region is left in split {split!r} after selection")
 
     def _maps(self, split: str, image: Path) -> list[Path]:
         place = self.root / "labels" / split

@@ -18,7 +18,7 @@ from probseg.data.base import PublishedDataset
 from probseg.data.folder import ImageMaskPairs
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.published import SOURCES
-from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.errors import DataError, DatasetNotFoundError, check_name
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_colours, read_grey, read_labels
 from probseg.types import IGNORE, Sample
@@ -55,9 +55,7 @@ class GrabCut(ImageMaskPairs):
             self.strokes = self._find_strokes(scribbles)
 
     def _find_strokes(self, scribbles: str) -> list[Path]:
-        known = get_args(Scribbles)
-        if scribbles not in known:
-            raise UnknownNameError(kind="set of scribbles", name=scribbles, known=known)
+        check_name("set of scribbles", scribbles, get_args(Scribbles))
         folder = f"scribbles_{scribbles}"
         files = picture_files(self.root / folder)
         if not files:
@@ -245,9 +243,8 @@ class DAVIS585(PublishedDataset):
     licence = source.licence
 
     def __init__(self, root: Path | str | None = None, initial: Initial | None = None) -> None:
-        known = get_args(Initial)
-        if initial is not None and initial not in known:
-            raise UnknownNameError(kind="kind of initial masks", name=initial, known=known)
+        if initial is not None:
+            check_name("kind of initial masks", initial, get_args(Initial))
         self.root = self.source.folder(root)
         self.objects: list[_Object] = []
         for video in sorted(self.root.iterdir()) if self.root.is_dir() else []:

@@ -18,7 +18,7 @@ from probseg.data.layout import chosen_root
 from probseg.data.published import SOURCES
 from probseg.data.selection import held_out
 from probseg.data.sets.annotations import NO_OUTLINE, TOO_SHORT, Entry, read_index
-from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.errors import DataError, DatasetNotFoundError, check_name
 from probseg.formats.coco import crowds_left_out, file_of
 from probseg.images import check_same_size, read_image
 from probseg.paths import find_data
@@ -150,8 +150,7 @@ class AnnotatedObjects(InteractiveDataset):
         if choice.categories is not None:
             names = index.categories()  # of which two of one name are one
             for name in choice.categories:
-                if name not in names:
-                    raise UnknownNameError(kind="category", name=name, known=names)
+                check_name("category", name, names)
             wanted = [number for number, name in enumerate(names) if name in choice.categories]
             chosen &= np.isin(index.kinds, wanted)
         if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.base import InteractiveDataset
+from probseg.data.base import InteractiveDataset, refuse_none
 from probseg.data.cache import cached, plain_name, read_all
 from probseg.data.layout import chosen_root, refuse_missing
 from probseg.data.sets.foreign_files import broken_as_data_error, load_data
@@ -75,8 +75,7 @@ class COCOLVIS(InteractiveDataset):
         _check_images(self.root, (name.decode() for name in self.index["photos"]))
         # of the index, for each object
         self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
-        if not len(self.rows):
-            raise DataError(f"{annotations}: no object of at least {min_area} pixels (`min_area`)")
+        refuse_none(self.rows, annotations, f"object of at least {min_area} pixels (`min_area`)")
         self._areas = self.index["area"][self.rows].astype(np.int64)
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImagePairs
 from probseg.data.layout import chosen_root
-from probseg.errors import DatasetNotFoundError, UnknownNameError
+from probseg.errors import DatasetNotFoundError, check_name
 from probseg.types import Sample
 
 
@@ -70,14 +70,11 @@ class HQSeg44K(InteractiveDataset):
         parts: Sequence[str] | None = None,
     ) -> None:
         self.root = chosen_root(root, "HQSeg44K", "HQSeg-44K", "sam-hq")
-        if split not in PARTS:
-            raise UnknownNameError(kind="split of HQSeg44K", name=split, known=PARTS)
+        check_name("split of HQSeg44K", split, PARTS)
         known = PARTS[split]
         wanted = [*known] if parts is None else [*parts]
-        unknown = [part for part in wanted if part not in known]
-        if unknown or not wanted:
-            kind = f"part of HQSeg44K {split}"
-            raise UnknownNameError(kind, unknown[0] if unknown else "", known)
+        for part in wanted or [""]:
+            check_name(f"part of HQSeg44K {split}", part, known)
         folders = {part: known[part] for part in wanted}
         places = [place for part in folders.values() for place in part]
         missing = [place for place in places if not (self.root / place).is_dir()]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from probseg.data.base import InteractiveDataset
+from probseg.data.base import InteractiveDataset, refuse_none
 from probseg.data.cache import cached, plain_name, read_all
 from probseg.data.layout import chosen_root
 from probseg.errors import DataError, DatasetNotFoundError
@@ -82,8 +82,7 @@ class OpenImages(InteractiveDataset):
         options = {"split": split, "columns": " ".join(KEPT)}
         self.index = cached("open-images", sources, options, build, self.root)
         self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
-        if not len(self.rows):
-            raise DataError(f"{listed}: no object of at least {min_area} pixels (`min_area`)")
+        refuse_none(self.rows, listed, f"object of at least {min_area} pixels (`min_area`)")
         self._areas = self.index["area"][self.rows]
 
     def __len__(self) -> int:

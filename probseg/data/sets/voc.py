@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.base import PublishedDataset
+from probseg.data.base import PublishedDataset, refuse_none
 from probseg.data.cache import index_objects
 from probseg.data.layout import first_words
 from probseg.data.published import SOURCES
@@ -108,8 +108,7 @@ class PascalVOC(_ListedObjects):
         for name in self._listed(split):
             areas = count_values(read_labels(self._paths(name)[1]))
             self.objects += [(name, int(n)) for n in np.flatnonzero(areas[1:IGNORE]) + 1]
-        if not self.objects:
-            raise DataError(f"{self.root}: no object in split {split!r}; unpack the archive again")
+        refuse_none(self.objects, self.root, f"object in split {split!r}")
 
     def read_mask(self, path: Path, number: int) -> npt.NDArray[np.uint8]:
         """Read an object of a palette file."""
@@ -155,11 +154,8 @@ class SBD(_ListedObjects):
         large = [(path.stem, number, area) for path, number, area in rows if area >= min_area]
         self.objects = [(name, number) for name, number, _ in large]
         self._areas = np.array([area for _, _, area in large], np.int64)
-        if not self.objects:
-            size = f" of at least {min_area} pixels (`min_area`)" if min_area else ""
-            raise DataError(
-                f"{self.root}: no object{size} in split {split!r}; unpack the archive again"
-            )
+        size = f"object of at least {min_area} pixels (`min_area`)"
+        refuse_none(self.objects, self.root, f"{size} in split {split!r}")
 
     def read_mask(self, path: Path, number: int) -> npt.NDArray[np.uint8]:
         """Read an instance of a file that was counted."""

@@ -54,6 +54,10 @@ COMPRESSIONS: dict[bytes, Callable[..., Any]] = {
 PADDING = 10**6  # maximum bytes of zeros after the end of a tar archive
 
 
+class _RefusedError(Exception):
+    """An archive has something that no data set has."""
+
+
 def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent) -> None:
     """Write the files of an archive into an empty folder, and nothing outside it.
 
@@ -65,14 +69,15 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
     try:
         for number, (name, content) in enumerate(_entries(archive, folder, limit)):
             if number == ENTRIES:
-                raise _refusal(archive, f"has more than {ENTRIES} entries")
+                raise _RefusedError(f"has more than {ENTRIES} entries")
             written += ENTRY
             parts = PurePosixPath(name).parts
             junk = any(part in JUNK or part.startswith("._") for part in parts)
             if content is not None and not junk:
-                place = folder / _inside(archive, name, name)
+                _check_inside(name, name)
+                place = folder / name
                 if not place.resolve().is_relative_to(folder.resolve()):
-                    raise _refusal(archive, f"has the entry {name}, which leads out of the folder")
+                    raise _RefusedError(f"has the entry {name}, which leads out of the folder")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with place.open("xb") as file:
                     for block in content:
@@ -81,12 +86,14 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
                             break
                         file.write(block)
             if written > limit:
-                raise _too_much(archive, limit)
+                raise _too_much(limit)
             progress(f"unpacking {archive.name}", written, None)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise _refusal(archive, f"has two entries of the name {error.filename}") from error
-    except DataError:
-        raise
+    except (_RefusedError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        two = f"has two entries of the name {getattr(error, 'filename', '')}"
+        raise DataError(
+            f"{archive}: {error if isinstance(error, _RefusedError) else two}; this is not the "
+            "archive of the data set: delete it, and fetch it again from its own source"
+        ) from error
     except DAMAGES as error:
         raise DataError(
             f"{archive}: cannot be unpacked, it is damaged or incomplete ({error!r}); delete it "
@@ -100,20 +107,18 @@ def _entries(archive: Path, folder: Path, limit: int) -> Iterator[_Entry]:
         begin = file.read(40)
     way = next((way for mark, way in COMPRESSIONS.items() if begin.startswith(mark)), open)
     with way(archive, "rb") as file:
-        headers = _Headers(archive, file, limit)
+        headers = _Headers(file, limit)
         try:  # first: a tar file that ends in a zip file looks like both
             tar = tarfile.TarFile(fileobj=headers)  # type: ignore[arg-type]  # reads, seeks, tells
-        except DataError:
-            raise
         except (*DAMAGES, OSError):
             if not zipfile.is_zipfile(archive):
-                raise DataError(
-                    f"{archive}: is neither a zip nor a tar archive, it begins with {begin!r}; "
-                    "delete it and fetch it again, or give another address with --source"
+                raise _RefusedError(
+                    f"is neither a zip nor a tar archive, it begins with {begin!r}; another "
+                    "address can be given with --source"
                 ) from None
             yield from _zip_entries(archive)
         else:
-            yield from _tar_entries(archive, folder, tar, headers)
+            yield from _tar_entries(folder, tar, headers)
 
 
 def _zip_entries(archive: Path) -> Iterator[_Entry]:
@@ -123,10 +128,9 @@ def _zip_entries(archive: Path) -> Iterator[_Entry]:
             if entry.is_dir():
                 yield name, None
                 continue
-            if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
-                raise _refusal(archive, f"has the link or device {name}")
-            if entry.flag_bits & 1:
-                raise _refusal(archive, f"has the encrypted entry {name}")
+            plain = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
+            if not plain or entry.flag_bits & 1:
+                raise _RefusedError(f"has the link or device or encrypted entry {name}")
             with file.open(entry) as stream:
                 yield name, _blocks(stream)
 
@@ -137,8 +141,8 @@ class _Headers:
     tarfile reads a header as large as it says that it is, and has no limit.
     """
 
-    def __init__(self, archive: Path, file: IO[bytes], limit: int) -> None:
-        self.archive, self.file, self.limit = archive, file, limit
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self.file, self.limit = file, limit
         self.size = 0  # of the headers before an entry
 
     def tell(self) -> int:
@@ -146,14 +150,13 @@ class _Headers:
 
     def seek(self, place: int) -> int:
         if place > self.limit + PADDING:
-            raise _too_much(self.archive, self.limit)
+            raise _too_much(self.limit)
         return self.file.seek(place)
 
     def read(self, size: int) -> bytes:
         self.size += size
         if not 0 <= size <= self.size <= HEADERS:
-            reason = f"has an entry with headers of more than {HEADERS / 1e6:.1f} MB"
-            raise _refusal(self.archive, reason)
+            raise _RefusedError(f"has an entry with headers of more than {HEADERS / 1e6:.1f} MB")
         return self.file.read(size)
 
     def content(self, entry: tarfile.TarInfo) -> Iterator[bytes]:
@@ -167,9 +170,7 @@ class _Headers:
             yield block
 
 
-def _tar_entries(
-    archive: Path, folder: Path, tar: tarfile.TarFile, headers: _Headers
-) -> Iterator[_Entry]:
+def _tar_entries(folder: Path, tar: tarfile.TarFile, headers: _Headers) -> Iterator[_Entry]:
     """Yield the files of the archive, and then its links as copies of what was written of it."""
     links: dict[str, str] = {}
     while entry := tar.next():
@@ -184,20 +185,20 @@ def _tar_entries(
             if entry.issym():
                 target = posixpath.join(posixpath.dirname(name), target)
             target = posixpath.normpath(target)
-            _inside(archive, target, f"{name} -> {entry.linkname}")
+            _check_inside(target, f"{name} -> {entry.linkname}")
             links[posixpath.normpath(name)] = target
             yield name, None  # for now
         elif not entry.isfile() or entry.issparse():
-            raise _refusal(archive, f"has the device or sparse file {name}")
+            raise _RefusedError(f"has the device or sparse file {name}")
         else:
             yield name, headers.content(entry)
     if len(headers.file.read(PADDING + 1)) > PADDING:  # reads the checksum at the end as well
-        raise _refusal(archive, "continues after its end")
+        raise _RefusedError("continues after its end")
     for name, target in links.items():
         for _ in range(CHAIN):
             target = links.get(target, target)
         if (folder / target).is_dir():
-            raise _refusal(archive, f"has {name}, a link to a folder")
+            raise _RefusedError(f"has {name}, a link to a folder")
         if not (folder / target).is_file():
             raise tarfile.ReadError(f"{name} is a link to {target}, which it does not have")
         with (folder / target).open("rb") as stream:
@@ -209,23 +210,15 @@ def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _inside(archive: Path, name: str, shown: str) -> PurePosixPath:
-    """Return the path of an entry, which must not lead out of the folder."""
+def _check_inside(name: str, shown: str) -> None:
+    """Refuse the path of an entry that leads out of the folder, or is too long for one."""
     path = PurePosixPath(name)
     strange = any(sign in name for sign in "\\:\0")  # drives and folders on Windows
     if max((len(os.fsencode(part)) for part in path.parts), default=0) > LONGEST_NAME:
-        raise _refusal(archive, f"has the entry {shown[:40]}..., whose name is too long")
+        raise _RefusedError(f"has the entry {shown[:40]}..., whose name is too long")
     if path.is_absolute() or ".." in path.parts or strange:
-        raise _refusal(archive, f"has the entry {shown}, which leads out of the folder")
-    return path
+        raise _RefusedError(f"has the entry {shown}, which leads out of the folder")
 
 
-def _too_much(archive: Path, limit: int) -> DataError:
-    return _refusal(archive, f"unpacks to more than {limit / 1e6:.1f} MB")
-
-
-def _refusal(archive: Path, reason: str) -> DataError:
-    return DataError(
-        f"{archive}: {reason}; this is not the archive of the data set: delete it, and fetch it "
-        "from its own source"
-    )
+def _too_much(limit: int) -> _RefusedError:
+    return _RefusedError(f"unpacks to more than {limit / 1e6:.1f} MB")

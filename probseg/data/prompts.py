@@ -104,7 +104,7 @@ def _read_csv(path: Path) -> PromptFile:
             )
         table.fieldnames = columns
         for cells in table:
-            fault, too_many = None, cells.pop(None, None) is not None  # type: ignore[call-overload]
+            fault, too_many = None, cells.pop(None, None) is not None
             row = {name: (text or "").strip() for name, text in cells.items()}
             if not any(row.values()):  # as spreadsheets write below a table
                 continue

@@ -108,9 +108,8 @@ def shim(tmp_path_factory):
 
 
 FULL, BROKEN = (errno.ENOSPC, 0), (errno.EIO, 1)
-
-
 QUICK, LONG = ("predict", "convert"), ("annotate", "export", "fit", "test")
+SOME, ALL = 3, 10**6
 
 
 def test_the_table_names_these_commands(repository):
@@ -120,12 +119,19 @@ def test_the_table_names_these_commands(repository):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("fault", [FULL, pytest.param(BROKEN, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in LONG)])
-def test_every_write_may_fail(name, fault, shim, tmp_path):
+@pytest.mark.parametrize(
+    ("names", "fault", "count"),
+    [
+        *((name, FULL, ALL) for name in QUICK),
+        ("+".join(LONG), FULL, SOME),
+        *(pytest.param(n, BROKEN, ALL, marks=pytest.mark.slow) for n in (*QUICK, *LONG)),
+        *(pytest.param(n, FULL, ALL, marks=pytest.mark.slow) for n in LONG),
+    ],
+)
+def test_every_write_may_fail(names, fault, count, shim, tmp_path):
     parts = [str(REPOSITORY / "tests"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     variables = {"LD_PRELOAD": str(shim), "PYTHONPATH": os.pathsep.join(parts)}
-    arguments = [sys.executable, "-P", __file__, name, tmp_path, *map(str, fault)]
+    arguments = [sys.executable, "-P", __file__, names, tmp_path, *map(str, (*fault, count))]
     ended = subprocess.run(
         arguments,
         env={**os.environ, **variables},
@@ -269,7 +275,7 @@ def child(work, place):
     return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), output.read_text()
 
 
-def every_write(name, place, error, once):
+def every_write(name, place, error, once, count):
     library, work, room = ctypes.CDLL(None), globals()[f"run_{name}"], place / "room"
 
     def armed(n):
@@ -284,6 +290,7 @@ def every_write(name, place, error, once):
         room.mkdir()
         return child(run, place)
 
+    place.mkdir()
     prepare(place)
     if name == "export":
         room.mkdir()
@@ -294,7 +301,7 @@ def every_write(name, place, error, once):
     before = {path.relative_to(room) for path in room.rglob("*") if path.suffix != ".log"}
     print("writes", total, flush=True)
     refused = 0
-    for n in range(1, total + 1):
+    for n in range(1, total + 1, max(1, total // count)):
         status, text = armed(n)
         refused += status == 2
         found = []
@@ -341,4 +348,6 @@ def prepare(place):
 
 
 if __name__ == "__main__":
-    sys.exit(every_write(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
+    NUMBERS = [int(argument) for argument in sys.argv[3:]]
+    NAMES = sys.argv[1].split("+")
+    sys.exit(any([every_write(name, Path(sys.argv[2]) / name, *NUMBERS) for name in NAMES]))

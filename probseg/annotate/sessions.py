@@ -158,6 +158,11 @@ class Sessions:
         self._upload.close()
         try:
             self.files.write_coco(reads=False)
+        except sqlite3.Error as error:  # the disk is full
+            raise UsageError(
+                f"{self.out}: annotations.json is not up to date ({error}); make room, and the "
+                "next start of `probseg annotate` writes it; nothing is lost"
+            ) from error
         finally:
             self.files.close()
             with self._lock:

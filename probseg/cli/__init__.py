@@ -105,11 +105,20 @@ def _indented(text: str) -> str:
 def _ending_in_order(verb: str) -> Iterator[None]:
     """Let SIGTERM end a verb as an error does, and SIGHUP, of a closed terminal, do the same.
 
-    Ignored signals stay ignored. Loops over batches have their own way to end after SIGTERM.
+    Ignored signals stay ignored. Loops over batches have their own way to end after SIGTERM. A full
+    disk is one sentence in the threads of loggers, too.
     """
+    from probseg.errors import disk_fault
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(143)
+
+    def explain(fault: threading.ExceptHookArgs) -> None:
+        explained = fault.exc_value and disk_fault(fault.exc_value)
+        if explained:
+            tell(f"probseg: {_indented(str(explained))}\n", sys.stderr)
+        else:
+            print_traceback(fault)
 
     hangup = getattr(signal, "SIGHUP", None)  # absent on Windows
     ways = {hangup: lambda *_: signal.raise_signal(signal.SIGTERM)} if hangup else {}
@@ -120,9 +129,11 @@ def _ending_in_order(verb: str) -> Iterator[None]:
     ours = [number for number in ways if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, ways[number])
+    print_traceback, threading.excepthook = threading.excepthook, explain
     try:
         yield
     finally:
+        threading.excepthook = print_traceback
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import tarfile
@@ -70,7 +71,9 @@ def write_onnx(graph: Graph, path: Path) -> None:
 
 def write_torch(graph: Graph, path: Path) -> None:
     """Write a graph for `torch.export.load`."""
-    torch.export.save(graph.program, path)
+    content = io.BytesIO()  # torch aborts the process where it cannot write a file to its end
+    torch.export.save(graph.program, content)
+    path.write_bytes(content.getbuffer())
 
 
 def copy_runner(folder: Path) -> None:

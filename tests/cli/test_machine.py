@@ -79,7 +79,7 @@ def test_devices_that_are_not_there(name, cpu, monkeypatch):
 )
 def test_processes_of_a_machine_with_two_cores(devices, forced, message, monkeypatch):
     monkeypatch.setenv("PROBSEG_MANY_PROCESSES", forced)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
     if message is None:
         check_processes(Namespace(accelerator="cpu", devices=devices))
     else:

@@ -125,7 +125,7 @@ def _actions(sessions: Sessions, photograph: Photograph) -> dict[str, Cost]:
     costs["masks"] = counted(sessions, lambda: sessions.masks(photograph, ",".join(listed)))
     costs["tile"] = counted(sessions, lambda: sessions.small_masks(photograph))
     sessions.answers.open(photograph)
-    for name, action in {
+    actions: dict[str, dict[str, Any]] = {
         "click": CLICK,
         "stroke": STROKE,
         "finish": {"type": "finish"},
@@ -138,7 +138,8 @@ def _actions(sessions: Sessions, photograph: Photograph) -> dict[str, Cost]:
         "label": {"type": "label", "object": first, "label": "class 3"},
         "state": {"type": "state", "state": "done"},
         "delete": {"type": "delete", "object": int(listed[-1])},
-    }.items():
+    }
+    for name, action in actions.items():
         costs[name] = counted(sessions, act(action))
     return costs
 

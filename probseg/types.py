@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # torch takes seconds
     from torch import Tensor
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 IGNORE = 255  # value of the pixels of a mask that count neither as object nor as background
 
@@ -57,7 +58,7 @@ def takes_tensors(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
         named = {key: as_array(value) for key, value in kwargs.items()}
-        return function(*map(as_array, args), **named)  # type: ignore[arg-type]
+        return function(*map(as_array, args), **named)
 
     return call
 

@@ -284,8 +284,9 @@ class Change:
     def _find_object(self, key: str, photograph: Photograph) -> StoredObject:
         """Return the object that an argument of the action has the number of."""
         number = self.action.get(key)
-        known = type(number) is int and abs(number) < 1 << 63
-        stored = self.store.find(photograph.name, number) if known else None
+        stored = None
+        if type(number) is int and abs(number) < 1 << 63:
+            stored = self.store.find(photograph.name, number)
         if stored is None:
             raise MissingError(str(number))
         return stored

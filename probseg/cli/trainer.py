@@ -321,13 +321,12 @@ def add_code(invocation: Invocation) -> None:
             is_code = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
             if module and is_code and str(folder) not in sys.path:
                 sys.path.append(str(folder))  # last: no other module is replaced
-    for path in sorted(invocation.attentions()):
-        module = path.rpartition(".")[0]
+    for attention in sorted(invocation.attentions()):
         try:
-            import_module(module)
+            import_module(attention.rpartition(".")[0])
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"attention: {path}: there is no module {error.name!r} here or beside the "
+                f"attention: {attention}: there is no module {error.name!r} here or beside the "
                 "configuration; PYTHONPATH=FOLDER finds it elsewhere"
             ) from error
 

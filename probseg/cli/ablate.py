@@ -78,8 +78,8 @@ def run(arguments: Sequence[str]) -> None:
             folder = options.output / name / f"seed_{seed}"
             if any(folder.glob("test/*/results.json")):
                 continue
-            place = {"save_dir": str(options.output), "name": name, "version": folder.name}
-            logger = {f"trainer.logger.{key}": value for key, value in place.items()}
+            run = {"save_dir": str(options.output), "name": name, "version": folder.name}
+            logger = {f"trainer.logger.{key}": value for key, value in run.items()}
             last = folder / "checkpoints" / LAST
             goes_on = {"ckpt_path": last} if last.is_file() else {}
             _call("fit", {**plan.fit, **changes, "seed_everything": seed, **logger, **goes_on})

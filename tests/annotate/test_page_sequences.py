@@ -406,8 +406,9 @@ def test_a_photograph_whose_earlier_file_is_back_is_shown_when_it_is_opened(mach
     Image.open(path).rotate(180).save(path)
     machine.reload()
     path.write_bytes(content)
-    page.press("p")
-    page.until("clicker.objects.length === 1 && !probsegPage.photo.error")
+    machine.slow(300)
+    page.press("p", "z")  # waits until it is known that the file is readable again
+    assert page.run("[clicker.objects.length, probsegPage.photo.error]") == [0, None]
 
 
 def test_a_photograph_has_arrived_when_the_mask_of_its_open_object_is_shown(machine):

@@ -206,22 +206,20 @@ export const page = {
     $("strip").setAttribute("aria-activedescendant", `photo-${photo.id}`);
     $("name").textContent = photo.name;
     this.progress();
-    this.unreadable(photo.error);
+    this.unreadable(null); // the file may be another one than in the list
     this.grid.hide();
-    this.arriving = !photo.error; // until the photograph can be clicked, or an error is shown
-    $("clicker").ariaBusy = $("objects").ariaBusy = String(this.arriving);
-    if (photo.error) { // the file may be another one since
-      json(`photos/${photo.id}`).then((known) => turn === this.turn && this.note(photo, known)).catch(() => null);
-      return;
-    }
+    this.arriving = true; // until the photograph can be clicked, or an error is shown
+    $("clicker").ariaBusy = $("objects").ariaBusy = "true";
     const since = performance.now();
     const transport = this.transportOf(photo);
-    bitmaps.get(photo.id).catch(() => null); // on its way while the server opens the photograph
+    if (!photo.error) bitmaps.get(photo.id).catch(() => null); // on its way while the server opens it
     try {
       await this.grid.idle; // the clicker does not hear of these answers
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
+      photo.error = known.error;
+      if (photo.error) return this.unreadable(photo.error);
       if (photo.state === "returned") banner.show("comment", `Sent back${comment(photo)}`, banner.button("OK"));
       this.setLabel(sessionStorage.getItem(`label ${this.session.folder}`) || null);
       this.clicker.hidden.clear();

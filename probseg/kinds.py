@@ -21,7 +21,7 @@ WINGS = ("annotate", "convert", "export", "family", "lab", "peers", "release", "
 KINDS: dict[str, dict[str, str]] = {
     "attention": {
         "additive": "probseg.family.kernels.AdditiveAttention2d",
-        "block_slot": "probseg.family.block_slots.BlockSlotAttention2d",
+        "block_slot": "probseg.family.slots.BlockSlotAttention2d",
         "double": "probseg.family.slots.DoubleAttention2d",
         "em": "probseg.family.slots.EMAttention2d",
         "hard": "probseg.family.hard.HardAttention2d",

@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import ijson
 import numpy as np
 
 from probseg.convert.parts import (
@@ -22,6 +21,7 @@ from probseg.convert.parts import (
     Request,
     Writer,
     outlined,
+    reading,
 )
 from probseg.data.sets.annotations import (
     NO_OUTLINE,
@@ -64,12 +64,8 @@ def _objects(
 ) -> Iterator[LabelledRegion]:
     names = index.categories()
     for number in numbers:
-        try:
+        with reading(place, f"COCO: annotation {index.ids[number]} cannot be drawn"):
             region = index.region(number, size)
-        except ValueError as error:
-            raise DataError(
-                f"{place}: annotation {index.ids[number]} cannot be drawn ({error})"
-            ) from error
         kind = int(index.kinds[number])
         if kind < 0:
             ledger.change(f"annotations without a listed category, which become {NO_NAME!r}")
@@ -132,7 +128,17 @@ def write_results(
             f"{place}: results have ids of images and categories; give the COCO file of the "
             "ground truth as --ids-of"
         )
-    image_ids, categories = _ids(request.ids_of)
+    with reading(request.ids_of, "annotations of COCO", "see --ids-of"):
+        image_ids = {
+            PurePosixPath(coco.file_of(entry)).as_posix(): coco.whole(entry, "id")
+            for entry in entries(request.ids_of, "images")
+        }
+        categories = {
+            coco.text(entry, "name"): coco.whole(entry, "id")
+            for entry in entries(request.ids_of, "categories")
+        }
+        if not image_ids:
+            raise ValueError("it has no image")
 
     def results() -> Iterator[coco.Entry]:
         for image in images:
@@ -160,28 +166,6 @@ def write_results(
 
     with rewriting(place) as file:
         coco.write_list(file, results())
-
-
-def _ids(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids of the images and categories of a file by their names."""
-    try:
-        images = {
-            PurePosixPath(coco.file_of(entry)).as_posix(): coco.whole(entry, "id")
-            for entry in entries(path, "images")
-        }
-        categories = {
-            coco.text(entry, "name"): coco.whole(entry, "id")
-            for entry in entries(path, "categories")
-        }
-        if not images:
-            raise ValueError("it has no image")
-    except DataError:  # which names the file
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError, ijson.JSONError) as error:
-        raise DataError(
-            f"{path}: cannot be read as annotations of COCO ({error!r}); see --ids-of"
-        ) from error
-    return images, categories
 
 
 def runs(compressed: bool) -> Callable[[LabelledRegion, Request, Ledger], dict[str, Any]]:

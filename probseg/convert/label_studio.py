@@ -11,9 +11,7 @@ from posixpath import commonpath
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-import ijson
-
-from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request
+from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request, reading
 from probseg.data.layout import leads_outside
 from probseg.data.sets.annotations import entries
 from probseg.errors import DataError
@@ -47,7 +45,8 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     have in `request.storage`; other images have that of their address, without the folders that
     all share.
     """
-    try:
+    hint = "export it as JSON, not JSON-MIN"
+    with reading(place, "tasks of Label Studio", hint):
         addresses = [_checked(task["data"]["image"], str, "image") for task in entries(place, "")]
         files = _names(addresses, request.storage or PurePosixPath())
         for file, task in zip(files, entries(place, ""), strict=True):
@@ -62,19 +61,15 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             elif not brushed:
                 ledger.lose("of tasks without a mask, whose size is not known", images=1)
             else:
-                objects = [_drawn(result) for result in brushed]
+                objects = []
+                for result in brushed:
+                    kind, value = result["type"], result["value"]
+                    size = size_of(result, ("original_height", "original_width"))
+                    labels = _checked(value.get(kind) or [NO_NAME], list, kind)
+                    labels = [_checked(label, str, kind) for label in labels]
+                    objects.append(_Drawn(partial(_KINDS[kind], value, size), size, labels))
                 size = objects[0].size
                 yield AnnotatedImage(file, size, _objects(place, file, size, objects, ledger))
-    except DataError:  # which names the file
-        raise
-    except (
-        *(KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError),
-        ijson.JSONError,
-    ) as error:
-        raise DataError(
-            f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON, not "
-            "JSON-MIN"
-        ) from error
 
 
 def _checked(value: Any, kind: type[_Kind], key: str) -> _Kind:  # noqa: ANN401 (any JSON)
@@ -82,15 +77,6 @@ def _checked(value: Any, kind: type[_Kind], key: str) -> _Kind:  # noqa: ANN401 
         expected = {str: "text", list: "a list"}[kind]
         raise TypeError(f"expected {expected} for {key!r}, got {value!r:.60}")
     return value
-
-
-def _drawn(result: Entry) -> _Drawn:
-    kind, value = result["type"], result["value"]
-    size = size_of(result, ("original_height", "original_width"))
-    given = _checked(value.get(kind) or [NO_NAME], list, kind)
-    labels = [_checked(label, str, kind) for label in given]
-    draw = _KINDS[kind]
-    return _Drawn(partial(draw, value, size), size, labels)
 
 
 def _brushed(value: Entry, size: tuple[int, int]) -> Region:
@@ -132,10 +118,8 @@ def _objects(
     for item in objects:
         if item.size != size:
             raise DataError(f"{place}: the masks of {file} are for images of different sizes")
-        try:
+        with reading(place, f"Label Studio: a mask of {file} cannot be drawn"):
             region = item.draw()
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{place}: a mask of {file} cannot be drawn: {error}") from error
         label, *more = item.labels
         ledger.change("labels of objects after the first", len(more))
         yield LabelledRegion(region, label)

@@ -11,7 +11,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,6 +25,7 @@ from probseg.convert.parts import (
     Request,
     Writer,
     outlined,
+    reading,
     stems,
 )
 from probseg.data.layout import leads_outside
@@ -38,6 +39,8 @@ from probseg.texts import read_json
 
 VERSION = "5.5.0"
 """Version of labelme in the files that are written."""
+
+_reading = partial(reading, what="a file of labelme", hint="save it again")
 
 IGNORED = "__ignore__"
 """Label of pixels that labelme's own converters leave out."""
@@ -57,52 +60,34 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         folder = path.relative_to(place.parent if single else place).parent
         if any(part.startswith(".") for part in (*folder.parts, path.name)):
             continue
-        with _named(path):
+        with _reading(path):
             content = read_json(path)
             name = PurePosixPath(text(content, "imagePath").replace("\\", "/")).name
             if leads_outside(name):
                 raise ValueError("its 'imagePath' must be the path of a file")
             size = size_of(content, ("imageHeight", "imageWidth"))
-            groups = _groups(content["shapes"], ledger)
-        ledger.find(images=1)
-        yield AnnotatedImage((folder / name).as_posix(), size, _objects(path, groups, size))
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Name the file in errors about its content."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise DataError(
-            f"{path}: cannot be read as a file of labelme ({error!r}); save it again"
-        ) from error
-
-
-def _groups(shapes: list[Shape], ledger: Ledger) -> list[list[Shape]]:
-    """Return the shapes of each object."""
-    groups: dict[tuple[object, ...], list[Shape]] = defaultdict(list)
-    for number, shape in enumerate(shapes):
-        if shape.get("shape_type", "polygon") not in ("polygon", "mask"):
-            ledger.find(objects=1)
-            ledger.lose("that are other shapes than polygons and masks", objects=1)
-            continue
-        if shape["label"] == IGNORED:
-            ledger.find(objects=1)
-            ledger.lose(f"of the label {IGNORED}, which are not objects", objects=1)
-            continue
-        group = shape.get("group_id")
-        key = (number,) if group is None else (text(shape, "label"), group)
-        groups[key].append(shape)
-    ledger.find(objects=len(groups))
-    return list(groups.values())
+            groups: dict[tuple[object, ...], list[Shape]] = defaultdict(list)
+            for number, shape in enumerate(content["shapes"]):
+                why = f"of the label {IGNORED}, which are not objects"
+                if shape.get("shape_type", "polygon") not in ("polygon", "mask"):
+                    why = "that are other shapes than polygons and masks"
+                elif shape["label"] != IGNORED:
+                    group = shape.get("group_id")
+                    key = (number,) if group is None else (text(shape, "label"), group)
+                    groups[key].append(shape)
+                    continue
+                ledger.find(objects=1)
+                ledger.lose(why, objects=1)
+        ledger.find(images=1, objects=len(groups))
+        objects = _objects(path, list(groups.values()), size)
+        yield AnnotatedImage((folder / name).as_posix(), size, objects)
 
 
 def _objects(
     path: Path, groups: list[list[Shape]], size: tuple[int, int]
 ) -> Iterator[LabelledRegion]:
     for shapes in groups:
-        with _named(path):
+        with _reading(path):
             region = union([_drawn(shape, size) for shape in shapes])
             scores = [score for score in map(score_of, shapes) if score is not None]
             item = LabelledRegion(region, text(shapes[0], "label"), max(scores, default=None))

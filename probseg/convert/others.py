@@ -7,7 +7,6 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request
+from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request, reading
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats import coco, polygons, run_lengths
@@ -155,23 +154,9 @@ def _format(place: Path) -> tuple[str, str, str]:
     return "", "", ""
 
 
-@contextmanager
-def _named(path: Path, what: str) -> Iterator[None]:
-    """Name the file in errors about its content."""
-    try:
-        yield
-    except (
-        *(KeyError, TypeError, AttributeError, ValueError, OverflowError, StopIteration),
-        ElementTree.ParseError,
-    ) as error:
-        raise DataError(
-            f"{path}: cannot be read as {what} ({error!r:.200}); export it again"
-        ) from error
-
-
 def _objects(path: Path, what: str, shapes: list[Shape]) -> Iterator[LabelledRegion]:
     for draw, label, score in shapes:
-        with _named(path, what):
+        with reading(path, what):
             item = LabelledRegion(draw(), label, score)
         yield item
 
@@ -186,7 +171,7 @@ def _inside(name: str) -> str:
 def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
     """Read polygons and masks of "CVAT for images 1.1"; other shapes are counted as lost."""
     what = "XML of CVAT for images 1.1"
-    with _named(place, what):
+    with reading(place, what):
         text = read_text(place)
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
             raise ValueError("it defines entities, which CVAT does not")
@@ -195,7 +180,7 @@ def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotat
     ledger.find(objects=tracks)
     ledger.lose("of videos, whose frames have no names; export each frame", objects=tracks)
     for image in root.findall("image"):
-        with _named(place, what):
+        with reading(place, what):
             size = int(image.attrib["height"]), int(image.attrib["width"])
             check_size(size)
             shapes: list[Shape] = []
@@ -244,12 +229,12 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
         raise DataError(
             "`images` must be the folder of the photographs, got None: VIA does not know sizes"
         )
-    with _named(place, what):
+    with reading(place, what):
         entries = _via_entries(place)
         names = [_inside(entry["filename"]) for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         size = image_size(request.images / name)
-        with _named(place, what):
+        with reading(place, what):
             regions = entry["regions"]
             shapes: list[Shape] = []
             for region in regions.values() if isinstance(regions, dict) else regions:
@@ -259,8 +244,11 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
                     ledger.lose("that are other shapes than polygons", objects=1)
                     continue
                 corners = [*zip(shape["all_points_x"], shape["all_points_y"], strict=True)]
-                label = _via_label(region.get("region_attributes") or {})
-                shapes.append((partial(polygons.ring, corners, size), label, None))
+                attributes = (region.get("region_attributes") or {}).values()
+                label = next(filter(None, attributes), NO_NAME)
+                if isinstance(label, dict):  # of a checkbox, with what is chosen
+                    label = next((name for name, chosen in label.items() if chosen), NO_NAME)
+                shapes.append((partial(polygons.ring, corners, size), str(label), None))
         ledger.find(images=1)
         yield AnnotatedImage(name, size, _objects(place, what, shapes))
 
@@ -295,35 +283,21 @@ def _via_entries(place: Path) -> list[dict[str, Any]]:
     return [*entries.values()]
 
 
-def _via_label(attributes: Mapping[str, Any]) -> str:
-    """Return the first attribute; of a checkbox, which is a table, the first that is chosen."""
-    value = next((value for value in attributes.values() if value), NO_NAME)
-    if isinstance(value, dict):
-        value = next((name for name, chosen in value.items() if chosen), NO_NAME)
-    return str(value)
-
-
 def read_sa1b(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
     """Read SA-1B, a JSON file with COCO's run lengths for each photograph, one or a folder."""
     what = "JSON of SA-1B"
     for path in [place] if place.is_file() else sorted(place.rglob("*.json")):
-        with _named(path, what):
+        with reading(path, what):
             content = read_json(path)
             size = coco.size_of(content["image"])
             name = _inside(coco.file_of(content["image"]))
-            shapes: list[Shape] = [
-                (partial(_run_lengths, entry["segmentation"], size), NO_NAME, _iou(entry))
-                for entry in content["annotations"]
-            ]
+            shapes: list[Shape] = []
+            for entry in content["annotations"]:
+                rle = entry["segmentation"]
+                if run_lengths.stated_size(rle) != size:
+                    raise ValueError(f"run lengths for {rle['size']} in an image of {list(size)}")
+                runs = run_lengths.parse_runs(rle["counts"].encode("ascii"))
+                score = coco.score_of({"score": entry.get("predicted_iou")})
+                shapes.append((partial(run_lengths.region_of, runs, size), NO_NAME, score))
         ledger.find(images=1, objects=len(shapes))
         yield AnnotatedImage(name, size, _objects(path, what, shapes))
-
-
-def _run_lengths(rle: Mapping[str, Any], size: tuple[int, int]) -> Region:
-    if run_lengths.stated_size(rle) != size:
-        raise ValueError(f"run lengths for {rle['size']} in an image of {list(size)}")
-    return run_lengths.region_of(run_lengths.parse_runs(rle["counts"].encode("ascii")), size)
-
-
-def _iou(entry: Mapping[str, Any]) -> float | None:
-    return coco.score_of({"score": entry.get("predicted_iou")})

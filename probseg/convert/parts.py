@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
+from xml.etree import ElementTree
+
+import ijson
 
 from probseg.data.layout import picture_files
 from probseg.errors import DataError
@@ -16,6 +20,20 @@ from probseg.formats.regions import Region, overlap
 from probseg.picture_formats import unread_files
 
 OBJECTS, IMAGES = "objects", "images"
+
+
+@contextmanager
+def reading(path: Path, what: str, hint: str = "export it again") -> Iterator[None]:
+    """Name the file in errors about its content."""
+    try:
+        yield
+    except (
+        *(KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError),
+        *(StopIteration, ElementTree.ParseError, ijson.JSONError),
+    ) as error:
+        if isinstance(error, DataError) and str(path) in str(error):
+            raise
+        raise DataError(f"{path}: cannot be read as {what} ({error!r:.200}); {hint}") from error
 
 
 @dataclass

@@ -241,20 +241,14 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
                 ledger.change("names of classes that do not fit into a line, which change")
         write_text(place / "labels" / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
         ledger.write(images=1, objects=len(lines))
-        if request.images is not None:
-            _link(request.images / image.file, place / "images" / image.file)
+        photo, target = (request.images or place) / image.file, place / "images" / image.file
+        if request.images is not None and photo.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                target.hardlink_to(photo.resolve())
+            except OSError:  # another file system
+                shutil.copyfile(photo, target)
     write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))
     listed = {number: name for name, number in classes.items()}
     config = {"train": "images", "val": "images", "names": listed}
     write_text(place / CONFIG, yaml.safe_dump(config, allow_unicode=True, sort_keys=False))
-
-
-def _link(photo: Path, target: Path) -> None:
-    """Give a photograph, if it is there, a second name, or copy it."""
-    if not photo.is_file():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        target.hardlink_to(photo.resolve())
-    except OSError:  # another file system
-        shutil.copyfile(photo, target)

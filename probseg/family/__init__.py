@@ -3,12 +3,6 @@
 Configurations name the layers as `probseg.attention.ATTENTIONS` does.
 """
 
-from probseg.family.block_slots import (
-    BlockSlotAttention2d,
-    Memories,
-    block_slot_free_energy,
-    block_slot_inference,
-)
 from probseg.family.energy import (
     EdgeVariables,
     Hopfield,
@@ -66,11 +60,15 @@ from probseg.family.predictive_coding import (
     predictive_coding_inference,
 )
 from probseg.family.slots import (
+    BlockSlotAttention2d,
     DoubleAttention2d,
     EMAttention2d,
     GRUSlotAttention2d,
+    Memories,
     SlotAttention2d,
     Slots,
+    block_slot_free_energy,
+    block_slot_inference,
     slot_attention,
     slot_free_energy,
     slot_inference,

@@ -47,12 +47,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from probseg.attention.base import Attention2d, Shared
+from probseg.errors import require
 from probseg.ops.attention import LogPrior, attend, attend_checked, checked_terms
 from probseg.ops.checks import check_least, check_shape, check_units
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
@@ -95,10 +96,8 @@ def edge_energy(log_evidence: Tensor, scale: float = 1.0) -> Tensor:
 
 def check_positive(name: str, value: float) -> None:
     """Refuse a number that is not finite and above 0."""
-    if not 0.0 < value < math.inf:
-        raise ValueError(
-            f"`{name}` must be finite and above 0, got {value}; the free energy falls only then"
-        )
+    right = 0.0 < value < math.inf
+    require(right, name, "finite and above 0", value, "the free energy falls only then")
 
 
 class Hopfield(NamedTuple):
@@ -195,7 +194,7 @@ class HopfieldAttention2d(Attention2d):
         ValueError: If `iterations` is below 1; and as `Attention2d` does.
     """
 
-    no_position: ClassVar[str | None] = (
+    no_position = (
         "its states move among keys that are the same for all pixels, and relative positions would "
         "give each pixel its own"
     )

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from probseg.attention.base import StandardAttention2d
+from probseg.errors import require
 from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, row_blocks
 
@@ -135,14 +136,12 @@ def score_function_loss(
     Raises:
         ValueError: If the cost does not broadcast.
     """
-    fits = cost.ndim == log_probability.ndim and all(
-        size in (1, wanted) for size, wanted in zip(cost.shape, log_probability.shape, strict=True)
+    expected = tuple(log_probability.shape)
+    fits = cost.ndim == 3 and all(
+        size in (1, wanted) for size, wanted in zip(cost.shape, expected, strict=True)
     )
-    if not fits:
-        raise ValueError(
-            f"`cost` must broadcast to (B, G, N) = {tuple(log_probability.shape)}, got "
-            f"{tuple(cost.shape)}; use (B, 1, 1) for one cost of an item"
-        )
+    remedy = "use (B, 1, 1) for one cost of an item"
+    require(fits, "cost", f"of a shape that broadcasts to {expected}", tuple(cost.shape), remedy)
     advantage = cost - baseline
     check_shape("cost - baseline", advantage, cost.shape, "that of cost")
     return (advantage.detach() * log_probability.where(log_probability.isfinite(), 0.0)).sum()
@@ -234,11 +233,8 @@ def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> 
     Raises:
         ValueError: If the two differ in shape.
     """
-    if approximation.shape != exact.shape:
-        raise ValueError(
-            "`approximation` and `exact` must be posteriors over the same edges (B, G, N, M), "
-            f"got {approximation.shape} and {exact.shape}; ask both layers for the same features"
-        )
+    same = approximation.shape == exact.shape
+    require(same, "approximation", f"over the edges of `exact`, {exact.shape}", approximation.shape)
 
     def of_rows(rows: slice, cheap: EdgePosterior, full: EdgePosterior) -> Tensor:
         log_q = cheap.log_probability(rows)  # (B, G, n, M)

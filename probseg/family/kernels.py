@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
+from probseg.errors import require
 from probseg.ops.attention import LogPrior
 from probseg.ops.backends.interface import Block, PairwisePrior
 from probseg.ops.checks import as_terms, check_shape, check_units
@@ -106,9 +107,7 @@ class AdditiveAttention2d(Attention2d):
         **shared: As in `Attention2d`.
     """
 
-    no_position: ClassVar[str | None] = (
-        "its logits are not dot products, to which position embeddings could be added"
-    )
+    no_position = "its logits are not dot products, to which position embeddings could be added"
 
     def __init__(self, in_channels: int, out_channels: int, **shared: Unpack[Shared]) -> None:
         super().__init__(in_channels, out_channels, **shared)
@@ -182,14 +181,9 @@ class BahdanauDecoderStep(nn.Module):
         Raises:
             ValueError: If a shape is wrong.
         """
-        if encoder_states.ndim != 3:
-            raise ValueError(
-                f"`encoder_states` must have shape (B, T, E), got {tuple(encoder_states.shape)}"
-            )
-        batch, length, _ = encoder_states.shape
-        check_shape(
-            "encoder_states", encoder_states, (batch, length, self.key.in_features), "(B, T, E)"
-        )
+        batch, length = encoder_states.shape[:2]
+        expected = (batch, length, self.key.in_features)
+        check_shape("encoder_states", encoder_states, expected, "(B, T, E)")
         check_shape("state", state, (batch, self.query.in_features), "(B, S)")
         check_shape("inputs", inputs, (batch, self.input_channels), "(B, I)")
         mask = None
@@ -232,17 +226,12 @@ def kernel_edges(
             not searched for numbers out of range.
     """
     if isinstance(bandwidth_inverse, Tensor):
-        if bandwidth_inverse.ndim and bandwidth_inverse.shape[-1] != 1:
-            raise ValueError(
-                "`bandwidth_inverse` must be shared by the keys, with a last size of 1, got shape "
-                f"{tuple(bandwidth_inverse.shape)}; for precisions of single units, use "
-                "gaussian_edges"
-            )
-    elif not 0.0 < bandwidth_inverse < math.inf:
-        raise ValueError(
-            f"`bandwidth_inverse` must be finite and above 0, got {bandwidth_inverse}; near 0 all "
-            "keys have the same weight"
-        )
+        shape = tuple(bandwidth_inverse.shape)
+        expected = "shared by the keys, (B, G, 1); gaussian_edges takes precisions of single units"
+        require(not shape or shape[-1] == 1, "bandwidth_inverse", expected, shape)
+    else:
+        fits = 0.0 < bandwidth_inverse < math.inf
+        require(fits, "bandwidth_inverse", "finite and above 0", bandwidth_inverse)
     return gaussian_edges(
         queries, keys, query_precision=bandwidth_inverse**2, log_prior="uniform", log_mask=log_mask
     )
@@ -292,7 +281,7 @@ class KernelRegressionAttention2d(Attention2d):
         **shared: As in `Attention2d`.
     """
 
-    no_position: ClassVar[str | None] = (
+    no_position = (
         "with equal weights of all keys their norms count, and position embeddings need a prior "
         "that cancels them (Gabbur et al., 2021, Eq. 26)"
     )

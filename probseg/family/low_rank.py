@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared, line_size
+from probseg.errors import require
 from probseg.family.energy import check_positive, hopfield_retrieval
 from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.backends.interface import Attended, Context
@@ -236,10 +237,7 @@ def pooling_log_projection(
     """
     members = []
     for name, size, count in (("height", height, bins[0]), ("width", width, bins[1])):
-        if not 1 <= count <= size:
-            raise ValueError(
-                f"`bins` along {name} must be 1 to {size}, got {count}; an empty bin has no mean"
-            )
+        require(1 <= count <= size, "bins", f"1 to {size} along {name}", count)
         place = torch.arange(size, device=device)
         number = torch.arange(count, device=device).unsqueeze(-1)
         members.append(
@@ -265,8 +263,8 @@ class LinformerAttention2d(Attention2d):
         ValueError: If `bins` is below 1; and as `Attention2d` does.
     """
 
-    no_position: ClassVar[str | None] = "its keys are means over pixels, which have no one offset"
-    no_span: ClassVar[str | None] = "bins are shared by all pixels of a line"
+    no_position = "its keys are means over pixels, which have no one offset"
+    no_span = "bins are shared by all pixels of a line"
 
     def __init__(
         self, in_channels: int, out_channels: int, *, bins: int = 8, **shared: Unpack[Shared]
@@ -339,10 +337,8 @@ class PerceiverAttention2d(Attention2d):
         ValueError: If `num_latents` or `iterations` is below 1; and as `Attention2d` does.
     """
 
-    no_position: ClassVar[str | None] = (
-        "its pixels look at latents, which do not lie anywhere in the map"
-    )
-    no_span: ClassVar[str | None] = "its latents are shared by all pixels of a line"
+    no_position = "its pixels look at latents, which do not lie anywhere in the map"
+    no_span = "its latents are shared by all pixels of a line"
 
     def __init__(
         self,
@@ -396,8 +392,9 @@ def random_features(
     """
     check_least("count", count)
     blocks = -(-count // channels)
-    normal = torch.randn(heads, blocks, channels, channels, generator=generator)
-    rotation, triangle = torch.linalg.qr(normal)
+    rotation, triangle = torch.linalg.qr(
+        torch.randn(heads, blocks, channels, channels, generator=generator)
+    )
     # With the signs of the diagonal, rotations are uniform.
     rotation = rotation * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     lengths = torch.randn(heads, blocks, channels, channels, generator=generator).norm(dim=-1)
@@ -500,10 +497,8 @@ class PerformerAttention2d(Attention2d):
         ValueError: If `num_features` is below 1; and as `Attention2d` does.
     """
 
-    no_position: ClassVar[str | None] = (
-        "random features see queries and keys one by one, and not the offset between them"
-    )
-    no_span: ClassVar[str | None] = "all pixels of a line share the sums over its keys"
+    no_position = "random features see queries and keys one by one, and not the offset between them"
+    no_span = "all pixels of a line share the sums over its keys"
 
     def __init__(
         self,

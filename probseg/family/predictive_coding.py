@@ -16,15 +16,16 @@ the direction of descent, the gradient's negative.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
+from probseg.errors import require
 from probseg.family.low_rank import BasesEdges
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked
-from probseg.ops.checks import as_precision, as_terms, check_least, check_units
+from probseg.ops.checks import as_precision, as_terms, check_least, check_shape, check_units
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.numerics import full_precision, working_dtype
 
@@ -90,14 +91,8 @@ def normalised_errors(
     Raises:
         ValueError: As `attend` does.
     """
-    fits = children.ndim == predictions.ndim == 4 and (
-        (*children.shape[:2], children.shape[3]) == (*predictions.shape[:2], predictions.shape[3])
-    )
-    if not fits:
-        raise ValueError(
-            "`children` must have shape (B, G, N, D) and `predictions` (B, G, M, D), got "
-            f"{tuple(children.shape)} and {tuple(predictions.shape)}; expand or project them"
-        )
+    expected = (*children.shape[:2], *predictions.shape[-2:-1], *children.shape[-1:])
+    check_shape("predictions", predictions, expected, "(B, G, M, D)")
     check_units(children, predictions, predictions, payload_name="predictions", payload_of="keys")
     terms = as_terms("log_prior", log_prior, children, predictions)
     checked = as_precision("precision", precision, children, zero=False)
@@ -181,10 +176,8 @@ def predictive_coding_inference(
     goes to the lowest point of the bound. Layers are float32 (float64 for float64).
     """
     check_least("steps", steps, 0)
-    if not 0.0 < rate < 2.0:
-        raise ValueError(
-            f"`rate` must be above 0 and below 2, got {rate}; beyond, the free energy can increase"
-        )
+    right = 0.0 < rate < 2.0
+    require(right, "rate", "above 0 and below 2", rate, "beyond, the free energy can increase")
     _check_hierarchy(states, weights, precisions, prior_precision)
     dtype = working_dtype(observed.dtype)
     observed = observed.to(dtype)
@@ -259,15 +252,11 @@ def _check_hierarchy(
     precisions: Sequence[float | Tensor],
     prior_precision: float,
 ) -> None:
-    if not len(states) == len(weights) == len(precisions) or not states:
-        raise ValueError(
-            "`states`, `weights` and `precisions` must have one item for each latent layer, got "
-            f"{len(states)}, {len(weights)} and {len(precisions)}"
-        )
-    if not prior_precision > 0.0:
-        raise ValueError(
-            f"`prior_precision` must be above 0, got {prior_precision}; use a small number for none"
-        )
+    layers = (len(states), len(weights), len(precisions))
+    fits = len({*layers}) == 1 and states
+    require(fits, "states", "as many layers as `weights` and `precisions`, at least 1", layers)
+    right = prior_precision > 0.0
+    require(right, "prior_precision", "above 0", prior_precision, "use a small number for none")
 
 
 class PredictiveCodingAttention2d(Attention2d):
@@ -291,13 +280,11 @@ class PredictiveCodingAttention2d(Attention2d):
         ValueError: If a number is out of range.
     """
 
-    no_position: ClassVar[str | None] = (
-        "pixels look at latent causes, which have no place in the map"
-    )
-    no_span: ClassVar[str | None] = (
+    no_position = "pixels look at latent causes, which have no place in the map"
+    no_span = (
         "pixels look at latent causes of their whole line, and only through these at each other"
     )
-    has_keys: ClassVar[bool] = False
+    has_keys = False
 
     def __init__(
         self,
@@ -310,11 +297,9 @@ class PredictiveCodingAttention2d(Attention2d):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        if num_causes < 1 or steps < 1 or not prior_precision > 0.0:
-            raise ValueError(
-                "`num_causes` and `steps` must be at least 1 and `prior_precision` above 0, got "
-                f"{num_causes}, {steps} and {prior_precision}"
-            )
+        check_least("num_causes", num_causes)
+        check_least("steps", steps)
+        require(prior_precision > 0.0, "prior_precision", "above 0", prior_precision)
         self.steps = steps
         self.prior_precision = prior_precision
         channels = self.head_channels

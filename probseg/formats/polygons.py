@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
+from probseg.errors import require
 from probseg.formats.regions import FARTHEST, Mask, Region, as_region, check_size, from_lines
 from probseg.formats.run_lengths import parse_runs, region_of
 
@@ -47,8 +48,7 @@ def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:
 
     Parts that touch at a corner are separate polygons.
     """
-    if not 0 <= tolerance < math.inf:
-        raise ValueError(f"`tolerance` must be finite and at least 0 pixels, got {tolerance}")
+    require(0 <= tolerance < math.inf, "tolerance", "finite and at least 0 pixels", tolerance)
     region = as_region(mask)
     if not region.inside.size:
         return []

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from probseg import geometry
+from probseg.errors import require
 from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click, scale_to
 from probseg.interact.mask import ProbabilityMap, keep_clicks, with_look
 from probseg.interact.photograph import Photograph, resize_aligned
@@ -154,8 +155,7 @@ class InteractionLoop:
     keeps_scales: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}")
+        require(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
         methods = {"batch_key", "encode_each", "decode_each"}
         if not isinstance(self.model, Segmenter) and not methods <= {*dir(self.model)}:
             raise ValueError(
@@ -163,10 +163,8 @@ class InteractionLoop:
                 f"`probseg.interact.Model`, got {type(self.model).__name__}; "
                 "`probseg.interact.OneStep(model)` makes one of any function of images and prompts"
             )
-        if getattr(self.model, "training", False):
-            raise ValueError(
-                "`model` must be in evaluation mode, got training mode; call model.eval() first"
-            )
+        right = not getattr(self.model, "training", False)
+        require(right, "model", "in evaluation mode", "training mode", "call model.eval() first")
 
     @cached_property
     def _model(self) -> Model:

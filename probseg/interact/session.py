@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from probseg.errors import require
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, box_size, check_click, round_box
 from probseg.interact.loop import InteractionLoop, InteractionState, begin, with_crop
 from probseg.interact.mask import Mask, ProbabilityMap
@@ -311,10 +312,8 @@ class Session:
         Raises:
             ValueError: If there are fewer steps.
         """
-        if not 0 <= cursor <= len(self._steps):
-            raise ValueError(
-                f"`cursor` must be from 0 to {len(self._steps)}, the number of steps, got {cursor}"
-            )
+        right = 0 <= cursor <= len(self._steps)
+        require(right, "cursor", f"from 0 to {len(self._steps)}, the number of steps", cursor)
         self._cursor = cursor
 
     def begin_again(self, image: InteractionState) -> None:

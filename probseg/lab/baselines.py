@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probseg.clicks.annotators import BoolMap
 from probseg.geometry import Box
-from probseg.lab.scene import FloatMap, Image, Scene, border, make_scene
+from probseg.lab.scene import FloatMap, Image, border, make_scene
 from probseg.ops import ValuePropagation, probabilistic_attention
 from probseg.types import Click, Prompts, Sample
 
@@ -85,11 +85,27 @@ class ClassicalModel(ABC):
             return list(threads.map(self._answer, encoded, prompts)), None
 
     def _answer(self, image: Image, prompts: Prompts) -> Tensor:
-        size = image.shape[0], image.shape[1]
-        clicks = _clicks(prompts, size)
+        height, width = image.shape[:2]
+        # A zoom that shrinks scales the last column to between the last pixel's centre and the
+        # width; clicks outside of the image are left out.
+        rows = zip(prompts.points[0].tolist(), prompts.labels[0].tolist(), strict=True)
+        clicks = tuple(
+            Click(min(math.floor(x + 0.5), width - 1), min(math.floor(y + 0.5), height - 1), on > 0)
+            for (x, y), on in rows
+            if on >= 0 and -0.5 <= x < width and -0.5 <= y < height
+        )
+        box: Box | None = None
+        corners = prompts.boxes[0].tolist()
+        if not any(map(math.isnan, corners)):
+            limits = (width, height) * 2
+            x0, y0, x1, y1 = (
+                min(max(round(corner), 0), limit)
+                for corner, limit in zip(corners, limits, strict=True)
+            )
+            box = (x0, y0, x1, y1) if x0 < x1 and y0 < y1 else None
         previous = prompts.previous
         before = None if previous is None else previous[0, 0].float().cpu().numpy()
-        probability = self.segment(image, clicks, _box(prompts, size), before).astype(np.float64)
+        probability = self.segment(image, clicks, box, before).astype(np.float64)
         for click in clicks:
             probability[int(click.y), int(click.x)] = click.positive
         logits = torch.from_numpy(probability).logit(eps=EPSILON)
@@ -244,7 +260,19 @@ class RandomWalker(ClassicalModel):
     ) -> FloatMap:
         """Segment one image; see `ClassicalModel.segment`."""
         scene = make_scene(image, clicks, box, None, self.working_size)
-        labels = _walk_seeds(scene)
+        size = scene.guess.shape
+        labels = np.zeros(size, dtype=np.uint8)
+        labels[scene.outside] = BACKGROUND
+        if not scene.outside.any():
+            labels[border(size) & (scene.to_object > scene.guess_radius)] = BACKGROUND
+        if scene.inside is not None:
+            # Padded, since the border of the image ends the box, too.
+            padded = np.pad(scene.inside, 1).astype(np.uint8)
+            depth = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
+            core = depth >= max(CORE * depth.max(), 1)
+            labels[core & (scene.to_background > scene.guess_radius)] = OBJECT
+        labels[scene.seeds > 0] = OBJECT
+        labels[scene.seeds < 0] = BACKGROUND
         colours = rgb2lab(scene.image) / 100  # (h, w, 3)
         walks = colours.std() > 0 and {OBJECT, BACKGROUND, 0} <= set(labels.flat)
         if not walks:
@@ -254,24 +282,6 @@ class RandomWalker(ClassicalModel):
         )
         # Solvers overshoot by rounding.
         return scene.enlarged(of_object.clip(0, 1))
-
-
-def _walk_seeds(scene: Scene) -> npt.NDArray[np.uint8]:
-    """Return the seeds, uint8, shape `(h, w)`."""
-    size = scene.guess.shape
-    labels = np.zeros(size, dtype=np.uint8)
-    labels[scene.outside] = BACKGROUND
-    if not scene.outside.any():
-        labels[border(size) & (scene.to_object > scene.guess_radius)] = BACKGROUND
-    if scene.inside is not None:
-        # Padded, since the border of the image ends the box, too.
-        padded = np.pad(scene.inside, 1).astype(np.uint8)
-        depth = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
-        core = depth >= max(CORE * depth.max(), 1)
-        labels[core & (scene.to_background > scene.guess_radius)] = OBJECT
-    labels[scene.seeds > 0] = OBJECT
-    labels[scene.seeds < 0] = BACKGROUND
-    return labels
 
 
 class Baseline(L.LightningModule):
@@ -293,32 +303,6 @@ class Baseline(L.LightningModule):
 
     def test_step(self, batch: list[Sample], batch_idx: int, dataloader_idx: int = 0) -> None:
         """Do nothing: the callback does."""
-
-
-def _clicks(prompts: Prompts, size: tuple[int, int]) -> tuple[Click, ...]:
-    """Return the clicks inside the image, at the nearest pixels.
-
-    A zoom that shrinks scales the last column to between the last pixel's centre and the width.
-    """
-    height, width = size
-    rows = zip(prompts.points[0].tolist(), prompts.labels[0].tolist(), strict=True)
-    return tuple(
-        Click(min(math.floor(x + 0.5), width - 1), min(math.floor(y + 0.5), height - 1), label == 1)
-        for (x, y), label in rows
-        if label >= 0 and -0.5 <= x < width and -0.5 <= y < height
-    )
-
-
-def _box(prompts: Prompts, size: tuple[int, int]) -> Box | None:
-    """Return the part of the box inside the image, in whole pixels, or None."""
-    corners = prompts.boxes[0].tolist()
-    if any(corner != corner for corner in corners):  # NaN
-        return None
-    limits = (size[1], size[0]) * 2
-    x0, y0, x1, y1 = (
-        min(max(round(corner), 0), limit) for corner, limit in zip(corners, limits, strict=True)
-    )
-    return (x0, y0, x1, y1) if x0 < x1 and y0 < y1 else None
 
 
 BASELINES: dict[str, type[ClassicalModel]] = {

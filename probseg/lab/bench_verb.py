@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -58,7 +57,22 @@ def run(arguments: Sequence[str]) -> None:
     add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
     options = parser.parse_args(list(arguments))
     json_file: Path | None = options.json
-    names = _expand(options.name)
+    names: list[str] = []
+    for name in options.name:
+        if any(sign in name for sign in "*?["):
+            matching = list_models(name, pretrained="." in name, task="interactive")
+            if not matching:
+                raise UnknownNameError(kind="model", name=name, known=list_presets())
+            names += matching
+            continue
+        description = description_for(name, pretrained="." in name or is_path(name))
+        if task_of(description) != "interactive":
+            raise UsageError(
+                f"`name` must be a model for clicks, got {name!r}, which is for semantic "
+                "segmentation"
+            )
+        names.append(name)
+    names = list(dict.fromkeys(names))
     if options.device is None:
         has_accelerator = torch.accelerator.is_available()
         options.device = str(torch.accelerator.current_accelerator()) if has_accelerator else "cpu"
@@ -68,47 +82,20 @@ def run(arguments: Sequence[str]) -> None:
         tell(f"measuring {name} ({number} of {len(names)})\n", sys.stderr)
         records.append(measure_elsewhere(name, settings))
         if json_file is not None:  # after each, so that a long run leaves something if it is ended
-            _write_json(json_file, records, settings)
+            machine = environment(settings.device)
+            result = {
+                "conventions": CONVENTIONS,
+                "environment": {**machine, "threads": settings.threads or machine["threads"]},
+                "options": asdict(settings),
+                "records": [asdict(record) for record in records],
+            }
+            write_text(json_file, json.dumps(result, indent=2) + "\n")
     _print_table(records, settings)
     failed = [record for record in records if record.error is not None]
     for record in failed:
         console().print(f"{record.model} failed: {record.error}", style="red", markup=False)
     if failed:
         raise SystemExit(1)
-
-
-def _expand(names: Sequence[str]) -> list[str]:
-    """Return the names with patterns replaced by what they match, each once."""
-    every: list[str] = []
-    for name in names:
-        if any(sign in name for sign in "*?["):
-            matching = list_models(name, pretrained="." in name, task="interactive")
-            if not matching:
-                raise UnknownNameError(kind="model", name=name, known=list_presets())
-            every += matching
-        else:
-            description = description_for(name, pretrained="." in name or is_path(name))
-            if task_of(description) != "interactive":
-                raise UsageError(
-                    f"`name` must be a model for clicks, got {name!r}, which is for semantic "
-                    "segmentation"
-                )
-            every.append(name)
-    return list(dict.fromkeys(every))
-
-
-def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> None:
-    machine = environment(settings.device)
-    result: dict[str, Any] = {
-        "conventions": CONVENTIONS,
-        "environment": {**machine, "threads": settings.threads or machine["threads"]},
-        "options": asdict(settings),
-        "records": [asdict(record) for record in records],
-    }
-    try:
-        write_text(path, json.dumps(result, indent=2) + "\n")
-    except OSError as error:
-        raise UsageError(f"--json {path}: cannot be written: {error}") from error
 
 
 def _print_table(records: Sequence[Record], settings: Settings) -> None:

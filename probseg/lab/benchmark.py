@@ -197,7 +197,21 @@ def _fill(record: Record, settings: Settings) -> None:
         for part in (model.backbone, model.decoder, model.fusion, model.head):
             if part is not None:
                 part.compile()
-    _time_clicks(record, model, settings)
+    clicks = _Clicks(model, settings, zoom=RECOMMENDED_ZOOM)
+    for _ in range(settings.warmup):
+        list(clicks.session())
+    times = defaultdict(list)
+    for _ in range(settings.repeats):
+        for kind, seconds in clicks.session():
+            times[kind].append(1000 * seconds)
+    if not times["next"]:  # the zoom follows an untrained network everywhere
+        clicks = _Clicks(model, settings)
+        for _ in range(settings.repeats):
+            times["next"] += [1000 * s for kind, s in clicks.session() if kind == "next"]
+    for kind, milliseconds in times.items():
+        setattr(record, f"{kind}_ms", float(np.median(milliseconds)))
+        if kind in ("first", "next"):
+            setattr(record, f"{kind}_ms_p95", float(np.percentile(milliseconds, 95)))
     # A new one holds nothing of the last image, which would else be freed within the measurement.
     clicks = _Clicks(model, settings)
     record.peak_mib = timed_with_peak(clicks.first, settings.device)[1]
@@ -278,24 +292,6 @@ class _Clicks:
                 seconds = timed(partial(self._predictor.predict, [click]), device)
             yield "next" if self._predictor.view == view else "zoomed", seconds
         yield "undo", timed(self._predictor.undo, device)
-
-
-def _time_clicks(record: Record, model: Segmenter, settings: Settings) -> None:
-    clicks = _Clicks(model, settings, zoom=RECOMMENDED_ZOOM)
-    for _ in range(settings.warmup):
-        list(clicks.session())
-    times = defaultdict(list)
-    for _ in range(settings.repeats):
-        for kind, seconds in clicks.session():
-            times[kind].append(1000 * seconds)
-    if not times["next"]:  # the zoom follows an untrained network everywhere
-        clicks = _Clicks(model, settings)
-        for _ in range(settings.repeats):
-            times["next"] += [1000 * s for kind, s in clicks.session() if kind == "next"]
-    for kind, milliseconds in times.items():
-        setattr(record, f"{kind}_ms", float(np.median(milliseconds)))
-        if kind in ("first", "next"):
-            setattr(record, f"{kind}_ms_p95", float(np.percentile(milliseconds, 95)))
 
 
 def _train(model: Segmenter, settings: Settings) -> float:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import require
 from probseg.types import IGNORE, Prompts, check_mask
 
 
@@ -104,10 +105,8 @@ class NormalizedFocalLoss(MaskLoss):
 
     def __init__(self, alpha: float = 0.5, gamma: float = 2.0) -> None:
         super().__init__()
-        if not 0 < alpha < 1:
-            raise ValueError(f"`alpha` must be in (0, 1), got {alpha}")
-        if gamma < 0:
-            raise ValueError(f"`gamma` must be at least 0, got {gamma}")
+        require(0 < alpha < 1, "alpha", "in (0, 1)", alpha)
+        require(gamma >= 0, "gamma", "at least 0", gamma)
         self.alpha = alpha
         self.gamma = gamma
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple
@@ -85,17 +86,12 @@ def read_with_config(
             f"params, as {name}'s files do, got {kinds(content)}"
         )
     kind = config["class"].rpartition(".")[2]
-    if kind not in classes:
-        raise WeightsError(
-            f"{path}: config.class must be {' or '.join(classes)}, got {config['class']!r}"
-        )
-    params = {
-        name: config["params"][name]["value"] for name in defaults if name in config["params"]
-    }
-    if large := [argument for argument, value in params.items() if not _is_small(value)]:
-        raise WeightsError(
-            f"{path}: config.params must be numbers, names and short lists, {large[0]} is not"
-        )
+    params = {name: value for name, value in params.items() if name in defaults}
+    large = [argument for argument, value in params.items() if not _is_small(value)]
+    if kind not in classes or large:
+        fault = f"params must be numbers, names and short lists, {large[0]} is not" if large else ""
+        other = f"class must be {' or '.join(classes)}, got {config['class']!r}"
+        raise WeightsError(f"{path}: config.{fault or other}")
     return state, {**defaults, **params, "class": kind}
 
 
@@ -106,11 +102,8 @@ def check_arguments(
 
     `others` is a clause on the networks that have other values.
     """
-    mean, std = (tuple(values) for values in config["norm_mean_std"])
-    if (mean, std) != IMAGENET:
-        raise WeightsError(
-            f"{source}: norm_mean_std must be that of ImageNet, got {short((mean, std))}"
-        )
+    statistics = tuple(tuple(values) for values in config["norm_mean_std"])
+    config, needed = {**config, "norm_mean_std": statistics}, {"norm_mean_std": IMAGENET, **needed}
     for name, value in needed.items():
         if config[name] != value:
             raise WeightsError(
@@ -134,6 +127,15 @@ def renamed(
         if (ours := names[theirs]) is not None:
             weights[ours + name.removeprefix(theirs)] = tensor
     return weights
+
+
+@contextmanager
+def needed_tensors(source: Path, of: str) -> Iterator[None]:
+    """Say of which part a file lacks tensors."""
+    try:
+        yield
+    except KeyError as error:
+        raise WeightsError(f"{source}: lacks tensors of {of}, for {error.args[0]}") from error
 
 
 def with_box(weights: Tensor) -> Tensor:
@@ -178,7 +180,25 @@ def import_checkpoint(
         raise WeightsError(f"{path}: the network answers a click with logits that are not finite")
     save(model, description, folder, half=False)
     load_into(model, folder / WEIGHTS)
-    write_text(folder / CARD, _card(converted, path, model, folder, origin))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    place = folder if folder.is_absolute() else f"./{folder}"
+    card = f"""# {folder.name}
+
+Weights of {origin.name}, converted from `{path.name}` by `probseg zoo import {origin.kind}`.
+
+- Source: {origin.paper}. For training data and licence see the authors' page; probseg neither
+  trained nor published these weights.
+- File: `{path.name}`, sha256 `{digest(path)}`.
+- Network: {converted.architecture}; {parameters / 1e6:.2f} M parameters, float32.
+- Changed: {converted.changed}.
+
+```python
+import probseg
+
+predictor = probseg.Predictor.from_pretrained("{place}/")
+```
+"""
+    write_text(folder / CARD, card)
     return model
 
 
@@ -201,26 +221,3 @@ def _is_small(value: object, levels: int = 2) -> bool:
         return True
     inner = value.values() if isinstance(value, dict) else value
     return levels > 0 and len(value) <= 64 and all(_is_small(item, levels - 1) for item in inner)
-
-
-def _card(
-    converted: Converted, source: Path, model: Segmenter, folder: Path, origin: Origin
-) -> str:
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    place = folder if folder.is_absolute() else f"./{folder}"
-    return f"""# {folder.name}
-
-Weights of {origin.name}, converted from `{source.name}` by `probseg zoo import {origin.kind}`.
-
-- Source: {origin.paper}. For training data and licence see the authors' page; probseg neither
-  trained nor published these weights.
-- File: `{source.name}`, sha256 `{digest(source)}`.
-- Network: {converted.architecture}; {parameters / 1e6:.2f} M parameters, float32.
-- Changed: {converted.changed}.
-
-```python
-import probseg
-
-predictor = probseg.Predictor.from_pretrained("{place}/")
-```
-"""

@@ -22,6 +22,7 @@ from probseg.peers.checkpoints import (
     Origin,
     check_arguments,
     import_checkpoint,
+    needed_tensors,
     read_with_config,
     renamed,
     with_box,
@@ -174,8 +175,6 @@ def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:
     }
     if config["class"] == HRNET:
         width = f"{config['width']}s" if config["small"] else str(config["width"])
-        if config["ocr_width"] < 1:
-            raise WeightsError(f"{source}: ocr_width must be at least 1, got {config['ocr_width']}")
         changes |= {"backbone": {"width": width}, "decoder": {"channels": config["ocr_width"]}}
         return override(read_preset("ritm_hrnet18s_ocr"), changes)
     if config["backbone"] not in _RESNETS:
@@ -195,7 +194,7 @@ def convert_ritm(
 ) -> dict[str, Tensor]:
     """Rename the weights of `read_ritm`, and rearrange those that our network has otherwise."""
     weights = renamed(state, _NAMES[config["class"]], source, f"RITM's {config['class']}")
-    try:
+    with needed_tensors(source, f"RITM's {config['class']}"):
         if config["class"] == HRNET:
             # In front of a normalisation, a bias is the same as a lower mean.
             for block in ("decoder.auxiliary.0", "decoder.pixels"):
@@ -203,8 +202,4 @@ def convert_ritm(
                 weights[mean] = weights[mean] - bias
         first = "backbone.network.conv1.prompts.layers.0.weight"
         weights[first] = with_box(weights[first])
-    except KeyError as error:
-        raise WeightsError(
-            f"{source}: lacks tensors of RITM's {config['class']}, for {error.args[0]}"
-        ) from error
     return weights

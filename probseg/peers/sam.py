@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from probseg.backbones import Backbone
 from probseg.clicks.maps import box_corners
-from probseg.errors import UsageError
+from probseg.errors import UsageError, require
 from probseg.heads import Decoder, DecoderMaps, Fusion, Head
 from probseg.peers.checkpoints import IMAGENET
 from probseg.types import FeatureInfo, Prompts
@@ -327,10 +327,8 @@ class EnlargedLogits(Head):
 
     def __init__(self, inputs: FeatureInfo, value_channels: int | None = None) -> None:
         super().__init__()
-        if value_channels != 1:
-            raise ValueError(
-                f"`value_channels` must be 1, that of the fusion's logits, got {value_channels}"
-            )
+        right = value_channels == 1
+        require(right, "value_channels", "1, that of the fusion's logits", value_channels)
 
     def forward(
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None

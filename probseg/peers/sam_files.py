@@ -24,6 +24,7 @@ from probseg.peers.checkpoints import (
     import_checkpoint,
     is_state,
     kinds,
+    needed_tensors,
     read_checkpoint,
     renamed,
 )
@@ -178,27 +179,19 @@ def read_sam(path: Path) -> dict[str, Tensor]:
     patterns = _OF_SAM2 if of_sam2 else _OF_SAM
     named = {_renamed(name, patterns): tensor for name, tensor in state.items()}
     position = "shared_embedding.positional_embedding"
-    try:
+    with needed_tensors(path, "SAM's prompt encoder"):
         named["shared_image_embedding.positional_embedding"] = named[f"prompt_encoder.{position}"]
         if of_sam2:
             rows = [named.pop(f"prompt_encoder.point_embeddings.{n}.weight") for n in range(4)]
             named["prompt_encoder.point_embed.weight"] = torch.cat(rows)
-    except KeyError as error:
-        raise WeightsError(
-            f"{path}: lacks tensors of SAM's prompt encoder, for {error.args[0]}"
-        ) from error
     return named
 
 
 def describe_sam(state: Mapping[str, Tensor], source: Path) -> Description:
     """Return the description of the network with the tensors of `read_sam`."""
-    try:
+    others = "an image encoder of SAM or SAM 2 (those of MobileSAM and others are not supported)"
+    with needed_tensors(source, others):
         encoder, arguments, size = _generation(state)[1](state, source)
-    except KeyError as error:
-        raise WeightsError(
-            f"{source}: lacks tensors of an image encoder of SAM or SAM 2, {error.args[0]}; those "
-            "of MobileSAM and of other encoders are not supported"
-        ) from error
     generation = encoder.removesuffix("Encoder")
     return {
         "class_path": "probseg.models.Segmenter",

@@ -29,6 +29,7 @@ from probseg.peers.checkpoints import (
     Origin,
     check_arguments,
     import_checkpoint,
+    needed_tensors,
     read_with_config,
     renamed,
     with_box,
@@ -329,14 +330,10 @@ def convert_simpleclick(
     """Rename the weights of a checkpoint, and rearrange those that our network has otherwise."""
     weights = renamed(state, _NAMES, source, f"SimpleClick's {NETWORK}")
     stem = "backbone.patches."
-    try:
+    with needed_tensors(source, f"SimpleClick's {NETWORK}"):
         weights[f"{stem}rgb.bias"] = weights[f"{stem}rgb.bias"] + weights.pop(f"{stem}prompts.bias")
         weights[f"{stem}prompts.weight"] = with_box(weights[f"{stem}prompts.weight"])
         positions = weights["backbone.positions"][:, 1:]  # the first one is that of the class token
-    except KeyError as error:
-        raise WeightsError(
-            f"{source}: lacks tensors of SimpleClick's {NETWORK}, for {error.args[0]}"
-        ) from error
     cells = vit["img_size"][0] // vit["patch_size"][0]
     if positions.shape[1] != cells**2:
         raise WeightsError(

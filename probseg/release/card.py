@@ -33,27 +33,10 @@ def render_card(
 
     The evaluations are in the order of the card; those of the untrained network are for comparison.
     """
-    front = _front_matter(entry, evaluations)
-    previous = "; the previous mask is an input, too" if entry.input.get("previous_mask") else ""
-    return _ENVIRONMENT.get_template("card.md.j2").render(
-        front_matter=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
-        entry=entry,
-        previous_mask=previous,
-        weights=entry.files[WEIGHTS],
-        weights_file=WEIGHTS,
-        evaluations=evaluations,
-        untrained=untrained,
-    )
-
-
-def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, Any]:
-    """Return what the hub reads; its `model-index` is the table of results on the page."""
+    task = {"type": "image-segmentation", "name": f"{entry.task.capitalize()} segmentation"}
     results = [
         {
-            "task": {
-                "type": "image-segmentation",
-                "name": f"{entry.task.capitalize()} segmentation",
-            },
+            "task": {**task},
             "dataset": {
                 "type": evaluation.dataset.lower(),
                 "name": evaluation.dataset,
@@ -70,13 +53,24 @@ def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, 
         }
         for evaluation in evaluations
     ]
-    front = {
+    front: dict[str, Any] = {
         "license": entry.license,
         "library_name": "probseg",
         "pipeline_tag": "image-segmentation",
         "tags": [f"{entry.task}-segmentation"],
     }
-    return front | ({"model-index": [{"name": entry.name, "results": results}]} if results else {})
+    if results:  # the table on the page of the hub
+        front["model-index"] = [{"name": entry.name, "results": results}]
+    previous = "; the previous mask is an input, too" if entry.input.get("previous_mask") else ""
+    return _ENVIRONMENT.get_template("card.md.j2").render(
+        front_matter=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        entry=entry,
+        previous_mask=previous,
+        weights=entry.files[WEIGHTS],
+        weights_file=WEIGHTS,
+        evaluations=evaluations,
+        untrained=untrained,
+    )
 
 
 def label(figure: str) -> str:

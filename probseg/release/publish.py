@@ -114,7 +114,17 @@ def publish(
         by_name = architecture in list_presets(task_of(description))
         preset = architecture if by_name or trained.preset is None else trained.preset
     arguments = as_variant(description, preset)
-    recipe = facts.recipe or _recipe(trained)
+    recipe = facts.recipe
+    if recipe is None:  # a configuration that works elsewhere
+        recipe = f"probseg fit --config {TRAINING}"
+        settings = _texts(yaml.safe_load(trained.config or ""))
+        local = [f"{where} is {value}" for where, value in settings if Path(value).is_absolute()]
+        if trained.config is None or local:
+            fault = f"{local[0]}, a place of one machine" if local else "it has no config.yaml"
+            raise UsageError(
+                f"`recipe`: {trained.source} does not say how it was trained: {fault}; give the "
+                "command that trains the model among the facts"
+            )
     seed = _confirmed("seed", facts.seed, trained.seed)
     commit = _confirmed("commit", facts.commit, trained.commit)
     model = build_to_fit(description, trained.weights, str(trained.source), Network)
@@ -196,22 +206,6 @@ def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) ->
     return replace(evaluation, parity={name: round(move, 6) for name, move in moves.items()})
 
 
-def _recipe(trained: Trained) -> str:
-    """Return the command that trains by the settings of the run, which must work elsewhere."""
-    if trained.config is None:
-        raise UsageError(
-            f"`recipe`: {trained.source} has no config.yaml of its run; give the command that "
-            "trains the model among the facts"
-        )
-    for where, value in _texts(yaml.safe_load(trained.config)):
-        if Path(value).is_absolute():
-            raise UsageError(
-                f"`recipe`: the run's setting {where} is {value}, a place of one machine; give the "
-                "command that trains the model among the facts"
-            )
-    return f"probseg fit --config {TRAINING}"
-
-
 def _texts(settings: Any, where: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
     """Yield the texts in nested settings with their names."""
     if isinstance(settings, dict | list):
@@ -225,33 +219,25 @@ def _texts(settings: Any, where: str = "") -> Iterator[tuple[str, str]]:  # noqa
 def _confirmed(name: str, stated: _Fact | None, recorded: _Fact | None) -> _Fact:
     """Return a fact; the author may abbreviate a text that the run recorded, not contradict it."""
     fact = stated if recorded is None else recorded
-    if fact is None:
-        raise UsageError(f"`{name}` must be among the facts, as the run does not record it; add it")
     same = stated in (None, fact) or (isinstance(stated, str) and str(fact).startswith(stated))
-    if not same:
-        raise UsageError(
-            f"`{name}` must be {recorded!r}, as the run recorded, got {stated!r} among the facts; "
-            "leave it out of the facts"
-        )
+    if fact is None or not same:
+        expected = "given, as the run does not record it" if same else f"{fact!r} or left out"
+        raise UsageError(f"`{name}` among the facts must be {expected}, got {stated!r}")
     return fact
 
 
 def as_variant(description: Description, preset: str) -> dict[str, Any]:
     """Return the changes by which `probseg.models.override` makes a network of a preset."""
     task = task_of(description)
-    if preset not in list_presets(task):
-        raise UsageError(
-            f"`preset` {preset!r}: no preset has this name for {task} segmentation; name the "
-            "model after the preset that it is a variant of, or give the name of one"
-        )
-    base = read_preset(preset, task)
-    changes = _changes(base["init_args"], description["init_args"])
-    if changes is None or override(base, changes) != description:
-        raise UsageError(
-            f"`preset` {preset!r}: the network cannot be described as a variant of it, which has "
-            "arguments that the network lacks; give the name of another preset"
-        )
-    return changes
+    if preset in list_presets(task):
+        base = read_preset(preset, task)
+        changes = _changes(base["init_args"], description["init_args"])
+        if changes is not None and override(base, changes) == description:
+            return changes
+    raise UsageError(
+        f"`preset` {preset!r}: no preset of this name for {task} segmentation has the network as "
+        "a variant; name the model after the preset that it is a variant of, or give its name"
+    )
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -232,7 +232,19 @@ def _name(described: Mapping[str, Any]) -> str:
 
 def reevaluate(model: Network, evaluation: Evaluation, device: str = "cpu") -> dict[str, float]:
     """Measure the figures of an evaluation again, with a network in evaluation mode on a device."""
-    loaders = _module_of(evaluation).test_dataloader()
+    if evaluation.data is None or class_name(evaluation.data) not in MODULES:
+        raise DataError(
+            f"{evaluation.key}: its results do not describe data that can be found again; test "
+            "with a data set of probseg, described in a configuration"
+        )
+    try:  # what came with a model names no code
+        arguments = {
+            name: build_described(value, SETS, "data set") if is_description(value) else value
+            for name, value in (evaluation.data.get("init_args") or {}).items()
+        }
+    except UnknownNameError as error:
+        raise DataError(f"{evaluation.key}: {error}") from error
+    loaders = MODULES[class_name(evaluation.data)](**arguments).test_dataloader()
     settings = {**evaluation.options, "protocol": evaluation.protocol}
     figures, count = MEASURES[model.task](model, loaders, settings, device)
     if count != evaluation.count:
@@ -269,20 +281,3 @@ MEASURES: Mapping[str, Callable[..., Measured]] = Registry(
     "reevaluation", {"interactive": _by_clicks}
 )
 """Functions of the network, loaders of its test sets, settings and device, by task."""
-
-
-def _module_of(evaluation: Evaluation) -> Any:  # noqa: ANN401 (one of `MODULES`)
-    """Return the data of an evaluation."""
-    if evaluation.data is None or class_name(evaluation.data) not in MODULES:
-        raise DataError(
-            f"{evaluation.key}: its results do not describe data that can be found again; test "
-            "with a data set of probseg, described in a configuration"
-        )
-    try:  # what came with a model names no code
-        arguments = {
-            name: build_described(value, SETS, "data set") if is_description(value) else value
-            for name, value in (evaluation.data.get("init_args") or {}).items()
-        }
-    except UnknownNameError as error:
-        raise DataError(f"{evaluation.key}: {error}") from error
-    return MODULES[class_name(evaluation.data)](**arguments)

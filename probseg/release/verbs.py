@@ -92,12 +92,7 @@ def _publish(options: argparse.Namespace) -> None:
     trained = read_trained(options.source, options.weights)
     facts = _facts(options.facts, entries.get(options.name), trained)
     evaluations = _evaluations(options.results, trained)
-    try:
-        changes = yaml.safe_load(options.changes or "{}")
-    except yaml.YAMLError as error:
-        raise UsageError(f"--changes must be JSON or YAML: {error}") from error
-    if not isinstance(changes, dict):
-        raise UsageError(f"--changes must be arguments with their values, got {changes!r}")
+    changes = _object(options.changes or "{}", "--changes")
     console = Terminal(highlight=False, markup=False, soft_wrap=True)
 
     def measure(model: Any, evaluation: Evaluation) -> dict[str, float]:  # noqa: ANN401
@@ -142,26 +137,33 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
     facts = {} if published is None else dataclasses.asdict(facts_of(published))
     of_run = {name for name in ("seed", "commit") if getattr(trained, name) is not None}
     facts = {name: value for name, value in facts.items() if name not in of_run}
-    try:
-        stated = {} if path is None else yaml.safe_load(read_text(path, "check --facts"))
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: must be JSON or YAML: {error}") from error
-    known = [field.name for field in dataclasses.fields(Facts)]
-    if not isinstance(stated, dict) or not stated.keys() <= set(known):
-        raise UsageError(
-            f"{path}: must be an object with keys among {', '.join(known)}, got {stated!r}"
-        )
+    stated = {} if path is None else _object(read_text(path, "check --facts"), str(path))
     try:
         return Facts(**facts | stated)
     except ValidationError as error:
-        faults = {str(fault["loc"][0]): fault["type"] for fault in error.errors()}
+        faults = {str(fault["loc"][0]): None for fault in error.errors()}
+    known = [field.name for field in dataclasses.fields(Facts)]
+    expected = {**dict.fromkeys(known, TEXT), **FACTS}
+    strange = f"left out, as it is not among {', '.join(known)}"
+    wrong = [
+        f"{name} must be {expected.get(name, strange)}, got {stated[name]!r}"
+        for name in faults
+        if name in stated
+    ]
+    missing = f"{', '.join(faults)} must be given, in a YAML or JSON file"
     # Outside of the block: the command line shows the innermost error of a chain.
-    for name, value in stated.items():
-        if name in faults:
-            raise UsageError(f"{path}: {name} must be {FACTS.get(name, TEXT)}, got {value!r}")
-    raise UsageError(
-        f"{path or '--facts'}: {', '.join(faults)} must be given, in a YAML or JSON file"
-    )
+    raise UsageError(f"{path or '--facts'}: {wrong[0] if wrong else missing}")
+
+
+def _object(text: str, name: str) -> dict[str, Any]:
+    """Read an object in JSON or YAML."""
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        content = error
+    if not isinstance(content, dict):
+        raise UsageError(f"{name}: must be names with their values, JSON or YAML, got {content}")
+    return content
 
 
 def add_push(verbs: Verbs) -> None:
@@ -216,7 +218,15 @@ def _verify(options: argparse.Namespace) -> None:
         if asked and not options.name and asked.isdisjoint(known):
             terminal.print(f"  not tested: its figures are on {', '.join(sorted(known))}")
             continue
-        wrong += _measured(model, _chosen(entry, evaluations, options.on), options, terminal)
+        missing = sorted(asked - known)
+        if missing or not evaluations:
+            lacking = ", ".join(missing) or "any data set with recorded settings"
+            raise UsageError(
+                f"{entry.name} was not tested on {lacking}; its figures are on "
+                f"{', '.join(sorted(known)) or 'nothing'}"
+            )
+        chosen = [test for test in evaluations if not asked or test.dataset in asked]
+        wrong += _measured(model, chosen, options, terminal)
         tested = True
     if options.metrics and not tested:
         raise UsageError(
@@ -275,21 +285,6 @@ def _measured(
             "`probseg data fetch`, or say with --data where they are"
         )
     return wrong
-
-
-def _chosen(
-    entry: Entry, evaluations: Sequence[Evaluation], sets: Sequence[str] | None
-) -> list[Evaluation]:
-    """Return the evaluations to repeat, at least one on each data set that was asked for."""
-    known = {evaluation.dataset for evaluation in evaluations}
-    missing = sorted(set(sets or ()) - known)
-    if missing or not evaluations:
-        lacking = ", ".join(missing) or "any data set with recorded settings"
-        raise UsageError(
-            f"{entry.name} was not tested on {lacking}; its figures are on "
-            f"{', '.join(sorted(known)) or 'nothing'}"
-        )
-    return [test for test in evaluations if sets is None or test.dataset in sets]
 
 
 def _push(options: argparse.Namespace) -> None:

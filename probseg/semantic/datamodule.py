@@ -18,7 +18,7 @@ from probseg.data.loading import (
     stack_cuts,
 )
 from probseg.data.transforms import Pair, check_scale, cut_window, rescale
-from probseg.errors import DataError
+from probseg.errors import DataError, require
 from probseg.semantic.dataset import SemanticDataset, SemanticSample
 
 
@@ -77,8 +77,7 @@ class SemanticCrop:
         self, size: int | tuple[int, int] = 513, scale: tuple[float, float] = (0.5, 2.0)
     ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
-        if min(height, width) < 32:
-            raise ValueError(f"`size` must be at least 32 pixels, got {size}")
+        require(min(height, width) >= 32, "size", "at least 32 pixels", size)
         check_scale(scale)
         self.size = (height, width)
         self.scale = scale

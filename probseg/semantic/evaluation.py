@@ -22,7 +22,7 @@ from probseg.callbacks.base import (
 )
 from probseg.callbacks.loggers import log_picture
 from probseg.callbacks.run_folder import run_folder
-from probseg.errors import UsageError, log_drawing_errors
+from probseg.errors import UsageError, log_drawing_errors, require
 from probseg.semantic.datamodule import SemanticDataModule
 from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.heads import EMAHead
@@ -119,8 +119,7 @@ class SemanticEvaluation(Evaluation):
             (pictures >= 0, "pictures", "at least 0", pictures),
             (min(bases, default=0) >= 0, "bases", "numbers from 0", bases),
         ):
-            if not fine:
-                raise ValueError(f"`{name}` must be {expected}, got {value}")
+            require(fine, name, expected, value)
         self.scales = tuple(scales)
         self.flip = flip
         self.iterations = iterations

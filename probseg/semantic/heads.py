@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention.bases import Bases, Normalisation, Update
+from probseg.errors import require
 from probseg.heads.base import conv_norm_relu
 from probseg.heads.deeplab import AtrousPyramid, default_rates
 from probseg.ops.em import EMAttention, em_attention, responsibilities
@@ -156,10 +157,8 @@ class SemanticHead(nn.Module, ABC):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        if num_classes < 2:
-            raise ValueError(
-                f"`num_classes` must be at least 2, got {num_classes}; count the background as one"
-            )
+        right = num_classes >= 2
+        require(right, "num_classes", "at least 2", num_classes, "count the background as one")
         self.num_classes = num_classes
 
     @abstractmethod

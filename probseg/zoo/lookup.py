@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from probseg.errors import UsageError
-from probseg.kinds import TASKS, TaskName
+from probseg.kinds import TASKS
 from probseg.models import list_presets, preset_task, read_preset
 from probseg.models.build import Description, unknown_model
 from probseg.paths import is_path, zoo_dir
@@ -63,28 +63,22 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
         raise UsageError(f"`{name}` has weights in {checkout}; set PROBSEG_ZOO to this folder")
     for task, facts in TASKS.items():
         if name in list_presets(task):
+            parts = _parts(read_preset(name, task))
+            shares = {}  # of the parts and arguments that trained models have in common with it
+            for trained, entry in known.items():
+                if entry.task == task:
+                    others = _parts(description_of(entry))
+                    shares[trained] = len(parts & others) / len(parts | others)
+            near = max(shares, key=shares.__getitem__, default=None)
+            hint = f"The nearest is {near}: {known[near].description.rstrip('.')}. " if near else ""
             raise UsageError(
-                f"`{name}` is known, but not trained. {_nearest(name, task, known)}Models with "
-                f"weights: {', '.join(sorted(known))}. To train it: {facts.training.format(name)}"
+                f"`{name}` is known, but not trained. {hint}Models with weights: "
+                f"{', '.join(sorted(known))}. To train it: {facts.training.format(name)}"
             )
     if Path(name).is_dir():
         raise UsageError(f"no zoo has a model {name!r}; for the folder of this name, give {name}/")
     names = {*known, *(full.split(".")[0] for full in known)}
     raise unknown_model(kind="zoo model", name=name, known=names)
-
-
-def _nearest(preset: str, task: TaskName, trained: Mapping[str, Entry]) -> str:
-    """Say which model with weights is the most like a preset, by parts and their arguments."""
-    parts = _parts(read_preset(preset, task))
-    shares = {}
-    for name, entry in trained.items():
-        if entry.task == task:
-            others = _parts(description_of(entry))
-            shares[name] = len(parts & others) / len(parts | others)
-    if not shares:
-        return ""
-    name = max(shares, key=shares.__getitem__)
-    return f"The nearest is {name}: {trained[name].description.rstrip('.')}. "
 
 
 def _parts(node: object, at: str = "") -> set[str]:

@@ -87,10 +87,6 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         path = source / "checkpoints" / LAST
         if which in (None, "best"):
             path = best_checkpoint(source)
-        elif not path.is_file():
-            raise UsageError(
-                f"{path}: no such file; give the path of another checkpoint of this run"
-            )
     elif which == "best":
         raise UsageError(
             f"`weights` 'best': give the folder of a run to choose from, got the file {source}"
@@ -110,23 +106,8 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         for name, tensor in state.items()
         if name.startswith("model.")
     }
-    digests = _digests(weights, state)
     run = source if source.is_dir() else run_of(path)
-    try:
-        seed, config = _settings(run / "config.yaml")
-        commit = _commits(run / "starts.jsonl")
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        yaml.YAMLError,
-    ) as error:
-        raise WeightsError(
-            f"{run}: config.yaml or starts.jsonl is not what `probseg fit` writes ({error})"
-        ) from error
-    return Trained(path, description, preset, weights, digests, seed, commit, config)
+    return Trained(path, description, preset, weights, _digests(weights, state), *_history(run))
 
 
 def description_for(name: str, pretrained: bool = True) -> Description:
@@ -145,16 +126,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
         )
     content = read_pickled(path, "a checkpoint written by `probseg fit`")
-    if not isinstance(content, dict) or not _is_state(content.get("state_dict")):
+    content = content if isinstance(content, dict) else {}
+    sections = [content.get(name, {}) for name in ("hyper_parameters", "callbacks")]
+    states = content.get("state_dict"), content.get(AVERAGED, {})
+    if not all(isinstance(part, dict) for part in sections) or not all(map(_is_state, states)):
         raise WeightsError(
             f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
-        )
-    sections = [content.get(name, {}) for name in ("hyper_parameters", "callbacks")]
-    if not all(isinstance(part, dict) for part in sections) or not _is_state(
-        content.get(AVERAGED, {})
-    ):
-        raise WeightsError(
-            f"{path}: has sections that no training writes; expected the checkpoint of a training"
         )
     return content
 
@@ -259,26 +236,28 @@ def best_checkpoint(run: Path) -> Path:
     return files[0]
 
 
-def _settings(path: Path) -> tuple[int | None, str | None]:
-    """Return seed and settings of a run from its `config.yaml`, without `ckpt_path`."""
-    if not path.is_file():
-        return None, None
-    settings = read_yaml(path)
-    settings.pop("ckpt_path", None)
-    seed = settings.get("seed_everything")
+def _history(run: Path) -> tuple[int | None, str | None, str | None]:
+    """Return seed, commits and settings of a run; None for what its files do not say."""
+    seed, config, commits = None, None, []
+    settings_file, starts_file = run / "config.yaml", run / "starts.jsonl"
+    try:
+        if settings_file.is_file():
+            settings = read_yaml(settings_file)
+            settings.pop("ckpt_path", None)
+            seed = settings.get("seed_everything")
+            config = yaml.safe_dump(settings, sort_keys=False)
+        lines = read_text(starts_file, most=LARGEST_STARTS) if starts_file.is_file() else ""
+        for start in map(json.loads, lines.splitlines()):
+            code = start["environment"]
+            if start["verb"] == "fit" and code["commit"]:
+                changed = " with uncommitted changes" if code["dirty"] else ""
+                commits.append(code["commit"][:12] + changed)
+    except (
+        *(ValueError, TypeError, AttributeError, LookupError, RecursionError),
+        yaml.YAMLError,
+    ) as error:
+        raise WeightsError(
+            f"{run}: config.yaml or starts.jsonl is not what `probseg fit` writes ({error})"
+        ) from error
     is_number = isinstance(seed, int) and not isinstance(seed, bool)
-    return seed if is_number else None, yaml.safe_dump(settings, sort_keys=False)
-
-
-def _commits(path: Path) -> str | None:
-    """Return the commits that a run was trained with, from its `starts.jsonl`."""
-    if not path.is_file():
-        return None
-    starts = [json.loads(line) for line in read_text(path, most=LARGEST_STARTS).splitlines()]
-    commits = []
-    for start in starts:
-        code = start["environment"]
-        if start["verb"] == "fit" and code["commit"]:
-            changed = " with uncommitted changes" if code["dirty"] else ""
-            commits.append(code["commit"][:12] + changed)
-    return ", then ".join(dict.fromkeys(commits)) or None
+    return seed if is_number else None, ", then ".join(dict.fromkeys(commits)) or None, config

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.family.block_slots import Memories, block_slot_free_energy, block_slot_inference
 from probseg.family.energy import (
     EdgeVariables,
     RandomField,
@@ -26,7 +25,13 @@ from probseg.family.energy import (
 from probseg.family.kernels import additive_edges, kernel_edges
 from probseg.family.low_rank import BasesEdges
 from probseg.family.predictive_coding import normalised_errors
-from probseg.family.slots import slot_free_energy, slot_inference
+from probseg.family.slots import (
+    Memories,
+    block_slot_free_energy,
+    block_slot_inference,
+    slot_free_energy,
+    slot_inference,
+)
 from support.ops_cases import draw
 from support.refusals import refused
 

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from probseg.attention import Attention2d
 from probseg.attention.base import StandardAttention2d
-from probseg.family.block_slots import BlockSlotAttention2d
 from probseg.family.energy import HopfieldAttention2d
 from probseg.family.hard import HardAttention2d
 from probseg.family.kernels import AdditiveAttention2d, KernelRegressionAttention2d
 from probseg.family.predictive_coding import PredictiveCodingAttention2d
-from probseg.family.slots import GRUSlotAttention2d, SlotAttention2d
+from probseg.family.slots import BlockSlotAttention2d, GRUSlotAttention2d, SlotAttention2d
 from probseg.ops.axial import from_lines, to_lines
 from support.ops_cases import draw
 from support.rows import each, pairwise
@@ -268,18 +267,14 @@ def test_predictive_coding_finds_causes_and_looks_through_them(axis):
         *((kind, {"position": "factored"}, "`position` .*got 'factored'") for kind in PLAIN),
         (SlotAttention2d, {"num_slots": 0}, "num_slots"),
         (SlotAttention2d, {"axis": "width", "span": 3}, "`span` .*got 3: its slots are shared"),
-        (BlockSlotAttention2d, {"num_blocks": 3}, "`num_blocks`, got 32 and 3"),
+        (BlockSlotAttention2d, {"num_blocks": 3}, "num_blocks=3, got 32"),
         (BlockSlotAttention2d, {"num_memories": 0}, "num_memories"),
         (KernelRegressionAttention2d, {"position": "full"}, "Eq. 26"),
         (AdditiveAttention2d, {"position": "full"}, "not dot products"),
         (PredictiveCodingAttention2d, {"position": "full"}, "no place in the map"),
         (PredictiveCodingAttention2d, {"axis": "height", "span": 3}, "their whole line"),
-        (
-            PredictiveCodingAttention2d,
-            {"num_causes": 0},
-            "`num_causes` and `steps` .* got 0, 3 and 1",
-        ),
-        (PredictiveCodingAttention2d, {"steps": 0}, "got 8, 0 and 1"),
+        (PredictiveCodingAttention2d, {"num_causes": 0}, "num_causes"),
+        (PredictiveCodingAttention2d, {"steps": 0}, "steps"),
         (PredictiveCodingAttention2d, {"prior_precision": 0.0}, "`prior_precision`"),
     ],
 )

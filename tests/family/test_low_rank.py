@@ -108,7 +108,7 @@ def test_wrong_arguments_are_named():
     tokens, few = draw(1, 1, 4, 3), draw(1, 1, 3, 3)
     for call, named in (
         (lambda: projected_edges(tokens, few, torch.zeros(2, 4)), "log_projection"),
-        (lambda: pooling_log_projection(3, 4, (3, 5)), "width must be 1 to 4, got 5"),
+        (lambda: pooling_log_projection(3, 4, (3, 5)), "1 to 4 along width, got 5"),
         (lambda: LinformerAttention2d(8, 6, bins=0), "bins"),
         (lambda: latent_edges(tokens, tokens, few, iterations=0), "iterations"),
         (lambda: PerceiverAttention2d(8, 6, num_latents=0), "num_latents"),

@@ -205,10 +205,10 @@ def test_wrong_arguments_are_named():
         return predictive_coding_inference(x, states, weights, precisions=precisions, **options)
 
     for call, named in (
-        (lambda: normalised_errors(x, x[..., :2]), "children"),
+        (lambda: normalised_errors(x, x[..., :2]), "predictions"),
         (lambda: normalised_errors(x, x, precision=0.0), "precision"),
-        (lambda: infer(weights=(w, w)), "for each latent layer, got 1, 2 and 1"),
-        (lambda: infer((), (), ()), "got 0, 0 and 0"),
+        (lambda: infer(weights=(w, w)), "as many layers"),
+        (lambda: infer((), (), ()), "as many layers"),
         (lambda: infer(rate=2), "`rate`"),
         (lambda: infer(steps=-1), "`steps`"),
         (lambda: infer(prior_precision=0.0), "`prior_precision`"),

@@ -8,9 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from probseg.family.block_slots import Memories, block_slot_free_energy, block_slot_inference
 from probseg.family.energy import hopfield_retrieval
-from probseg.family.slots import slot_attention, slot_free_energy, slot_inference
+from probseg.family.slots import (
+    Memories,
+    block_slot_free_energy,
+    block_slot_inference,
+    slot_attention,
+    slot_free_energy,
+    slot_inference,
+)
 from probseg.ops import KeyAdaptation, probabilistic_attention
 from support.ops_cases import draw
 from support.refusals import refused
@@ -175,7 +181,7 @@ def test_wrong_arguments_are_named():
         (lambda: slot_inference(x, slots[..., :2]), "keys"),
         (lambda: slot_inference(x, slots, precision=0.0), "precision"),
         (lambda: slot_free_energy(x, slots, scale=-1.0), "scale"),
-        (lambda: block_slot_inference(x, slots, Memories(m)), "divides the 4 channels of slots"),
+        (lambda: block_slot_inference(x, slots, Memories(m)), "patterns"),
         (lambda: block_slot_inference(x, slots, Memories(m[:, :, :1])), "patterns"),
         (lambda: block_slot_inference(x, slots, few, iterations=0), "iterations"),
         (lambda: block_slot_inference(x, slots, few, precision=0.0), "precision"),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from probseg.backbones.timm import TimmBackbone
 from probseg.errors import UnknownNameError
 
+# timm's names, with the tags of the weights that the authors of HRNet trained
 WIDTHS = {
     "18s": "hrnet_w18_small_v2.ms_in1k",
     "18": "hrnet_w18.ms_in1k",
@@ -20,7 +21,6 @@ WIDTHS = {
     "48": "hrnet_w48.ms_in1k",
     "64": "hrnet_w64.ms_in1k",
 }
-"""timm's names, with the tags of the weights that the authors of HRNet trained."""
 
 
 class HRNetV2(TimmBackbone):

@@ -26,11 +26,10 @@ _logger = logging.getLogger(__name__)
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 
+# last parts of names; tensors of one normalisation differ in nothing else
 _KINDS = ("weight", "bias", "running_mean", "running_var")
-"""Last parts of names; tensors of one normalisation differ in nothing else."""
 
-_OF_FEATURES = ("out_indices", "feature_cls")
-"""Options that only networks of feature maps have."""
+_OF_FEATURES = ("out_indices", "feature_cls")  # options that only networks of feature maps have
 
 
 def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[str, Any]) -> None:
@@ -169,11 +168,11 @@ def _described(key: str | None, state: Mapping[str, Tensor]) -> str:
 
 Maps = Callable[[Tensor], Sequence[Tensor]]
 
+# A network that takes this size takes every size: one cell is left, and all halvings are odd
 ANY = (1, 33)
-"""A network that takes this size takes every size: one cell is left, and all halvings are odd."""
 
+# sides of windows, in cells of the coarsest map, that an image may have to be divided into
 WINDOWS = (1, 2, 7)
-"""Sides of windows, in cells of the coarsest map, that an image may have to be divided into."""
 
 
 def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> tuple[int, str | None]:
@@ -230,8 +229,8 @@ def _misfit(
 
 OUTPUT_STRIDES = (8, 16, 32)
 
+# timm's argument of networks that interpolate their position embeddings to the image
 ANY_SIZE = "dynamic_img_size"
-"""timm's argument of networks that interpolate their position embeddings to the image."""
 
 
 class TimmBackbone(Backbone):

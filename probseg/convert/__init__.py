@@ -52,21 +52,19 @@ WRITERS: dict[str, Writer] = {
 """Formats by name. All of COCO are read as `coco`, and those of labelme as `labelme`; results are
 not read, as they name no images."""
 
-LARGEST = 1 << 32
-"""Most bytes in an archive of annotations."""
+LARGEST = 1 << 32  # most bytes in an archive of annotations
 
-SCORED = ("coco", "labelme")
-"""Beginnings of the names of formats that have scores."""
+SCORED = ("coco", "labelme")  # beginnings of the names of formats that have scores
 
 FOLDERS = ("png", "index", "yolo", "labelme", "labelme-polygons", "sa-1b")
 """Formats that are a folder; the others are one file."""
 
+# files and folders of the annotation page by format; `coco` is its `annotations.json` itself
 EXPORTS = {
     name: f"annotations-{name}{'' if name in FOLDERS else '.json'}"
     for name in WRITERS
     if name != "coco"
 }
-"""Files and folders of the annotation page by format; `coco` is its `annotations.json` itself."""
 
 
 def convert(

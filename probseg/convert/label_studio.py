@@ -20,11 +20,11 @@ from probseg.formats.coco import size_of, write_list
 from probseg.formats.regions import Region
 from probseg.paths import rewriting
 
+# address of the files of a local storage; the query `d` is the path of the file in it
 LOCAL = "/data/local-files/"
-"""Address of the files of a local storage; the query `d` is the path of the file in it."""
 
+# names of the tags BrushLabels and Image in the labelling interface of docs/integrations.md
 BRUSH_TAG, IMAGE_TAG = "mask", "image"
-"""Names of the tags BrushLabels and Image in the labelling interface of docs/integrations.md."""
 
 Entry = Mapping[str, Any]
 _Kind = TypeVar("_Kind", str, list[Any])
@@ -88,8 +88,7 @@ def _polygon(value: Entry, size: tuple[int, int]) -> Region:
     return polygons.ring(value["points"], size, scale=(size[1] / 100, size[0] / 100))
 
 
-_KINDS = {"brushlabels": _brushed, "polygonlabels": _polygon}
-"""Types of results that have a mask."""
+_KINDS = {"brushlabels": _brushed, "polygonlabels": _polygon}  # types of results that have a mask
 
 
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:

@@ -37,16 +37,13 @@ from probseg.images import opened
 from probseg.paths import write_text
 from probseg.texts import read_json
 
-VERSION = "5.5.0"
-"""Version of labelme in the files that are written."""
+VERSION = "5.5.0"  # version of labelme in the files that are written
 
 _reading = partial(reading, what="a file of labelme", hint="save it again")
 
-IGNORED = "__ignore__"
-"""Label of pixels that labelme's own converters leave out."""
+IGNORED = "__ignore__"  # label of pixels that labelme's own converters leave out
 
-Shape = dict[str, Any]
-"""An entry of a file."""
+Shape = dict[str, Any]  # an entry of a file
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:

@@ -24,29 +24,25 @@ from probseg.texts import read_json, read_text
 
 Draw = Callable[[], Region]
 
-Shape = tuple[Draw, str, float | None]
-"""How an object is drawn, its class, and its score."""
+Shape = tuple[Draw, str, float | None]  # how an object is drawn, its class, and its score
 
+# formats that are recognised
 EXPECTED = "COCO, Label Studio, labelme, CVAT, VIA, SA-1B, or a folder of YOLO or masks"
-"""Formats that are recognised."""
 
+# suffixes of files whose content says of which format they are
 TEXTS = (".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".csv")
-"""Suffixes of files whose content says of which format they are."""
 
-VIA_COLUMNS = ("shape_attributes", "attributes")
-"""Columns of regions in VIA's CSV."""
+VIA_COLUMNS = ("shape_attributes", "attributes")  # columns of regions in VIA's CSV
 
-VIA_POLYGON = 7
-"""Kind of a polygon in VIA 3."""
+VIA_POLYGON = 7  # kind of a polygon in VIA 3
 
-FIRST = 1 << 16
-"""Bytes of a file by which its format is recognised."""
+FIRST = 1 << 16  # bytes of a file by which its format is recognised
 
-BOXES = "`probseg predict --prompts` makes masks from boxes in COCO"
-"""Hint for files of boxes."""
+BOXES = "`probseg predict --prompts` makes masks from boxes in COCO"  # hint for files of boxes
 
 AS_COCO = "export it as COCO"
 
+# what is in the first lines of a format: its name, `--from`, and what else to do
 SIGNS = {
     r"<annotations>.*<track ": ("CVAT's XML for video", "", "export it as CVAT for images 1.1"),
     r"<annotations>.*<(version>1\.|image )": ("CVAT's XML", "cvat", ""),
@@ -110,7 +106,6 @@ SIGNS = {
     ),
     r'"annotations"\s*:.*"image_id"|"images"\s*:': ("JSON of COCO", "coco", ""),
 }
-"""What is in the first lines of a format: its name, `--from`, and what else to do."""
 
 
 def recognised(place: Path, reader: str) -> str:

@@ -110,8 +110,7 @@ class Ledger:
 
 Written = TypeVar("Written")
 
-NO_NAME = "object"
-"""Class of objects of formats without names."""
+NO_NAME = "object"  # class of objects of formats without names
 
 UNUSED = "names of classes without objects"
 

@@ -37,14 +37,11 @@ from probseg.images import image_size
 from probseg.paths import write_text
 from probseg.texts import read_lines
 
-MARGIN = 0.05
-"""Share of a side by which corners may be outside of the image."""
+MARGIN = 0.05  # share of a side by which corners may be outside of the image
 
-MOST_CLASSES = 1_000_000
-"""Numbers of classes are below."""
+MOST_CLASSES = 1_000_000  # numbers of classes are below
 
-DIGITS = 7
-"""Decimals of a coordinate: less than a hundredth of a pixel in images of 100,000."""
+DIGITS = 7  # decimals of a coordinate: less than a hundredth of a pixel in images of 100,000
 
 
 def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> str:
@@ -126,11 +123,11 @@ def _joined(rings: Sequence[Points]) -> Points:
     return joined
 
 
+# file with the names of the classes, a line each, in the order of their numbers
 CLASSES = "classes.txt"
-"""File with the names of the classes, a line each, in the order of their numbers."""
 
+# file of Ultralytics and Roboflow with the `names` of the classes; it may have another name
 CONFIG = "data.yaml"
-"""File of Ultralytics and Roboflow with the `names` of the classes; it may have another name."""
 
 
 def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:

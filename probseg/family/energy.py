@@ -218,8 +218,8 @@ class HopfieldAttention2d(Attention2d):
         return SoftmaxEdges(states, keys, log_mask, scale)
 
 
+# log potential of edges: values of both ends `(..., I, C, D)` to `(..., I, C)`
 Potential = Callable[[Tensor, Tensor], Tensor]
-"""Log potential of edges: values of both ends `(..., I, C, D)` to `(..., I, C)`."""
 
 
 def dot_product(ends: Tensor, others: Tensor) -> Tensor:

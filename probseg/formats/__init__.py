@@ -16,5 +16,5 @@ borders of pixels: the pixel in column `c` and row `r` covers `c <= x < c + 1` a
 """
 
 MASKS, OVERLAYS, COCO = "masks", "overlays", "coco"
+# results of a prediction: a PNG per object (or class map), one COCO JSON, pictures
 FORMATS = (MASKS, COCO, OVERLAYS)
-"""Results of a prediction: a PNG per object (or class map), one COCO JSON, pictures."""

@@ -18,8 +18,7 @@ from probseg.formats.regions import Mask, Numbers, Region, as_region, from_spans
 
 CHANNELS = 4
 VALUE_BITS = 8
-LENGTH_BITS = (3, 4, 8, 16)
-"""Widths of lengths; a block has `2 ** width` values at most."""
+LENGTH_BITS = (3, 4, 8, 16)  # widths of lengths; a block has `2 ** width` values at most
 
 
 def encode(mask: Mask | Region) -> list[int]:

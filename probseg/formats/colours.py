@@ -9,12 +9,11 @@ import numpy.typing as npt
 
 Pixels = npt.NDArray[np.uint8]
 
+# colours of clicks on the object and on the background in all pictures: blue and orange, which
+# colour-blind people tell apart
 CLICK_COLOURS = {True: "#2f6db3", False: "#d9661f"}
-"""Colours of clicks on the object and on the background in all pictures: blue and orange, which
-colour-blind people tell apart."""
 
-CLICK_MARKERS = {True: "o", False: "s"}
-"""Their shapes, as Matplotlib names them: disks and squares."""
+CLICK_MARKERS = {True: "o", False: "s"}  # their shapes, as Matplotlib names them: disks and squares
 
 _TURN = (5**0.5 - 1) / 2  # golden ratio: hues of neighbouring numbers lie far apart
 _SHADES = ((0.75, 0.95), (0.9, 0.65), (0.45, 0.85), (0.6, 0.45))  # saturation and value

@@ -13,9 +13,9 @@ from unicodedata import normalize
 from probseg.errors import DataError
 from probseg.picture_formats import IMAGE_SUFFIXES, UNREAD_SUFFIXES, list_pictures
 
+# limit in bytes of a photograph's name: those of its masks, and of their drafts, are longer, and
+# file systems take 255
 LONGEST_NAME = 235
-"""Limit in bytes of a photograph's name: those of its masks, and of their drafts, are longer, and
-file systems take 255."""
 
 _NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
 

@@ -23,11 +23,11 @@ from probseg.formats.run_lengths import parse_runs, region_of
 
 Points = npt.NDArray[np.float64]
 
+# pixels along outlines of few corners; each costs 80 bytes while they are drawn
 MAX_LENGTH = 5 * 10**6
-"""Pixels along outlines of few corners; each costs 80 bytes while they are drawn."""
 
+# steps to the right, down, left and up: a right turn is the next one
 _RIGHT, _DOWN = np.array([[1, 0, -1, 0], [0, 1, 0, -1]])
-"""Steps to the right, down, left and up: a right turn is the next one."""
 
 
 class Polygon(NamedTuple):

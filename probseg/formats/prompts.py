@@ -14,12 +14,11 @@ from probseg.formats import run_lengths
 from probseg.images import MAX_PIXELS
 from probseg.types import BoxStep, Click, Patch, ScaleStep, Step, Stroke
 
-MAX_POINTS = 10_000
-"""Maximum points of a stroke."""
+MAX_POINTS = 10_000  # maximum points of a stroke
 
-MAX_RADIUS = 500.0
-"""Largest radius of a stroke in pixels."""
+MAX_RADIUS = 500.0  # largest radius of a stroke in pixels
 
+# what is expected of each part of a step, for messages
 EXPECTED = {
     "type": "'click', 'box' or 'brush'",
     "x": "a number such as 12.5",
@@ -31,7 +30,6 @@ EXPECTED = {
     "segmentation": "run lengths with a size",
     "number": "0 to 99",
 }
-"""What is expected of each part of a step, for messages."""
 
 TYPES = ("click", "box", "brush", "patch", "scale")
 
@@ -99,10 +97,10 @@ class _Scale(_Form):
         return ScaleStep(self.number)
 
 
+# A step in JSON, with nothing besides: what the database of the page holds
 FORMS: TypeAdapter[Any] = TypeAdapter(
     Annotated[_Click | _Box | _Stroke | _Patch | _Scale, Field(discriminator="type")]
 )
-"""A step in JSON, with nothing besides: what the database of the page holds."""
 
 
 def parse_step(sent: Mapping[str, Any]) -> Step:

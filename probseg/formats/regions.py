@@ -11,11 +11,10 @@ import numpy.typing as npt
 from probseg.errors import DataError
 from probseg.images import MAX_PIXELS
 
-FARTHEST = 10**6
-"""Pixels from the corner of an image beyond which a coordinate is a mistake."""
+FARTHEST = 10**6  # pixels from the corner of an image beyond which a coordinate is a mistake
 
+# begins and ends of runs that an object may have; each costs 60 bytes while it is written
 MAX_CHANGES = 10**7
-"""Begins and ends of runs that an object may have; each costs 60 bytes while it is written."""
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]

@@ -77,11 +77,9 @@ class SeparableHead(Head):
         return F.interpolate(logits, size, mode="bilinear", align_corners=self.aligned)
 
 
-BAND = 2
-"""Half of the width of the band around the contour, in cells of the features."""
+BAND = 2  # half of the width of the band around the contour, in cells of the features
 
-SUREST = 1e-3
-"""Distance of an expected IoU from 0 and 1 at which its logit is cut."""
+SUREST = 1e-3  # distance of an expected IoU from 0 and 1 at which its logit is cut
 
 
 class MaskQuality(nn.Module):

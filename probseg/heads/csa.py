@@ -19,8 +19,7 @@ from probseg.errors import require
 from probseg.heads.base import Head, conv_norm_relu
 from probseg.types import FeatureInfo
 
-CLICKED = 0.5
-"""A pixel is clicked where a click map is above this value."""
+CLICKED = 0.5  # a pixel is clicked where a click map is above this value
 
 
 class CorrectiveSelfAttention(Head):

@@ -19,10 +19,9 @@ from probseg.types import Prompts
 Floats = npt.NDArray[np.floating]
 Indices = npt.NDArray[np.int32]
 
-STEPS = 256
-"""Integer steps per unit cost."""
+STEPS = 256  # integer steps per unit cost
+# offsets (rows, columns) to the later half of the eight neighbours
 NEIGHBOURS = ((0, 1), (1, 0), (1, 1), (1, -1))
-"""Offsets (rows, columns) to the later half of the eight neighbours."""
 
 
 def minimum_cut(advantage: Floats, image: Floats, smoothness: float) -> npt.NDArray[np.bool_]:
@@ -79,11 +78,9 @@ def _edges(image: Floats, smoothness: float) -> tuple[Indices, Indices, Indices]
     return *pairs, np.rint(STEPS * costs).astype(np.int32)
 
 
-LARGEST_LOGIT = 6.0
-"""Logits are clamped to this magnitude."""
+LARGEST_LOGIT = 6.0  # logits are clamped to this magnitude
 
-DECIDED = math.log(9)
-"""Least magnitude of a pixel's logit after the cut: a probability of 0.9."""
+DECIDED = math.log(9)  # least magnitude of a pixel's logit after the cut: a probability of 0.9
 
 
 class GraphCut(nn.Module):

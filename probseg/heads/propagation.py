@@ -17,17 +17,13 @@ from probseg.ops.numerics import full_precision
 from probseg.ops.units import grid_units, nearness, with_places
 from probseg.types import FeatureInfo, Prompts
 
-UNKNOWN = 0.02
-"""Weight of a pixel without previous mask and box, relative to one with either."""
+UNKNOWN = 0.02  # weight of a pixel without previous mask and box, relative to one with either
 
-FEW = 1e-3
-"""Mean weight of the observations near a unit at which they count as much as its prior."""
+FEW = 1e-3  # mean weight of the observations near a unit at which they count as much as its prior
 
-FEW_CLICKS = 0.01
-"""Share of clicked pixels at which a unit has half of the largest confidence."""
+FEW_CLICKS = 0.01  # share of clicked pixels at which a unit has half of the largest confidence
 
-REACH = 4.0
-"""Squared distances to clicks, in variances of a unit, are divided by twice this number."""
+REACH = 4.0  # squared distances to clicks, in variances of a unit, are divided by twice this number
 
 
 class PromptPropagation(nn.Module):

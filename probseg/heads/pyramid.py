@@ -23,8 +23,7 @@ from probseg.types import FeatureInfo, Prompts
 
 WIDTHS = (32, 48, 96, 128)
 
-LEVEL = 1
-"""Number of the level that takes the maps of a propagation, 0 for the finest."""
+LEVEL = 1  # number of the level that takes the maps of a propagation, 0 for the finest
 
 
 class PyramidDecoder(Decoder):
@@ -231,8 +230,7 @@ class FPNDecoder(Decoder):
         return DecoderMaps(fused)
 
 
-SCALES = (4, 2, 1, 0.5)
-"""Sizes of the levels in relation to the transformer's maps."""
+SCALES = (4, 2, 1, 0.5)  # sizes of the levels in relation to the transformer's maps
 
 
 class SimplePyramid(Decoder):

@@ -30,11 +30,11 @@ __all__ = [
     "image_tensor",
 ]
 
+# names whose modules an evaluation does not need: imported on first use
 _LAZY = {
     "Mask": "probseg.interact.mask.Mask",
     "Predictor": "probseg.interact.predictor.Predictor",
     "Session": "probseg.interact.session.Session",
 }
-"""Names whose modules an evaluation does not need: imported on first use."""
 
 __getattr__ = lazy_getattr(__name__, _LAZY)

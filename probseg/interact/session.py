@@ -26,8 +26,7 @@ from probseg.models import Segmenter
 from probseg.ops.folding import fold_batch_norms
 from probseg.types import BoxStep, Click, MaskStep, Patch, Prompts, ScaleStep, Step, Stroke
 
-LEAST_OF_A_BOX = 0.05
-"""Share of a box that its object has at least, if the model has seen it."""
+LEAST_OF_A_BOX = 0.05  # share of a box that its object has at least, if the model has seen it
 
 
 def prepare_model(model: Segmenter, device: torch.device | str) -> Segmenter:

@@ -14,14 +14,11 @@ import numpy.typing as npt
 from probseg.geometry import mask_box
 from probseg.types import Click, Patch, Stroke
 
-STEP = 1.0
-"""How far the logit may fall below that of the middle of a stroke."""
+STEP = 1.0  # how far the logit may fall below that of the middle of a stroke
 
-CRUMB = 0.005
-"""Share of a mask below which a part or a hole is tidied away."""
+CRUMB = 0.005  # share of a mask below which a part or a hole is tidied away
 
-SUREST = 1e-4
-"""Probabilities nearer to 0 or 1 do not differ."""
+SUREST = 1e-4  # probabilities nearer to 0 or 1 do not differ
 
 
 def paint(

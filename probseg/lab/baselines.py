@@ -22,14 +22,13 @@ from probseg.lab.scene import FloatMap, Image, border, make_scene
 from probseg.ops import ValuePropagation, probabilistic_attention
 from probseg.types import Click, Prompts, Sample
 
+# probabilities are kept this far from 0 and 1, so that logits are finite: at most 13.8
 EPSILON = 1e-6
-"""Probabilities are kept this far from 0 and 1, so that logits are finite: at most 13.8."""
 
+# part of the largest distance to the contour from which on a pixel is in the core of a shape
 CORE = 0.6
-"""Part of the largest distance to the contour from which on a pixel is in the core of a shape."""
 
-OBJECT, BACKGROUND = 1, 2
-"""Labels of the seeds; 0 has none."""
+OBJECT, BACKGROUND = 1, 2  # labels of the seeds; 0 has none
 
 
 class ClassicalModel(ABC):
@@ -305,10 +304,10 @@ class Baseline(L.LightningModule):
         """Do nothing: the callback does."""
 
 
+# baselines by name
 BASELINES: dict[str, type[ClassicalModel]] = {
     "box_filled": BoxFilled,
     "colour_mixture": ColourMixture,
     "opencv_grabcut": OpenCVGrabCut,
     "random_walker": RandomWalker,
 }
-"""Baselines by name."""

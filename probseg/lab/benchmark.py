@@ -39,6 +39,7 @@ from probseg.zoo.lookup import find_description, find_run
 from probseg.zoo.store import build_to_fit
 from probseg.zoo.trained import read_trained
 
+# meaning of each number of a `Record`
 CONVENTIONS = {
     "multiply_adds": MULTIPLY_ADDS,
     "first_click": "from set_image to the first mask, with the encoding of the image",
@@ -52,7 +53,6 @@ CONVENTIONS = {
         "data; median"
     ),
 }
-"""Meaning of each number of a `Record`."""
 
 _TRAINING_STEPS = 5
 _AUXILIARY_WEIGHT = 0.4

@@ -16,11 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 Call = Callable[[], object]
 
 MIB = 2**20
+# convention of `count_multiply_adds`
 MULTIPLY_ADDS = (
     "1 multiply-add = 2 FLOPs; convolutions, matrix products and attention kernels only, as they "
     "are executed; normalisation, activations, softmax and resizing not counted"
 )
-"""Convention of `count_multiply_adds`."""
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 

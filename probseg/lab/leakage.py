@@ -27,24 +27,22 @@ from probseg.picture_formats import IMAGE_SUFFIXES, refuse_only_unread
 from probseg.terminal import bars, print_findings, print_line, write_findings
 from probseg.texts import count
 
-SIDE = 24
-"""Height and width of the thumbnails."""
+SIDE = 24  # height and width of the thumbnails
 
+# thumbnails with a higher correlation are of one photograph: among the data sets of the field
+# hardly any pair lies between 0.93 and 0.99
 ALIKE = 0.97
-"""Thumbnails with a higher correlation are of one photograph: among the data sets of the field
-hardly any pair lies between 0.93 and 0.99."""
 
+# equal names in a folder of somebody's own count above this correlation: it may be a crop
 SIMILAR = 0.5
-"""Equal names in a folder of somebody's own count above this correlation: it may be a crop."""
 
-BLOCK = 2048
-"""Training thumbnails compared at once with all test thumbnails."""
+BLOCK = 2048  # training thumbnails compared at once with all test thumbnails
 
+# names that differ from the name of the same photograph in other data sets
 MISTYPED = {"GrabCut": {"124080": "124084"}}
-"""Names that differ from the name of the same photograph in other data sets."""
 
+# names of the photographs of three collections, from which most data sets were made
 PATTERNS = {"VOC": r"\d{4}_\d{6}", "COCO": r"\d{12}", "BSDS": r"\d{4,6}"}
-"""Names of the photographs of three collections, from which most data sets were made."""
 
 Thumbnails = npt.NDArray[np.uint8]
 _Rows = npt.NDArray[np.float32]

@@ -19,13 +19,11 @@ Image = npt.NDArray[np.uint8]
 FloatMap = npt.NDArray[np.float32]
 Number = TypeVar("Number", np.uint8, np.float32)
 
+# boxes are drawn by hand: what is further outside than this part of their longer side is not of the
+# object
 BOX_SLACK = 0.1
-"""Boxes are drawn by hand: what is further outside than this part of their longer side is not of
-the object.
-"""
 
-HALF_DIAGONAL = 0.5**0.5
-"""Every point of a pixel is at most this far from its centre."""
+HALF_DIAGONAL = 0.5**0.5  # every point of a pixel is at most this far from its centre
 
 
 class Scene(NamedTuple):

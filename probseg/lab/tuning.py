@@ -42,13 +42,11 @@ from probseg.types import Sample
 from probseg.zoo import create_interactive
 from probseg.zoo.lookup import find_description, find_run
 
-TARGET = 0.9
-"""IoU of the number of clicks (NoC) that is minimised."""
+TARGET = 0.9  # IoU of the number of clicks (NoC) that is minimised
 
 OBJECTS_AT_ONCE = 16
 
-DRAWS = 20_000
-"""Resamples for the bounds far out in the tails that many comparisons need."""
+DRAWS = 20_000  # resamples for the bounds far out in the tails that many comparisons need
 
 FILE = "adaptation.yaml"
 

@@ -26,11 +26,11 @@ from probseg.quick_imports import import_timm
 
 Description = dict[str, Any]
 
+# arguments of parts that come from the part before them, and from no description
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
-"""Arguments of parts that come from the part before them, and from no description."""
 
+# presets that take other backbones: with maps of several strides, and with maps of one
 WITH_TIMM = ("sam2t_unet_prop", "vits_unet_prop")
-"""Presets that take other backbones: with maps of several strides, and with maps of one."""
 
 PARTS: Registry[type[nn.Module]] = Registry(
     "part",

@@ -149,9 +149,9 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
     )
 
 
+# logits `(H, W)` of each image, and the predicted IoU of each answer with the truth, from 0 to 1;
+# None of models that do not predict it
 Decoded = tuple[Sequence[Tensor], Sequence[Tensor] | Tensor | None]
-"""Logits `(H, W)` of each image, and the predicted IoU of each answer with the truth, from 0 to 1;
-None of models that do not predict it."""
 
 
 class Model(Protocol):

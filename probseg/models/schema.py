@@ -33,14 +33,15 @@ from probseg.models.build import (
 )
 from probseg.models.network import Network
 
+# ends of the names of arguments that cost time, whatever the weights are
 COUNTS = ("blocks", "depth", "depths", "iterations", "layers", "stages", "steps")
-"""Ends of the names of arguments that cost time, whatever the weights are."""
 
 Count = Annotated[int, Field(ge=0, le=64)]
 Integer = Annotated[int, Field(ge=0, le=4096)]
 Real = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,100}$")]
 
+# arguments of `timm.create_model` that a description may set, all of architecture, by type
 TIMM: dict[Any, str] = {
     bool: "avg_down class_token dynamic_img_pad dynamic_img_size no_embed_class qk_norm qkv_bias",
     float: "attn_drop_rate drop_path_rate drop_rate init_values mlp_ratio pos_drop_rate "
@@ -52,7 +53,6 @@ TIMM: dict[Any, str] = {
     int | Sequence[int]: "img_size num_heads patch_size window_size",
     Mapping[str, Any]: "block_args",
 }
-"""Arguments of `timm.create_model` that a description may set, all of architecture, by type."""
 
 
 class Variant(BaseModel, strict=True, hide_input_in_errors=True):

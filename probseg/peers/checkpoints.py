@@ -21,8 +21,8 @@ from probseg.weight_files import read_pickled, read_safetensors
 from probseg.zoo.index import CARD, WEIGHTS
 from probseg.zoo.store import build_to_fit, load_into, save
 
+# mean and standard deviation of the RGB channels
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Mean and standard deviation of the RGB channels."""
 
 
 class Origin(NamedTuple):

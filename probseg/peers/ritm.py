@@ -35,9 +35,9 @@ ORIGIN = Origin(
     "  for Interactive Segmentation* ([arXiv:2102.06583](https://arxiv.org/abs/2102.06583))",
 )
 
-HRNET, DEEPLAB = "HRNetModel", "DeeplabModel"
-"""Classes of the networks, without their module."""
+HRNET, DEEPLAB = "HRNetModel", "DeeplabModel"  # classes of the networks, without their module
 
+# arguments of which the networks of probseg have one value only
 _NEEDED = {
     "use_rgb_conv": False,
     "conv_extend": False,
@@ -46,8 +46,8 @@ _NEEDED = {
     "clicks_groups": None,
     "binary_prev_mask": False,
 }
-"""Arguments of which the networks of probseg have one value only."""
 
+# values of the arguments that a file leaves out
 _DEFAULTS: dict[str, Any] = {
     "use_rgb_conv": True,
     "conv_extend": False,
@@ -64,15 +64,14 @@ _DEFAULTS: dict[str, Any] = {
     "backbone": "resnet50",
     "deeplab_ch": 256,
 }
-"""Values of the arguments that a file leaves out."""
 
+# timm's names; from 50 layers on, they have a deep stem
 _RESNETS = {
     "resnet34": "resnet34",
     "resnet50": "resnet50s",
     "resnet101": "resnet101s",
     "resnet152": "resnet152s",
 }
-"""timm's names; from 50 layers on, they have a deep stem."""
 
 _STEM = {
     "maps_transform.0.": "backbone.network.conv1.prompts.layers.0.",
@@ -87,6 +86,7 @@ _TRUNK = (
 
 _CONTEXT = "feature_extractor.ocr_distri_head.object_context_block."
 
+# beginnings of the names in a file, and in our network
 _NAMES: dict[str, dict[str, str]] = {
     HRNET: {
         **_STEM,
@@ -135,7 +135,6 @@ _NAMES: dict[str, dict[str, str]] = {
         "head.layers.2.": "head.layers.2.",
     },
 }
-"""Beginnings of the names in a file, and in our network."""
 
 
 def import_ritm(path: Path, folder: Path) -> Segmenter:

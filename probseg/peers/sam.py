@@ -24,14 +24,12 @@ from probseg.heads import Decoder, DecoderMaps, Fusion, Head
 from probseg.peers.checkpoints import IMAGENET
 from probseg.types import FeatureInfo, Prompts
 
-CHANNELS = 256
-"""Channels of the maps behind all image encoders."""
+CHANNELS = 256  # channels of the maps behind all image encoders
 
+# stride of the map that prompts are compared with; masks are answered at a quarter of it
 PATCH = 16
-"""Stride of the map that prompts are compared with; masks are answered at a quarter of it."""
 
-CERTAIN = 2.0**-24
-"""Least distance of a probability from 0 and 1: that of float32 below 1."""
+CERTAIN = 2.0**-24  # least distance of a probability from 0 and 1: that of float32 below 1
 
 
 class SamEncoder(Backbone):

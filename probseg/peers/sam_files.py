@@ -40,8 +40,8 @@ ORIGIN = Origin(
 )
 
 
+# returns class, arguments and image size of an image encoder
 Reader = Callable[[Mapping[str, Tensor], Path], tuple[str, dict[str, Any], int]]
-"""Returns class, arguments and image size of an image encoder."""
 
 
 class Hiera(NamedTuple):
@@ -52,16 +52,15 @@ class Hiera(NamedTuple):
     windows: tuple[int, ...] = (8, 4, 14, 7)
 
 
+# image encoders of SAM 2 by width and blocks of each stage: tiny, small, base plus, large
 SAM2: dict[tuple[int, tuple[int, ...]], Hiera] = {
     (96, (1, 2, 7, 2)): Hiera(heads=1, whole=(5, 7, 9)),
     (96, (1, 2, 11, 2)): Hiera(heads=1, whole=(7, 10, 13)),
     (112, (2, 3, 16, 3)): Hiera(heads=2, whole=(12, 16, 20)),
     (144, (2, 6, 36, 4)): Hiera(heads=2, whole=(23, 33, 43), windows=(8, 4, 16, 8)),
 }
-"""Image encoders of SAM 2 by width and blocks of each stage: tiny, small, base plus, large."""
 
-SAM2_SIZE = 1024
-"""Side of the images of SAM 2 in pixels, on which no tensor depends."""
+SAM2_SIZE = 1024  # side of the images of SAM 2 in pixels, on which no tensor depends
 
 
 class Vit3(NamedTuple):
@@ -73,15 +72,15 @@ class Vit3(NamedTuple):
     size: int = 1008
 
 
+# image encoders of SAM 3 by width and number of blocks
 SAM3: dict[tuple[int, int], Vit3] = {(1024, 32): Vit3()}
-"""Image encoders of SAM 3 by width and number of blocks."""
 
+# patterns of the names in a file of the whole SAM 3, and those of its tracker
 _OF_SAM3 = (
     (r"^detector_model\.vision_encoder\.backbone\.", "vision_encoder.backbone."),
     (r"^tracker_neck\.", "vision_encoder.neck."),
     (r"^tracker_model\.", ""),
 )
-"""Patterns of the names in a file of the whole SAM 3, and those of its tracker."""
 
 _SHARED = (
     (r"^prompt_encoder\.mask_downscaling\.0\.", "prompt_encoder.mask_embed.conv1."),
@@ -109,6 +108,7 @@ _OF_SAM = (
     (r"\.point_embeddings\.", ".point_embed."),
     *_SHARED,
 )
+# patterns of Meta's names, and their replacements in the names of `transformers`, in order
 _OF_SAM2 = (
     (r"^sam_", ""),
     (r"^image_encoder\.trunk\.", "vision_encoder.backbone."),
@@ -119,8 +119,8 @@ _OF_SAM2 = (
     (r"\.out_proj\.", ".o_proj."),
     *_SHARED,
 )
-"""Patterns of Meta's names, and their replacements in the names of `transformers`, in order."""
 
+# beginnings of the names of `transformers`, and in our network
 _NAMES: dict[str, str | None] = {
     "vision_encoder.": "backbone.network.",
     **{
@@ -135,7 +135,6 @@ _NAMES: dict[str, str | None] = {
     # What finds concepts in SAM 3.
     "detector_model.": None,
 }
-"""Beginnings of the names of `transformers`, and in our network."""
 
 
 def import_sam(path: Path, folder: Path) -> Segmenter:

@@ -43,23 +43,21 @@ ORIGIN = Origin(
     "  with Simple Vision Transformers* ([arXiv:2210.11006](https://arxiv.org/abs/2210.11006))",
 )
 
-NETWORK = "PlainVitModel"
-"""Class of the network, without its module."""
+NETWORK = "PlainVitModel"  # class of the network, without its module
 
-WINDOW = 224
-"""Side of a window in pixels: that of the images of the pretraining."""
+WINDOW = 224  # side of a window in pixels: that of the images of the pretraining
 
 _LOSS = "isegm.model.modeling.transformer_helper.cross_entropy_loss."
+# names of the code that files refer to
 _OWN = (f"{_LOSS}CrossEntropyLoss", f"{_LOSS}cross_entropy")
-"""Names of the code that files refer to."""
 
+# arguments of which the network of probseg has one value only
 _NEEDED = {
     "use_disks": True,
     "use_rgb_conv": False,
     "with_aux_output": False,
     "random_split": False,
 }
-"""Arguments of which the network of probseg has one value only."""
 
 _DEFAULTS: dict[str, Any] = {
     "use_disks": False,
@@ -73,6 +71,7 @@ _DEFAULTS: dict[str, Any] = {
     "neck_params": {},
     "head_params": {},
 }
+# values of the arguments, and of those of the parts, that a file leaves out
 _PARTS: dict[str, dict[str, Any]] = {
     "backbone_params": {
         "img_size": (224, 224),
@@ -87,8 +86,8 @@ _PARTS: dict[str, dict[str, Any]] = {
     "neck_params": {"in_dim": 768, "out_dims": [128, 256, 512, 1024]},
     "head_params": {"channels": 256, "upsample": "x1", "dropout_ratio": 0.1},
 }
-"""Values of the arguments, and of those of the parts, that a file leaves out."""
 
+# beginnings of the names in a file, and in our network
 _NAMES: dict[str, str | None] = {
     "patch_embed_coords.proj.": "backbone.patches.prompts.",
     "backbone.patch_embed.proj.": "backbone.patches.rgb.",
@@ -105,7 +104,6 @@ _NAMES: dict[str, str | None] = {
     **dict.fromkeys(("backbone.cls_token", "backbone.fc_norm.", "backbone.head.")),
     **dict.fromkeys(("head.up_conv1.", "head.up_conv2.")),
 }
-"""Beginnings of the names in a file, and in our network."""
 
 
 class WindowedViT(Backbone):

@@ -16,12 +16,12 @@ from probseg.texts import tell
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
 
+# conversions by the name of the origin
 ORIGINS: dict[str, Callable[[Path, Path], Segmenter]] = {
     "ritm": import_ritm,
     "sam": import_sam,
     "simpleclick": import_simpleclick,
 }
-"""Conversions by the name of the origin."""
 
 KIND = (
     "origin: RITM (HRNet with OCR, or DeepLabV3+), SimpleClick (ViT-B, L or H), or SAM (SAM, SAM "

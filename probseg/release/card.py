@@ -17,13 +17,13 @@ from probseg.zoo.index import WEIGHTS, Entry
 
 BEGIN, END = "<!-- zoo: begin -->", "<!-- zoo: end -->"
 
+# columns of models for clicks, all on GrabCut: IoUs after a box, clicks without one
 FIGURES = {
     "mIoU@0": "GrabCut/gabbur2021/miou@0",
     "mIoU@5": "GrabCut/gabbur2021/miou@5",
     "NoC@85": "GrabCut/ritm/noc@85",
     "NoC@90": "GrabCut/ritm/noc@90",
 }
-"""Columns of models for clicks, all on GrabCut: IoUs after a box, clicks without one."""
 
 
 def render_card(

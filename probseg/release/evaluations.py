@@ -20,8 +20,8 @@ from probseg.zoo.index import Metric
 
 EVALUATIONS = "evaluations.json"
 
+# figures by name: `miou@5`, `noc@90`; `miou`, `pixel_accuracy`, `mean_accuracy`
 Figures = dict[str, Metric]
-"""Figures by name: `miou@5`, `noc@90`; `miou`, `pixel_accuracy`, `mean_accuracy`."""
 
 
 class Tolerance(NamedTuple):

@@ -39,22 +39,22 @@ from probseg.zoo.index import (
 from probseg.zoo.store import build_to_fit, checksum_lines, file_of, load_into, save
 from probseg.zoo.trained import Trained
 
+# file of a model folder with all settings of its training, where the author gives no recipe
 TRAINING = "training.yaml"
-"""File of a model folder with all settings of its training, where the author gives no recipe."""
 
 _Fact = TypeVar("_Fact", int, str)
 
+# measures the figures of an evaluation with a network, by name
 Measure = Callable[[Network, Evaluation], Mapping[str, float]]
-"""Measures the figures of an evaluation with a network, by name."""
 
+# largest change of a figure by half precision: 0.2 points, 0.1 clicks
 PARITY = Tolerance(share=0.002, clicks=0.1)
-"""Largest change of a figure by half precision: 0.2 points, 0.1 clicks."""
 
+# attributes of the networks of each task that the index has as `input`
 INPUT: dict[TaskName, tuple[str, ...]] = {
     "interactive": ("working_size", "prompts_enter", "previous_mask"),
     "semantic": ("num_classes",),
 }
-"""Attributes of the networks of each task that the index has as `input`."""
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))

@@ -28,8 +28,8 @@ from probseg.paths import data_dir
 from probseg.release.evaluations import Evaluation, Figures, Tolerance
 from probseg.zoo.index import Metric
 
+# figures by name, and numbers of what was tested: `objects` and `trials`, or `photographs`
 Measured = tuple[dict[str, float], dict[str, int]]
-"""Figures by name, and numbers of what was tested: `objects` and `trials`, or `photographs`."""
 
 REPRODUCED = Tolerance(share=0.005, clicks=0.15)
 """Largest difference of a repeated test from the recorded one: 0.5 points, 0.15 clicks.
@@ -39,9 +39,10 @@ processor, number of threads and versions, and of which clicks can make more. Th
 over objects say how other images would change a figure, and are far larger.
 """
 
+# data sets that may be built from a description, by the names of their classes
 SETS: Mapping[str, type[Any]] = Registry("semantic_dataset", CLASS_PATHS)
-"""Data sets that may be built from a description, by the names of their classes."""
 
+# data modules that may be built from a description, by the names of their classes
 MODULES: Mapping[str, type[Any]] = Registry(
     "data_module",
     {
@@ -49,15 +50,14 @@ MODULES: Mapping[str, type[Any]] = Registry(
         "InteractiveDataModule": "probseg.data.datamodule.InteractiveDataModule",
     },
 )
-"""Data modules that may be built from a description, by the names of their classes."""
 
+# fields of a protocol in which a test may differ from the standard one under the same key
 FREE = ("name", "version", "description", "trials")
-"""Fields of a protocol in which a test may differ from the standard one under the same key."""
 
 SEMANTIC_FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
+# arguments of a `FolderDataModule` that select and group its test objects
 _OF_FOLDERS = ("root", "val_fraction", "split_seed", "group", "eval_batch_size")
-"""Arguments of a `FolderDataModule` that select and group its test objects."""
 
 
 def read_results(path: Path) -> list[Evaluation]:
@@ -277,7 +277,7 @@ def _by_clicks(
     return values, {"objects": summary.n_objects, "trials": summary.n_trials}
 
 
+# functions of the network, loaders of its test sets, settings and device, by task
 MEASURES: Mapping[str, Callable[..., Measured]] = Registry(
     "reevaluation", {"interactive": _by_clicks}
 )
-"""Functions of the network, loaders of its test sets, settings and device, by task."""

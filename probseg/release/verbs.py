@@ -32,13 +32,13 @@ from probseg.zoo.trained import Trained, read_trained
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
 
+# what some facts have to be; all others are `TEXT`
 FACTS = {
     "data": "a list of texts",
     "limits": "a list of texts",
     "hours": "a number",
     "seed": "a whole number",
 }
-"""What some facts have to be; all others are `TEXT`."""
 
 TEXT = "text, in quotes if it looks like a number"
 

@@ -18,8 +18,7 @@ from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
 from probseg.types import IGNORE
 
-Pair = tuple[Path, Path]
-"""Photograph and label file."""
+Pair = tuple[Path, Path]  # photograph and label file
 
 _UNKNOWN = -1
 

@@ -40,8 +40,8 @@ from probseg.terminal import console, print_paths
 
 _logger = logging.getLogger(__name__)
 
+# number of the batch, and of the process: the order of photographs that processes share
 Place = tuple[int, int]
-"""Number of the batch, and of the process: the order of photographs that processes share."""
 
 
 class Counted(NamedTuple):

@@ -16,13 +16,14 @@ from probseg.data.sets.foreign_files import broken_as_data_error, load_mat
 from probseg.semantic.dataset import SemanticFiles, SemanticSample
 from probseg.types import IGNORE
 
+# PASCAL VOC 2012
 VOC = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
     "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa",
     "train", "tvmonitor",
 )  # fmt: skip
-"""PASCAL VOC 2012."""
 
+# the 59 most frequent classes of PASCAL Context
 PASCAL_CONTEXT = (
     "aeroplane", "bag", "bed", "bedclothes", "bench", "bicycle", "bird", "boat", "book", "bottle",
     "building", "bus", "cabinet", "car", "cat", "ceiling", "chair", "cloth", "computer", "cow",
@@ -31,7 +32,6 @@ PASCAL_CONTEXT = (
     "pottedplant", "road", "rock", "sheep", "shelves", "sidewalk", "sign", "sky", "snow", "sofa",
     "table", "track", "train", "tree", "truck", "tvmonitor", "wall", "water", "window", "wood",
 )  # fmt: skip
-"""The 59 most frequent classes of PASCAL Context."""
 
 _COCO_THINGS = (
     "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat",
@@ -61,11 +61,10 @@ _COCO_STUFF = (
     "wall-wood", "water-other", "waterdrops", "window-blind", "window-other", "wood",
 )  # fmt: skip
 
-COCO_STUFF = _COCO_THINGS + _COCO_STUFF
-"""COCO-Stuff: 80 things, then 91 kinds of stuff."""
+COCO_STUFF = _COCO_THINGS + _COCO_STUFF  # COCO-Stuff: 80 things, then 91 kinds of stuff
 
+# categories of COCO, 1 to 182, without any label
 _UNUSED = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
-"""Categories of COCO, 1 to 182, without any label."""
 
 _CATEGORIES = tuple(number for number in range(1, 183) if number not in _UNUSED)
 

@@ -27,11 +27,10 @@ from probseg.tasks.base import NetworkTask, PolynomialDecay, trial_optimizer
 from probseg.tasks.prediction import Photo, PhotoResult, Prediction
 from probseg.types import IGNORE
 
-RELEASED_MOMENTUM = 3e-4
-"""Momentum of the batch normalisations in the code of EMANet's authors."""
+RELEASED_MOMENTUM = 3e-4  # momentum of the batch normalisations in the code of EMANet's authors
 
+# makes a schedule that is stepped every iteration, from the optimiser and their number
 ScheduleOfIterations = Callable[[Optimizer, int], LRScheduler]
-"""Makes a schedule that is stepped every iteration, from the optimiser and their number."""
 
 
 class SemanticSegmentation(NetworkTask):

@@ -16,8 +16,7 @@ from probseg.zoo.lookup import all_models, find_description, find_run
 from probseg.zoo.store import build_to_fit
 from probseg.zoo.trained import read_trained
 
-FOR_TESTS = "micro_"
-"""Beginning of the names of small presets, for tests and for trying things out."""
+FOR_TESTS = "micro_"  # beginning of the names of small presets, for tests and for trying things out
 
 
 def list_models(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from probseg.zoo.index import Entry, Metric
 
-OF_CLASSES = "/miou"
-"""End of the names of the mean IoUs over classes."""
+OF_CLASSES = "/miou"  # end of the names of the mean IoUs over classes
 
 
 def is_clicks(name: str) -> bool:

@@ -21,8 +21,8 @@ CHECKSUMS = "SHA256SUMS"
 SCHEMA = 2
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+# patterns of names, which become part of paths and must not lead out of the zoo
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-"""Patterns of names, which become part of paths and must not lead out of the zoo."""
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 

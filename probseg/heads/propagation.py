@@ -78,12 +78,8 @@ class PromptPropagation(nn.Module):
     def prepare(self, features: Tensor, image: Tensor) -> Units:
         """Compute queries of the pixels, and let the units adapt to them.
 
-        Args:
-            features: Shape `(B, C, h, w)`.
-            image: RGB in [0, 1], shape `(B, 3, H, W)`.
-
-        Returns:
-            Queries `(B, G, h w, D)` and keys `(B, G, units**2, D)`, with `D = dims + 5`.
+        Features are `(B, C, h, w)`, images RGB in [0, 1], `(B, 3, H, W)`; queries `(B, G, h w, D)`
+        and keys `(B, G, units**2, D)`, with `D = dims + 5`.
         """
         batch, grid = len(features), (features.shape[-2], features.shape[-1])
         embedded = self.embed(features).view(batch, self.spaces, self.dims, -1)
@@ -98,17 +94,11 @@ class PromptPropagation(nn.Module):
             return Units(queries, grid_units(queries, grid, self.units, self.key_iterations))
 
     def forward(self, units: Units, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
-        """Propagate prompts.
+        """Propagate prompts, in pixels of the image, to a grid `(h, w)` of maps `(B, 4 G, h, w)`.
 
-        Args:
-            units: Result of `prepare`.
-            prompts: In pixels of the image, and with its previous mask if there is one.
-            grid: `(h, w)` of the features.
-
-        Returns:
-            For each space: the share of the object among a pixel's like (log-odds, scaled to
-            [-1, 1]), which clicks are on its like (-1 negative, 1 positive), the sign of the clicks
-            that are nearest to it, and the same times their nearness; float32, `(B, 4 G, h, w)`.
+        For each space: the share of the object among a pixel's like (log-odds, scaled to [-1, 1]),
+        which clicks are on its like (-1 negative, 1 positive), the sign of the clicks that are
+        nearest to it, and the same times their nearness; float32.
         """
         queries, keys = units
         with full_precision(queries.device):

@@ -302,11 +302,8 @@ class InteractionLoop:
             [self._prompts(state, mirrored=side == 1) for state, side in sides],
         )
         for (state, _), answer in zip(sides, logits, strict=True):
-            if tuple(answer.shape) != _view(state).size:
-                raise ValueError(
-                    f"`model` must return logits of shape {_view(state).size} for each image, got "
-                    f"{tuple(answer.shape)}"
-                )
+            shape, size = tuple(answer.shape), _view(state).size
+            require(shape == size, "model", f"one that returns logits of shape {size}", shape)
         answers = []
         for n, state in enumerate(states):
             mean = logits[n].float()  # also under autocast

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probseg import geometry
+from probseg.errors import require
 from probseg.formats import png, run_lengths
 from probseg.formats.polygons import Polygon, trace
 from probseg.geometry import Box, Size, View, box_size, expected_iou, mask_box
@@ -210,8 +211,8 @@ class Mask:
         Raises:
             ValueError: If the path has another suffix.
         """
-        if Path(path).suffix.lower() != ".png":
-            raise ValueError(f"`path` must end in .png, a lossless format, got {str(path)!r}")
+        fits = Path(path).suffix.lower() == ".png"
+        require(fits, "path", "one of a .png, a lossless format", repr(str(path)))
         png.write_binary(Path(path), self.binary)
 
     def polygons(self, tolerance: float = 0.0) -> list[Polygon]:
@@ -239,16 +240,10 @@ class Mask:
         Raises:
             ValueError: If `image` has another size, or the mask is empty.
         """
-        if image.shape != (*self.probability.shape, 3):
-            raise ValueError(
-                f"`image` must be the image of the mask, of shape {(*self.probability.shape, 3)}, "
-                f"got {image.shape}"
-            )
+        shape = (*self.probability.shape, 3)
+        require(image.shape == shape, "image", f"that of the mask, {shape}", image.shape)
         binary = self.binary
-        if not binary.any():
-            raise ValueError(
-                "the mask is empty: there is nothing to crop; add a click on the object"
-            )
+        require(binary.any(), "mask", "not empty to be cropped", "no pixel", "add a click on it")
         x0, y0, x1, y1 = box = mask_box(binary)
         alpha = np.where(binary, 255, 0).astype(np.uint8)
         return np.dstack([image, alpha])[y0:y1, x0:x1], box

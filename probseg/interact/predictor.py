@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from probseg.attention import Adaptation
-from probseg.errors import UnknownNameError
+from probseg.errors import UnknownNameError, require
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, Size
 from probseg.images import rgb_pixels
 from probseg.interact.loop import InteractionState, with_crop
@@ -160,16 +160,12 @@ class Predictor:
             return open_photograph(Path(image), self.device)
         if isinstance(image, Image.Image):
             image = rgb_pixels(image)
-        if not isinstance(image, np.ndarray):
-            raise ValueError(
-                "`image` must be an array (H, W, 3), a Pillow image or a path, got "
-                f"{type(image).__name__}; lists and tensors become one by np.asarray(image)"
-            )
-        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-            raise ValueError(
-                f"`image` must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and "
-                f"dtype {image.dtype}{_to_rgb(image)}"
-            )
+        is_array, hint = isinstance(image, np.ndarray), "np.asarray(image) makes one of a list"
+        expected = "an array (H, W, 3), a Pillow image or a path"
+        require(is_array, "image", expected, type(image).__name__, hint)
+        fits = image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8 and image.size
+        got = f"shape {image.shape} and dtype {image.dtype}"
+        require(fits, "image", "RGB, uint8, of shape (H, W, 3)", got, _to_rgb(image))
         return as_photograph(image, self.device)
 
     @contextmanager
@@ -234,16 +230,12 @@ class Predictor:
         if box is not None:
             steps.append(_as_box(box))
         steps += added
-        if [type(step) for step in steps] == [MaskStep] and not np.any(mask):
-            raise ValueError(
-                "`mask` must have a pixel of the object without clicks and `box`, got none"
-            )
+        has_pixels = [type(step) for step in steps] != [MaskStep] or np.any(mask)
+        require(has_pixels, "mask", "not empty without clicks and `box`", "no pixel of the object")
         with self._locked_session() as session:
             answer = session.add(*steps) if steps else session.answer
         if answer.mask is None:
-            raise ValueError(
-                "`clicks` must have at least one click without `box` and `mask`, got none"
-            )
+            raise ValueError("`clicks` must be at least one without `box` and `mask`, got none")
         return answer.mask
 
     def predict_many(self, boxes: Sequence[Sequence[float]] | npt.NDArray[np.number]) -> list[Mask]:
@@ -278,9 +270,7 @@ class Predictor:
         """
         with self._locked_session() as session:
             if not session.steps:
-                raise RuntimeError(
-                    "nothing to undo; call predict(...) with a click, a box or a mask first"
-                )
+                raise RuntimeError("nothing to undo; call predict(...) with a prompt first")
             session.move_to(len(session.steps) - 1)
             return session.answer.mask
 
@@ -320,19 +310,19 @@ class _Lock:
 def _to_rgb(image: npt.NDArray[Any]) -> str:
     """Say how to make an array an RGB image, as the end of a sentence."""
     if np.issubdtype(image.dtype, np.integer) and image.dtype != np.uint8:
-        return "; integers from 0 to 255 become uint8 by image.astype(np.uint8)"
+        return "integers from 0 to 255 become uint8 by image.astype(np.uint8)"
     if image.dtype != np.uint8:
-        return "; values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
+        return "values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
     pillow = "or give Image.fromarray"
     if image.ndim == 2:
-        return f"; grey becomes RGB by np.stack([image] * 3, axis=-1), {pillow}(image)"
+        return f"grey becomes RGB by np.stack([image] * 3, axis=-1), {pillow}(image)"
     channels = image.shape[2] if image.ndim == 3 else 0
     if channels == 1:
-        return f"; grey becomes RGB by np.repeat(image, 3, axis=2), {pillow}(image[..., 0])"
+        return f"grey becomes RGB by np.repeat(image, 3, axis=2), {pillow}(image[..., 0])"
     if channels == 4:
-        return f"; image[..., :3] leaves the fourth channel out, {pillow}(image), laid over white"
+        return f"image[..., :3] leaves the fourth channel out, {pillow}(image), laid over white"
     if image.ndim == 3 and image.shape[0] == 3:
-        return "; channels become last by image.transpose(1, 2, 0)"
+        return "channels become last by image.transpose(1, 2, 0)"
     return ""
 
 

@@ -69,20 +69,15 @@ def encode_image(model: Segmenter, photograph: Photograph) -> InteractionState:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to some steps.
+    """The answer to some steps, with the strokes over it.
 
-    Args:
-        state: The prompts, and the answer with the strokes over it.
-        strokes: Labels of strokes and patches, int8, shape `(H, W)`: 1 object, -1 background,
-            0 neither; None before the first one.
-        begun: Whether there is a mask to show.
-        predicted: Whether the model has answered since the beginning, or since a mask of its own.
+    Labels of strokes and patches are `(H, W)`: 1 object, -1 background, 0 neither.
     """
 
     state: InteractionState
-    strokes: npt.NDArray[np.int8] | None = None
-    begun: bool = False
-    predicted: bool = False
+    strokes: npt.NDArray[np.int8] | None = None  # None before the first one
+    begun: bool = False  # whether there is a mask to show
+    predicted: bool = False  # by the model since the beginning, or since a mask of its own
 
     @cached_property
     def mask(self) -> Mask | None:
@@ -130,11 +125,8 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
             case Stroke() | Patch():
                 strokes = paint(step, strokes, state.photograph.size)
             case MaskStep():
-                if step.probability.shape != state.photograph.size:
-                    raise ValueError(
-                        "`probability` must have the shape of the image, "
-                        f"{state.photograph.size}, got {step.probability.shape}"
-                    )
+                shape, size = step.probability.shape, state.photograph.size
+                require(shape == size, "probability", f"of the image's shape, {size}", shape)
                 begun = ProbabilityMap.from_array(step.probability)
                 blank = state._replace(clicks=(), box=None, window=None, look=None, tried=())
                 state, strokes = blank._replace(answer=begun), None
@@ -147,11 +139,9 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
     A ValueError refuses steps outside of the image, masks of another shape, and any mask if the
     model takes none.
     """
-    if not loop.previous_mask and any(isinstance(step, MaskStep) for step in steps):
-        raise ValueError(
-            "`mask` must be None: this model takes no mask to begin with; choose one with "
-            "previous_mask, such as 'lite2_unet_prop'"
-        )
+    fits = loop.previous_mask or not any(isinstance(step, MaskStep) for step in steps)
+    hint = "choose a model with previous_mask, such as 'lite2_unet_prop'"
+    require(fits, "mask", "None for a model that takes no mask to begin with", "one", hint)
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
     prompted = bool(state.clicks) or state.box is not None or state.answer.any()
@@ -176,25 +166,20 @@ def answer_prompts(
     Where the model sees next to no object in a box, it is asked for the one in the middle.
     """
     answered = loop.answer(states)
-    empty = [n for n, state in enumerate(answered) if _is_empty_box(state)]
-    again = [answered[n]._replace(clicks=(_middle(answered[n].box),)) for n in empty]
-    for n, state in zip(empty, loop.answer(again) if again else (), strict=True):
+    again = {}
+    for n, state in enumerate(answered):
+        if state.box is None or state.clicks:
+            continue
+        (_, y0, _, y1), (height, _) = state.answer.box, state.answer.shape
+        pixels = (y1 - y0) / height if height else 0.0  # of the image for each row of the values
+        inside = float((state.answer.values > 0.5).sum()) * pixels**2
+        if inside < LEAST_OF_A_BOX * math.prod(box_size(state.box)):
+            left, top, right, bottom = state.box
+            middle = Click((left + right) // 2, (top + bottom) // 2)
+            again[n] = state._replace(clicks=(middle,))
+    for n, state in zip(again, loop.answer([*again.values()]) if again else (), strict=True):
         answered[n] = state._replace(clicks=())
     return answered
-
-
-def _middle(box: Box | None) -> Click:
-    assert box is not None, "it is asked for where a box alone is"
-    return Click((box[0] + box[2]) // 2, (box[1] + box[3]) // 2)
-
-
-def _is_empty_box(state: InteractionState) -> bool:
-    if state.box is None or state.clicks:
-        return False
-    (_, y0, _, y1), (height, _) = state.answer.box, state.answer.shape
-    pixels = (y1 - y0) / height if height else 0.0  # of the image for each row of the values
-    inside = float((state.answer.values > 0.5).sum()) * pixels**2
-    return inside < LEAST_OF_A_BOX * math.prod(box_size(state.box))
 
 
 class Session:
@@ -316,11 +301,7 @@ class Session:
         self._cursor = cursor
 
     def begin_again(self, image: InteractionState) -> None:
-        """Forget all answers, after the settings of the model have changed.
-
-        Args:
-            image: The image without prompts, encoded with the new settings.
-        """
+        """Forget all answers, for the image without prompts, encoded with new settings."""
         view = {"view": image.view, "encoded": image.encoded, "look": None}
         self._answers = {
             count: replace(answer, state=answer.state._replace(**view))

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from probseg.errors import require
 from probseg.geometry import mask_box
 from probseg.types import Click, Patch, Stroke
 
@@ -26,8 +27,7 @@ def paint(
 ) -> npt.NDArray[np.int8]:
     """Return labels int8 `(H, W)` with a stroke or a patch over earlier ones; None without."""
     pixels = step.pixels if isinstance(step, Patch) else brush_pixels(step, size)
-    if pixels.shape != size:
-        raise ValueError(f"`pixels` must have the shape of the image, {size}, got {pixels.shape}")
+    require(pixels.shape == size, "pixels", f"of the image's shape, {size}", pixels.shape)
     labels = np.zeros(size, np.int8) if earlier is None else earlier.copy()
     labels[pixels] = 1 if step.positive else -1
     return labels
@@ -84,7 +84,9 @@ def _belonging(
     probability: npt.NDArray[np.float32],
 ) -> npt.NDArray[np.bool_]:
     """Return the pixels `(h, w)` of a stroke under a brush, for the probability of its label."""
-    from scipy.ndimage import distance_transform_edt  # a start without snapping need not wait
+    # A start without snapping need not wait for these.
+    from scipy.ndimage import distance_transform_edt
+    from skimage.segmentation import watershed
 
     sure = np.clip(probability.astype(np.float64), SUREST, 1 - SUREST)
     logit = np.log(sure / (1 - sure))
@@ -93,31 +95,14 @@ def _belonging(
     same = logit >= np.minimum(logit[rows, columns] - STEP, 0)
     other = logit < 0
     gain = logit[under & other]
-    if gain.size and np.ptp(gain) <= STEP:
-        same = ~other | _basin(under, line, image, other)
+    if gain.size and np.ptp(gain) <= STEP:  # the line's side of the strongest edges of colours
+        lab = cv2.cvtColor(image, cv2.COLOR_RGB2LAB)
+        slopes = [cv2.Sobel(lab, cv2.CV_32F, *order) for order in ((1, 0), (0, 1))]
+        relief = np.sqrt(np.square(slopes).sum(axis=(0, -1)))
+        markers = np.where(line, 1, 2 * (~under & other))
+        same = ~other | (watershed(relief, markers, mask=other | line) == 1)
     _, parts = cv2.connectedComponents((under & same | line).astype(np.uint8), connectivity=4)
     return np.isin(parts, np.unique(parts[line]))
-
-
-def _basin(
-    under: npt.NDArray[np.bool_],
-    line: npt.NDArray[np.bool_],
-    image: npt.NDArray[np.uint8],
-    other: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.bool_]:
-    """Return the pixels on the middle line's side of the strongest edges of the colours.
-
-    `other` are the pixels that do not have the label of the stroke.
-    """
-    from skimage.segmentation import watershed
-
-    lab = cv2.cvtColor(image, cv2.COLOR_RGB2LAB)
-    slopes = [cv2.Sobel(lab, cv2.CV_32F, *order) for order in ((1, 0), (0, 1))]
-    relief = np.sqrt(np.square(slopes).sum(axis=(0, -1)))
-    markers = np.where(line, 1, 2 * (~under & other))
-    basins: npt.NDArray[np.int32] = watershed(relief, markers, mask=other | line)
-    of_line: npt.NDArray[np.bool_] = basins == 1
-    return of_line
 
 
 def fill_holes(mask: npt.NDArray[np.bool_]) -> Patch:

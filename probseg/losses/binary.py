@@ -23,11 +23,7 @@ def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Flatten to float32 logits, targets and validity, each `(B, H*W)`."""
     if masks.ndim == 4 and masks.shape[1] == 1:
         masks = masks[:, 0]
-    if (
-        logits.ndim != 4
-        or logits.shape[1] != 1
-        or logits.shape[0:1] + logits.shape[2:] != masks.shape
-    ):
+    if masks.ndim != 3 or logits.shape != masks.unsqueeze(1).shape:
         raise ValueError(
             "`logits` must have shape (B, 1, H, W) for `masks` of shape (B, H, W), got "
             f"{tuple(logits.shape)} for {tuple(masks.shape)}"
@@ -135,11 +131,8 @@ class WeightedSum(MaskLoss):
         super().__init__()
         self.losses = nn.ModuleList(losses)
         self.weights = [1.0] * len(losses) if weights is None else list(weights)
-        if len(self.weights) != len(self.losses):
-            raise ValueError(
-                f"`weights` must hold one factor for each of the {len(self.losses)} losses, got "
-                f"{len(self.weights)}"
-            )
+        fits = len(self.weights) == len(self.losses)
+        require(fits, "weights", f"a factor for each of {len(self.losses)} losses", self.weights)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
         """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""
@@ -150,14 +143,8 @@ class WeightedSum(MaskLoss):
 def clicked_loss(logits: Tensor, prompts: Prompts) -> Tensor:
     """Mean cross-entropy between the logits of clicked pixels and the labels of their clicks.
 
-    A click is obeyed where this is small: one pixel hardly counts in the loss of a mask.
-
-    Args:
-        logits: Of the object, shape `(B, 1, H, W)`.
-        prompts: Clicks inside the images; only `points` and `labels` are read.
-
-    Returns:
-        A scalar; 0 without clicks.
+    A click is obeyed where this is small: one pixel hardly counts in the loss of a mask. Logits are
+    `(B, 1, H, W)`, clicks inside the images; without clicks it is 0.
     """
     real = prompts.labels >= 0  # (B, S)
     x, y = prompts.points.long().unbind(dim=-1)
@@ -172,15 +159,9 @@ def iou_cross_entropy(quality: Tensor, logits: Tensor, masks: Tensor) -> tuple[T
     """Cross-entropy between the predicted and the true IoU of answers, and the absolute error.
 
     The IoU is that of the pixels whose logit is above 0, over all that are not ignored; images in
-    which neither mask nor object have such a pixel do not count.
-
-    Args:
-        quality: Logits of the predicted IoU, shape `(B,)`.
-        logits: The answers, shape `(B, 1, H, W)`; no gradient flows into them.
-        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
-
-    Returns:
-        Both averaged over images; 0 where none counts.
+    which neither mask nor object have such a pixel do not count. Both are averaged over images, and
+    0 where none counts. `quality` are logits of the predicted IoU, `(B,)`; no gradient flows into
+    the answers.
     """
     if not torch.compiler.is_compiling():
         check_mask(masks, "masks")

@@ -52,11 +52,7 @@ _Network = TypeVar("_Network", bound=Network)
 
 
 def list_presets(task: TaskName = "interactive") -> list[str]:
-    """Names of the networks described in `configs/model`, or in `configs/semantic`.
-
-    Args:
-        task: What the networks are for.
-    """
+    """Names of the networks for a task, in `configs/model` or in `configs/semantic`."""
     return sorted(path.stem for path in (configs_dir() / TASKS[task].presets).glob("*.yaml"))
 
 
@@ -69,12 +65,7 @@ def preset_task(name: str) -> TaskName:
 
 
 def read_preset(name: str, task: TaskName = "interactive") -> Description:
-    """Return the description of a preset.
-
-    Args:
-        name: Stem of a file in `configs/model`, or in `configs/semantic`.
-        task: What the network is for.
-    """
+    """Return the description of a preset for a task, by the stem of its file."""
     other = preset_task(name)
     if other != task:
         raise UsageError(
@@ -116,10 +107,9 @@ def unknown_model(kind: str, name: str, known: Iterable[str]) -> UnknownNameErro
 
 
 def task_of(description: Mapping[str, Any]) -> TaskName:
-    """Return the task of a described network: "interactive" unless it is known for another one.
+    """Return the task of a description, of a network or of a call of a task's `variant`.
 
-    Args:
-        description: A network, or a call of a task's `variant`.
+    It is "interactive" unless another one is known.
     """
     for task, facts in TASKS.items():
         if class_name(description) in (_last(facts.network), _last(facts.variant)):
@@ -139,11 +129,7 @@ def variant(of: str, changes: Changes | None = None) -> Segmenter:
 
 
 def resolved(description: Description) -> Description:
-    """Return the full description of a variant of another network.
-
-    Args:
-        description: A network, or a call of a task's `variant`.
-    """
+    """Return the full description of a network, or of that which a task's `variant` makes."""
     task = task_of(description)
     if class_name(description) != _last(TASKS[task].variant):
         return description
@@ -152,13 +138,11 @@ def resolved(description: Description) -> Description:
 
 
 def override(description: Description, changes: Mapping[str, Any]) -> Description:
-    """Return a description with some arguments changed, at any depth.
+    """Return the description of a part with some arguments changed, at any depth.
 
-    Args:
-        description: A part, `{"class_path": ..., "init_args": {...}}`.
-        changes: New arguments; the value for an argument that is itself a part is a dictionary of
-            changes to that part, or None to leave the part out; other dictionaries, such as
-            `options`, get these entries in addition to their own.
+    The value for an argument that is itself a part is a dictionary of changes to that part, or None
+    to leave the part out; other dictionaries, such as `options`, get these entries in addition to
+    their own.
     """
     arguments = dict(description.get("init_args") or {})
     for key, value in changes.items():
@@ -193,15 +177,7 @@ def build(description: Description) -> Network: ...
 @overload
 def build(description: Description, kind: type[_Network]) -> _Network: ...
 def build(description: Description, kind: type[Network] = Network) -> Network:
-    """Build the network of a description.
-
-    Args:
-        description: The whole network, `{"class_path": "probseg.models.Segmenter", ...}`.
-        kind: Class of the network; by default that of any task.
-
-    Returns:
-        The network with fresh weights, in training mode.
-    """
+    """Build the network of a description, of a class, with fresh weights and in training mode."""
     model = build_described(resolved(description), PARTS, "part of a network", _made)
     names = [_last(facts.network) for facts in TASKS.values()]
     expected = f"that of a {' or '.join(names if kind is Network else [kind.__name__])}"

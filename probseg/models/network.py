@@ -74,18 +74,14 @@ if hasattr(os, "register_at_fork"):  # on Windows, no process is forked
 class Encoded(NamedTuple):
     """Output of the image encoder: everything that depends on the images alone.
 
-    Args:
-        size: `(H, W)` of the images; prompts are in their pixels.
-        working_size: `(h, w)` that the network works at.
-        image: Normalised images, padded at the right and at the bottom to whole cells of the
-            decoder's and the head's grids, shape `(B, 3, h + ..., w + ...)`.
-        decoder_maps: The decoder's result, where it does not depend on prompts; None where it does.
+    The normalised images, `(B, 3, h + ..., w + ...)`, are padded at the right and at the bottom to
+    whole cells of the decoder's and the head's grids.
     """
 
-    size: Size
-    working_size: Size
+    size: Size  # `(H, W)` of the images; prompts are in their pixels
+    working_size: Size  # `(h, w)` that the network works at
     image: Tensor
-    decoder_maps: DecoderMaps | None
+    decoder_maps: DecoderMaps | None  # None where they depend on prompts
 
     def repeat(self, times: int) -> Encoded:
         """Repeat each image `times` times in a row."""
@@ -164,20 +160,11 @@ class Model(Protocol):
         """Encode images `(3, H, W)` in [0, 1] of one `batch_key`; called once for each image."""
 
     def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Decoded:
-        """Answer all prompts so far (a batch of 1) on each image.
-
-        Returns:
-            Logits `(H, W)` of each image; and the IoU with the truth that the model predicts for
-            each answer, from 0 to 1, or None if it predicts none.
-        """
+        """Answer all prompts so far (a batch of 1) on each image."""
 
 
 class OneStep(NamedTuple):
-    """A model that is one function of image `(1, 3, H, W)` and prompts.
-
-    Args:
-        predict: Returns logits `(1, 1, H, W)`.
-    """
+    """A model that is one function of image `(1, 3, H, W)` and prompts to logits `(1, 1, H, W)`."""
 
     predict: Callable[[Tensor, Prompts], Tensor]
 
@@ -196,13 +183,10 @@ class OneStep(NamedTuple):
 
 
 class SegmenterModel(NamedTuple):
-    """The `Model` of a `Segmenter`: images of several sizes in one call.
+    """The `Model` of a `Segmenter` in evaluation mode: images of several sizes in one call.
 
     The answers are those of `Segmenter.encode` and `Segmenter.decode` for each image, up to the
     rounding of batched kernels. Images that are padded to one size share a call.
-
-    Args:
-        network: In evaluation mode.
     """
 
     network: Segmenter

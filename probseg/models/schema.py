@@ -67,10 +67,7 @@ def checked(
 ) -> Description:
     """Return the description of a network that came with weights, which then downloads nothing.
 
-    Args:
-        description: A network, or a call of a task's `variant`.
-        source: The file that it is in, for messages.
-        changes: Changes to it, as `override` takes them, that the file makes.
+    It is a network, or a call of a task's `variant`, in a file `source`, which may make changes.
     """
     try:
         if not is_description(description) or not isinstance(description.get("init_args"), dict):
@@ -92,9 +89,7 @@ def checked(
 class Budget(TorchFunctionMode):
     """Refuses to make tensors of more numbers than these in all, before they take memory.
 
-    Args:
-        numbers: Of all tensors that the context makes by their size, as layers make their weights.
-        source: What is being built, for the message.
+    It counts those that the context makes by their size, as layers make their weights.
     """
 
     def __init__(self, numbers: int, source: str) -> None:

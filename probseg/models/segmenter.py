@@ -38,16 +38,13 @@ Sizing = Literal["reduce", "fit", "stretch"]
 class Logits(NamedTuple):
     """Logits of the object, float32, each of shape `(B, 1, H, W)`, and of the answer's quality.
 
-    Args:
-        main: Of the network.
-        auxiliary: Of a decoder with a separate loss; None without.
-        quality: Of the IoU of the main answer, before a refinement, with the truth as far as the
-            image shows it, shape `(B,)`; None of networks that do not predict it.
+    The latter, `(B,)`, are of the IoU of the main answer, before a refinement, with the truth as
+    far as the image shows it.
     """
 
     main: Tensor
-    auxiliary: Tensor | None
-    quality: Tensor | None = None
+    auxiliary: Tensor | None  # of a decoder with a separate loss
+    quality: Tensor | None = None  # None of networks that do not predict it
 
 
 class Segmenter(Network):
@@ -218,25 +215,16 @@ class Segmenter(Network):
         return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
 
     def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
-        """Compute the logits of the object for the prompts on encoded images.
+        """Compute calibrated logits `(B, 1, H, W)`, float32, for prompts on encoded images.
 
-        Args:
-            encoded: Result of `encode` for `B` images.
-            prompts: Clicks, boxes and perhaps the last answer, in pixels of the images as `encode`
-                got them.
-
-        Returns:
-            Calibrated logits, float32, shape `(B, 1, H, W)`.
+        Prompts are in pixels of the images as `encode` got them.
         """
         return self.calibrate(self.raw_logits(encoded, self.uncalibrate(prompts)).main)
 
     def raw_logits(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Logits:
         """Compute all logits that have a loss, before calibration.
 
-        Args:
-            encoded: Result of `encode` for `B` images.
-            prompts: As for `decode`; the last answer is the sigmoid of raw logits.
-            refine: Whether the refinement, where there is one, may change the answer.
+        The last answer in the prompts is the sigmoid of raw logits; a refinement may be left out.
         """
         moved = self.to_network_pixels(prompts, encoded)
         main, auxiliary, quality = self.padded_logits(encoded.image, encoded.decoder_maps, moved)
@@ -328,10 +316,8 @@ class Segmenter(Network):
         """Switch key adaptation and value propagation of the trained network, in place.
 
         Keys adapt in the probabilistic attention of backbone and fusion, or in that of the head
-        where these have none. Values propagate in heads that were trained with it.
-
-        Args:
-            adaptation: The settings; those that are None stay as they are.
+        where these have none. Values propagate in heads that were trained with it. Settings that
+        are None stay as they are.
         """
         adapt(self._before_head(), self.head, adaptation)
 

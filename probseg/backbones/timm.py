@@ -176,7 +176,7 @@ def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> tupl
     return 0, reason
 
 
-def whole_cells(maps: Maps, x: Tensor, multiple: int, strides: Sequence[int]) -> list[Tensor]:
+def padded_cells(maps: Maps, x: Tensor, multiple: int, strides: Sequence[int]) -> list[Tensor]:
     """Compute the maps of images padded with zeros to whole multiples; cut off the padding."""
     height, width = x.shape[-2:]
     right, bottom = -width % multiple, -height % multiple
@@ -274,7 +274,7 @@ class TimmBackbone(Backbone):
     def forward(self, x: Tensor) -> list[Tensor]:
         """Return the feature maps, finest first."""
         with depthwise_in_float32():
-            return whole_cells(self._maps, x, self.multiple, self.features.strides)
+            return padded_cells(self._maps, x, self.multiple, self.features.strides)
 
     def _maps(self, x: Tensor) -> list[Tensor]:
         """Return the maps `(B, C, h, w)` of images that need no padding."""

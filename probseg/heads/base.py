@@ -114,7 +114,7 @@ def levels_from(inputs: FeatureInfo, stride: int) -> list[int]:
     return levels
 
 
-def enlarged_to(x: Tensor, finer: Tensor) -> Tensor:
+def enlarge_to(x: Tensor, finer: Tensor) -> Tensor:
     """Enlarge maps `(B, C, h, w)` to the size of finer ones."""
     return F.interpolate(x, finer.shape[-2:], mode="bilinear", align_corners=False)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from probseg.attention import replacing_convolution
 from probseg.errors import require
-from probseg.heads.base import DecoderMaps, conv_norm, conv_norm_relu, enlarged_to, separable_conv
+from probseg.heads.base import DecoderMaps, conv_norm, conv_norm_relu, enlarge_to, separable_conv
 from probseg.types import FeatureInfo, Prompts
 
 
@@ -170,7 +170,7 @@ class PromptStage(Fusion):
             x = block(x)
         x = F.pixel_shuffle(self.subpixels(x), self.ratio)
         for project, finer in zip(self.finer, pyramid, strict=False):
-            x = x + enlarged_to(project(finer), x)
+            x = x + enlarge_to(project(finer), x)
         if self.embed_finer is not None:
             x = x + self.embed_finer(maps.to(x.dtype))
         smoothed: Tensor = self.smooth(F.relu(x))

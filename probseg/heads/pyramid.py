@@ -14,7 +14,7 @@ from probseg.heads.base import (
     DecoderMaps,
     conv_norm,
     conv_norm_relu,
-    enlarged_to,
+    enlarge_to,
     levels_from,
 )
 from probseg.heads.fusion import Fusion
@@ -71,7 +71,7 @@ class PyramidDecoder(Decoder):
         for level in reversed(range(len(self.levels))):
             x = self.lateral[level](maps[self.levels[level]])
             if fused:
-                x = x + enlarged_to(self.enlarged[level](fused[0]), x)
+                x = x + enlarge_to(self.enlarged[level](fused[0]), x)
             fused.insert(0, self.smooth[level](x))
         return DecoderMaps(fused[0], coarser=tuple(fused[1:]))
 
@@ -163,7 +163,7 @@ class PromptUNet(Fusion):
             x = self.blocks[level](F.relu(x))
             skips.append(x)
         for level in reversed(range(len(pyramid) - 1)):
-            x = skips[level] + enlarged_to(self.up[level](x), skips[level])
+            x = skips[level] + enlarge_to(self.up[level](x), skips[level])
             x = self.merge[level](x)
         return x
 
@@ -224,7 +224,7 @@ class FPNDecoder(Decoder):
         for level in reversed(range(len(self.levels))):
             lateral = self.lateral[level](maps[self.levels[level]])
             if fused is not None:
-                lateral = lateral + enlarged_to(fused, lateral)
+                lateral = lateral + enlarge_to(fused, lateral)
             fused = self.smooth[level](lateral)
         assert fused is not None, "there is at least one level"  # checked in the constructor
         return DecoderMaps(fused)

@@ -27,10 +27,10 @@ from probseg.quick_imports import import_timm
 Description = dict[str, Any]
 
 # arguments of parts that come from the part before them, and from no description
-FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
+DEFERRED_ARGUMENTS = ("inputs", "value_channels", "prompt_channels")
 
 # presets that take other backbones: with maps of several strides, and with maps of one
-WITH_TIMM = ("sam2t_unet_prop", "vits_unet_prop")
+HOST_PRESETS = ("sam2t_unet_prop", "vits_unet_prop")
 
 PARTS: Registry[type[nn.Module]] = Registry(
     "part",
@@ -89,7 +89,7 @@ def unknown_model(kind: str, name: str, known: Iterable[str]) -> UnknownNameErro
     tag = tag or getattr(config, "tag", "")
     changes: dict[str, Any] = {"name": f"{architecture}.{tag}" if tag else architecture}
     reasons: list[str] = []
-    for preset in WITH_TIMM:
+    for preset in HOST_PRESETS:
         description = override(read_preset(preset), {"backbone": changes})
         try:
             with torch.device("meta"):  # neither memory nor time for weights
@@ -178,7 +178,7 @@ def build(description: Description) -> Network: ...
 def build(description: Description, kind: type[_Network]) -> _Network: ...
 def build(description: Description, kind: type[Network] = Network) -> Network:
     """Build the network of a description, of a class, with fresh weights and in training mode."""
-    model = build_described(resolved(description), PARTS, "part of a network", _made)
+    model = build_described(resolved(description), PARTS, "part of a network", _instantiate)
     names = [_last(facts.network) for facts in TASKS.values()]
     expected = f"that of a {' or '.join(names if kind is Network else [kind.__name__])}"
     require(isinstance(model, kind), "class_path", expected, repr(description["class_path"]))
@@ -190,11 +190,11 @@ def _last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, or its factory)
+def _instantiate(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, or its factory)
     """Make a part, or a factory of it where it waits for another part's features."""
     part = PARTS[name]
     parameters = inspect.signature(part).parameters
-    known = [key for key in parameters if key not in FROM_BEFORE]
+    known = [key for key in parameters if key not in DEFERRED_ARGUMENTS]
     for key, value in arguments.items():
         if key not in known:
             raise TypeError(str(UnknownNameError(f"argument of {name}", key, known)))

@@ -226,7 +226,7 @@ class SegmenterModel(NamedTuple):
                 coarser=tuple(map(torch.cat, zip(*(maps.coarser for maps in parts), strict=True))),
                 units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
             )
-        raw, _, quality = network.padded_logits(images, features, _joined_prompts(moved))
+        raw, _, quality = network.padded_logits(images, features, _join_prompts(moved))
         logits = []
         for n, image in enumerate(encoded):
             refined = network.refine(raw[n : n + 1], image, moved[n])
@@ -234,7 +234,7 @@ class SegmenterModel(NamedTuple):
         return logits, None if quality is None else quality.sigmoid()
 
 
-def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
+def _join_prompts(prompts: Sequence[Prompts]) -> Prompts:
     """Return the prompts of several images as one batch, padded with rows of label -1.
 
     Either all have previous masks of one size, or none has one.

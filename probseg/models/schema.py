@@ -24,7 +24,7 @@ from probseg.descriptions import class_name, is_description
 from probseg.errors import UnknownNameError, WeightsError, ZooError
 from probseg.kinds import TASKS
 from probseg.models.build import (
-    FROM_BEFORE,
+    DEFERRED_ARGUMENTS,
     PARTS,
     Description,
     override,
@@ -155,7 +155,7 @@ def _schema(part: type) -> type[BaseModel]:
     if "shared" in hints:
         hints |= get_type_hints(Shared)
     timm = {name: hint for hint, names in TIMM.items() for name in names.split()}
-    known = set(hints) - {*FROM_BEFORE, "shared", "return", "weights"}
+    known = set(hints) - {*DEFERRED_ARGUMENTS, "shared", "return", "weights"}
     fields = {key: (_plain(hints[key], key), None) for key in known}
     if issubclass(part, Backbone) and "options" in known:
         options = {key: (_plain(hint, key), None) for key, hint in timm.items()}

@@ -206,7 +206,7 @@ class Segmenter(Network):
         size = (image.shape[-2], image.shape[-1])
         working_size, padded_size = self.sizes(size)
         pixels = normalise(resize_maps(image, working_size), self.mean, self.std)
-        return Encoded(size, working_size, _padded(pixels, padded_size), None)
+        return Encoded(size, working_size, _pad(pixels, padded_size), None)
 
     def image_features(self, pixels: Tensor) -> DecoderMaps | None:
         """Run backbone and decoder on `Encoded.image`; None where prompts enter at the stem."""
@@ -255,7 +255,7 @@ class Segmenter(Network):
             previous = moved.boxes.new_zeros(len(moved.boxes), 1, 0, 0)
         size = (encoded.image.shape[-2], encoded.image.shape[-1])
         # A training lets no gradient flow from an answer to the one before.
-        return moved._replace(previous=_padded(previous.detach().float(), size))
+        return moved._replace(previous=_pad(previous.detach().float(), size))
 
     def padded_logits(
         self, image: Tensor, decoder_maps: DecoderMaps | None, prompts: Prompts
@@ -328,6 +328,6 @@ class Segmenter(Network):
         )
 
 
-def _padded(maps: Tensor, size: Size) -> Tensor:
+def _pad(maps: Tensor, size: Size) -> Tensor:
     """Pad maps `(B, C, h, w)` with zeros at the right and at the bottom."""
     return F.pad(maps, (0, size[1] - maps.shape[-1], 0, size[0] - maps.shape[-2]))

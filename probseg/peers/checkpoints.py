@@ -48,7 +48,7 @@ class Inert:
     def __init__(self, *args: object) -> None: ...
 
 
-def read_checkpoint(path: Path, name: str, own: Iterable[str] = ()) -> Any:  # noqa: ANN401
+def read_foreign(path: Path, name: str, own: Iterable[str] = ()) -> Any:  # noqa: ANN401
     """Read tensors, numbers, texts and collections of them, without running code.
 
     An `Inert` takes the place of classes and functions of the method's own code, by full names.
@@ -73,7 +73,7 @@ def read_with_config(
     Returns tensors by name, and `class`, the network's class among `classes`, without its module,
     with the arguments that it was built with: those of `defaults`, which a file may leave out.
     """
-    content = read_checkpoint(path, name, own)
+    content = read_foreign(path, name, own)
     try:
         state, config = content["state_dict"], content["config"]
         params = {argument: param["value"] for argument, param in config["params"].items()}
@@ -111,7 +111,7 @@ def check_arguments(
             )
 
 
-def renamed(
+def rename_tensors(
     state: Mapping[str, Tensor], names: Mapping[str, str | None], source: Path, network: str
 ) -> dict[str, Tensor]:
     """Return the tensors of a file by their names in probseg's network.

@@ -24,7 +24,7 @@ from probseg.peers.checkpoints import (
     import_checkpoint,
     needed_tensors,
     read_with_config,
-    renamed,
+    rename_tensors,
     with_box,
 )
 
@@ -192,7 +192,7 @@ def convert_ritm(
     state: Mapping[str, Tensor], config: Mapping[str, Any], source: Path
 ) -> dict[str, Tensor]:
     """Rename the weights of `read_ritm`, and rearrange those that our network has otherwise."""
-    weights = renamed(state, _NAMES[config["class"]], source, f"RITM's {config['class']}")
+    weights = rename_tensors(state, _NAMES[config["class"]], source, f"RITM's {config['class']}")
     with needed_tensors(source, f"RITM's {config['class']}"):
         if config["class"] == HRNET:
             # In front of a normalisation, a bias is the same as a lower mean.

@@ -25,8 +25,8 @@ from probseg.peers.checkpoints import (
     is_state,
     kinds,
     needed_tensors,
-    read_checkpoint,
-    renamed,
+    read_foreign,
+    rename_tensors,
 )
 from probseg.peers.sam import PATCH
 
@@ -149,7 +149,7 @@ def import_sam(path: Path, folder: Path) -> Segmenter:
         state = read_sam(path)
         return Converted(
             description=describe_sam(state, path),
-            weights=renamed(state, _NAMES, path, "SAM"),
+            weights=rename_tensors(state, _NAMES, path, "SAM"),
             architecture=_generation(state)[0],
             changed="tensors are renamed; what only videos or concepts need is left out",
         )
@@ -159,7 +159,7 @@ def import_sam(path: Path, folder: Path) -> Segmenter:
 
 def read_sam(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a checkpoint by their names in `transformers`."""
-    content = read_checkpoint(path, ORIGIN.name)
+    content = read_foreign(path, ORIGIN.name)
     state = content.get("model", content) if isinstance(content, dict) else content
     if not is_state(state) or not any(
         name.startswith(("image_encoder.", "vision_encoder.", "tracker_neck.")) for name in state

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from probseg.backbones import Backbone
 from probseg.errors import WeightsError
 from probseg.heads import Decoder, DecoderMaps
-from probseg.heads.base import enlarged_to
+from probseg.heads.base import enlarge_to
 from probseg.models import Segmenter
 from probseg.models.build import Description
 from probseg.peers.checkpoints import (
@@ -31,7 +31,7 @@ from probseg.peers.checkpoints import (
     import_checkpoint,
     needed_tensors,
     read_with_config,
-    renamed,
+    rename_tensors,
     with_box,
 )
 from probseg.types import FeatureInfo
@@ -228,7 +228,7 @@ class SimpleClickDecoder(Decoder):
             reduce(level(maps[-1])).relu()
             for level, reduce in zip(self.levels, self.reduce, strict=True)
         )
-        joined = torch.cat([finest, *(enlarged_to(own, finest) for own in coarser)], dim=1)
+        joined = torch.cat([finest, *(enlarge_to(own, finest) for own in coarser)], dim=1)
         return DecoderMaps(self.dropout(self.fuse(joined).relu()))
 
 
@@ -326,7 +326,7 @@ def convert_simpleclick(
     state: Mapping[str, Tensor], vit: Mapping[str, Any], source: Path
 ) -> dict[str, Tensor]:
     """Rename the weights of a checkpoint, and rearrange those that our network has otherwise."""
-    weights = renamed(state, _NAMES, source, f"SimpleClick's {NETWORK}")
+    weights = rename_tensors(state, _NAMES, source, f"SimpleClick's {NETWORK}")
     stem = "backbone.patches."
     with needed_tensors(source, f"SimpleClick's {NETWORK}"):
         weights[f"{stem}rgb.bias"] = weights[f"{stem}rgb.bias"] + weights.pop(f"{stem}prompts.bias")

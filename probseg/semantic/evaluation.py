@@ -26,7 +26,7 @@ from probseg.errors import UsageError, log_drawing_errors, require
 from probseg.semantic.datamodule import SemanticDataModule
 from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.heads import EMAHead
-from probseg.semantic.network import SemanticSegmenter, enlarged, predict_classes
+from probseg.semantic.network import SemanticSegmenter, enlarge, predict_classes
 from probseg.semantic.pictures import SemanticPicture, draw_sheet
 from probseg.semantic.scores import (
     Confusion,
@@ -41,32 +41,32 @@ from probseg.terminal import console, print_paths
 _logger = logging.getLogger(__name__)
 
 # number of the batch, and of the process: the order of photographs that processes share
-Place = tuple[int, int]
+Order = tuple[int, int]
 
 
-class Counted(NamedTuple):
+class Totals(NamedTuple):
     """Counts of a data set, and pictures of its first photographs."""
 
     confusion: Counts  # (C, C), the truth in rows
     photographs: int
-    pictures: list[tuple[Place, SemanticPicture]]
+    pictures: list[tuple[Order, SemanticPicture]]
 
 
-class Tally:
+class Accumulator:
     """Counts confusions of classes, and keeps pictures: one data set, one process."""
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
         self.confusion = Confusion(num_classes, device)
-        self.pictures: list[tuple[Place, SemanticPicture]] = []
+        self.pictures: list[tuple[Order, SemanticPicture]] = []
 
 
-def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:
+def gather_totals(accumulators: dict[str, Accumulator], pictures: int) -> dict[str, Totals]:
     """Add the counts of all processes by data set, and keep the first pictures of each."""
     mine = {
-        name: Counted(of.confusion.matrix(), of.confusion.photographs, of.pictures)
-        for name, of in tallies.items()
+        name: Totals(of.confusion.matrix(), of.confusion.photographs, of.pictures)
+        for name, of in accumulators.items()
     }
-    parts: dict[str, list[Counted]] = {}
+    parts: dict[str, list[Totals]] = {}
     for part in from_all_processes(mine):
         for name, counted in part.items():
             parts.setdefault(name, []).append(counted)
@@ -74,7 +74,7 @@ def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:
     for name, of_set in parts.items():
         drawn = sorted((each for part in of_set for each in part.pictures), key=itemgetter(0))
         matrix: Counts = np.sum([part.confusion for part in of_set], axis=0)
-        every[name] = Counted(matrix, sum(p.photographs for p in of_set), drawn[:pictures])
+        every[name] = Totals(matrix, sum(p.photographs for p in of_set), drawn[:pictures])
     return every
 
 
@@ -126,7 +126,7 @@ class SemanticEvaluation(Evaluation):
         self.output_stride = output_stride
         self.pictures = pictures
         self.bases = tuple(bases)
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, Accumulator] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Try the settings on the network, and record commit and versions before they change."""
@@ -165,22 +165,22 @@ class SemanticEvaluation(Evaluation):
             image = pixels.permute(2, 0, 1).unsqueeze(0).float() / 255
             prediction = predict_classes(model, image, scales, flip).squeeze(0)
             if sample.dataset not in self._tallies:
-                self._tallies[sample.dataset] = Tally(model.num_classes, device)
-            tally = self._tallies[sample.dataset]
-            tally.confusion.add(sample, prediction)
-            if len(tally.pictures) < self.pictures:
+                self._tallies[sample.dataset] = Accumulator(model.num_classes, device)
+            accumulator = self._tallies[sample.dataset]
+            accumulator.confusion.add(sample, prediction)
+            if len(accumulator.pictures) < self.pictures:
                 with log_drawing_errors(f"{sample.dataset} / {sample.name}"):
                     height, width = image.shape[-2:]
                     maps = np.zeros((0, height, width), np.float32)
                     if self.bases and _number_of_bases(model):
                         shares = model.responsibilities(image)[:, list(self.bases)]
                         stride = model.backbone.features.strides[-1]
-                        maps = enlarged(shares, stride, (height, width))[0].cpu().numpy()
+                        maps = enlarge(shares, stride, (height, width))[0].cpu().numpy()
                     predicted = prediction.to(torch.uint8).cpu().numpy()
                     picture = SemanticPicture(
                         sample.name, sample.image, sample.labels, predicted, maps
                     )
-                    tally.pictures.append(((batch_idx, trainer.global_rank), picture))
+                    accumulator.pictures.append(((batch_idx, trainer.global_rank), picture))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the scores of a validation, write its report, and leave the network as it was."""
@@ -211,9 +211,9 @@ class SemanticEvaluation(Evaluation):
         self.network_changes.enter_context(model.changed(self.iterations, self.output_stride))
         self._tallies = {}
 
-    def _counted(self, trainer: L.Trainer) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
+    def _counted(self, trainer: L.Trainer) -> tuple[dict[str, Totals], dict[str, SemanticScores]]:
         """Return the counts over all processes, and the scores of each data set."""
-        every = gathered(self._tallies, self.pictures)
+        every = gather_totals(self._tallies, self.pictures)
         for name, counted in every.items():
             if trainer.is_global_zero and not counted.confusion.any():
                 _logger.warning(
@@ -227,7 +227,7 @@ class SemanticEvaluation(Evaluation):
         self,
         trainer: L.Trainer,
         stage: Stage,
-        every: dict[str, Counted],
+        every: dict[str, Totals],
         scores: dict[str, SemanticScores],
     ) -> None:
         """Write the files of an evaluation."""

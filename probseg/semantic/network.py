@@ -61,7 +61,7 @@ class SemanticSegmenter(Network):
     def forward(self, image: Tensor) -> Tensor:
         """Return logits `(B, C, H, W)`, float32, of RGB images `(B, 3, H, W)` in [0, 1]."""
         logits = self.head(self.features(image)).float()
-        return enlarged(logits, self.backbone.features.strides[-1], image.shape[-2:])
+        return enlarge(logits, self.backbone.features.strides[-1], image.shape[-2:])
 
     def features(self, image: Tensor) -> list[Tensor]:
         """Return the backbone's maps, finest first, of RGB images `(B, 3, H, W)` in [0, 1]."""
@@ -153,7 +153,7 @@ class SemanticSegmenter(Network):
             yield
 
 
-def enlarged(maps: Tensor, stride: int, size: Sequence[int]) -> Tensor:
+def enlarge(maps: Tensor, stride: int, size: Sequence[int]) -> Tensor:
     """Enlarge maps `(B, C, h, w)` bilinearly: sample `i` comes to lie at pixel `i * stride`.
 
     Pixels beyond the size, at most `(h - 1) * stride + 1` and `(w - 1) * stride + 1`, are cut off.

@@ -410,5 +410,5 @@ def test_crop(mask):
     np.testing.assert_array_equal(part[..., 3] == 255, mask.binary[2:9, 3:12])
     with pytest.raises(ValueError, match="image"):
         mask.crop(IMAGE[1:])
-    with pytest.raises(ValueError, match="mask is empty"):
+    with pytest.raises(ValueError, match="not empty"):
         Mask(np.zeros((9, 13), np.float32)).crop(IMAGE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -98,22 +97,22 @@ def convert(
     if any(target.iterdir()) if is_folder and target.is_dir() else target.exists():
         raise DataError(f"{target}: exists; remove it, or choose another name")
     ledger = Ledger()
-    with _recognised(source, reader), replacing(target) as draft:
-        if is_folder:
-            draft.mkdir()
-        images = READERS[reader](source, request, ledger)
-        counted = _checked(images, ledger, progress, writer.startswith(SCORED))
-        WRITERS[writer](draft, counted, request, ledger)
-        if not ledger.found[IMAGES]:
-            raise DataError(
-                f"{source}: has no image in the format {reader}; check --from and the file"
-            )
-        ledger.check()
-        if ledger.found[OBJECTS] and not ledger.written[OBJECTS]:
-            raise DataError(
-                f"{source}: none of its objects can be written as {writer}: "
-                + "; ".join(ledger.lines())
-            )
+    try:
+        with replacing(target) as draft:
+            if is_folder:
+                draft.mkdir()
+            images = READERS[reader](source, request, ledger)
+            counted = _checked(images, ledger, progress, writer.startswith(SCORED))
+            WRITERS[writer](draft, counted, request, ledger)
+            fault = "" if ledger.found[IMAGES] else f"has no image in the format {reader}"
+            ledger.check()
+            if ledger.found[OBJECTS] and not ledger.written[OBJECTS]:
+                losses = "; ".join(ledger.lines())
+                fault = f"none of its objects can be written as {writer}: {losses}"
+            if fault:
+                raise DataError(f"{source}: {fault}; check --from, --to and the file")
+    except DataError as error:
+        raise DataError(f"{error}{others.recognised(source, reader)}") from error
     return ledger
 
 
@@ -188,12 +187,3 @@ def _checked(
         seen.add(path)
         progress(number)
         yield image._replace(objects=drawn(image.objects))
-
-
-@contextmanager
-def _recognised(source: Path, reader: str) -> Iterator[None]:
-    """Say in errors of which other format a source is."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{error}{others.recognised(source, reader)}") from error

@@ -11,8 +11,15 @@ from posixpath import commonpath
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request, reading
-from probseg.data.layout import leads_outside
+from probseg.convert.parts import (
+    NO_NAME,
+    AnnotatedImage,
+    LabelledRegion,
+    Ledger,
+    Request,
+    inside,
+    reading,
+)
 from probseg.data.sets.annotations import entries
 from probseg.errors import DataError
 from probseg.formats import brush, polygons
@@ -79,16 +86,13 @@ def _checked(value: Any, kind: type[_Kind], key: str) -> _Kind:  # noqa: ANN401 
     return value
 
 
-def _brushed(value: Entry, size: tuple[int, int]) -> Region:
-    return brush.decode(_checked(value["rle"], list, "rle"), size)
-
-
-def _polygon(value: Entry, size: tuple[int, int]) -> Region:
-    """Draw a polygon, whose corners are in percent of the image's sides."""
-    return polygons.ring(value["points"], size, scale=(size[1] / 100, size[0] / 100))
-
-
-_KINDS = {"brushlabels": _brushed, "polygonlabels": _polygon}  # types of results that have a mask
+# types of results that have a mask; corners of polygons are in percent of the image's sides
+_KINDS: dict[str, Callable[[Entry, tuple[int, int]], Region]] = {
+    "brushlabels": lambda value, size: brush.decode(_checked(value["rle"], list, "rle"), size),
+    "polygonlabels": lambda value, size: polygons.ring(
+        value["points"], size, scale=(size[1] / 100, size[0] / 100)
+    ),
+}
 
 
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:
@@ -138,10 +142,7 @@ def _names(addresses: list[str], storage: PurePosixPath) -> list[str | None]:
         if is_local and not path.is_relative_to(storage):
             raise ValueError(f"{address!r} is not in the folder of --storage, {storage}")
         path = path.relative_to(storage) if is_local else path
-        name = "/".join(path.parts if is_local else path.parts[shared:])
-        if leads_outside(name):
-            raise ValueError(f"{address!r} leads to no file inside the folder of the images")
-        names.append(name)
+        names.append(inside("/".join(path.parts if is_local else path.parts[shared:])))
     return names
 
 

@@ -24,11 +24,11 @@ from probseg.convert.parts import (
     Ledger,
     Request,
     Writer,
+    inside,
     outlined,
     reading,
     stems,
 )
-from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.formats.coco import score_of, size_of, text
@@ -59,9 +59,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             continue
         with _reading(path):
             content = read_json(path)
-            name = PurePosixPath(text(content, "imagePath").replace("\\", "/")).name
-            if leads_outside(name):
-                raise ValueError("its 'imagePath' must be the path of a file")
+            name = inside(PurePosixPath(text(content, "imagePath").replace("\\", "/")).name)
             size = size_of(content, ("imageHeight", "imageWidth"))
             groups: dict[tuple[object, ...], list[Shape]] = defaultdict(list)
             for number, shape in enumerate(content["shapes"]):

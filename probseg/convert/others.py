@@ -14,8 +14,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Ledger, Request, reading
-from probseg.data.layout import leads_outside
+from probseg.convert.parts import (
+    NO_NAME,
+    AnnotatedImage,
+    LabelledRegion,
+    Ledger,
+    Request,
+    inside,
+    reading,
+)
 from probseg.errors import DataError
 from probseg.formats import coco, polygons, run_lengths
 from probseg.formats.regions import Region, check_size, from_spans
@@ -157,10 +164,7 @@ def _objects(path: Path, what: str, shapes: list[Shape]) -> Iterator[LabelledReg
 
 
 def _inside(name: str) -> str:
-    path = name.replace("\\", "/") if "/" not in name else name
-    if leads_outside(path):
-        raise ValueError(f"{name!r} leads to no file inside the folder of the images")
-    return path
+    return inside(name.replace("\\", "/") if "/" not in name else name)
 
 
 def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import ijson
 
-from probseg.data.layout import picture_files
+from probseg.data.layout import leads_outside, picture_files
 from probseg.errors import DataError
 from probseg.formats import polygons
 from probseg.formats.mask_names import refuse_name
@@ -34,6 +34,13 @@ def reading(path: Path, what: str, hint: str = "export it again") -> Iterator[No
         if isinstance(error, DataError) and str(path) in str(error):
             raise
         raise DataError(f"{path}: cannot be read as {what} ({error!r:.200}); {hint}") from error
+
+
+def inside(name: str) -> str:
+    """Return the path of an image, which must be in the folder of the images."""
+    if leads_outside(name):
+        raise ValueError(f"{name!r} leads to no file inside the folder of the images")
+    return name
 
 
 @dataclass

@@ -30,7 +30,7 @@ from probseg.convert.parts import (
     stems,
 )
 from probseg.data.layout import picture_files, read_classes
-from probseg.errors import DataError
+from probseg.errors import DataError, require
 from probseg.formats.polygons import Points, Polygon, draw
 from probseg.formats.regions import Region
 from probseg.images import image_size
@@ -46,10 +46,7 @@ DIGITS = 7  # decimals of a coordinate: less than a hundredth of a pixel in imag
 
 def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> str:
     """Write an object, its parts as polygons in pixels of an image `(H, W)`, as a line."""
-    if not polygons:
-        raise ValueError(
-            "`polygons` must have at least one part, got none: YOLO has no empty objects"
-        )
+    require(polygons, "polygons", "at least one part, as YOLO has no empty objects", "none")
     rings = [ring for polygon in polygons for ring in (polygon.outer, *polygon.holes)]
     joined = _joined(rings)
     relative = joined / [size[1], size[0]]
@@ -143,9 +140,21 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
         beside = len(roots) > 1 or request.images is None
         images = root.parent / "images" if beside else request.images
         inside = "" if len(roots) < 2 else f"{root.parent.relative_to(place).as_posix()}/"
-        where = request._replace(images=images)
-        for image in _images(root, where, names, used, ledger):
-            yield image._replace(file=inside + image.file)
+        where, listing = request._replace(images=images), root / CLASSES
+        texts = partial(picture_files, suffixes=(".txt",))
+        for folder in folders(root, where, ledger, "yolo", texts, {root / CONFIG}):
+            for stem, path in folder.files.items():
+                if stem not in folder.photos and path != listing:
+                    raise DataError(
+                        f"{path}: there is no photograph of this name in {folder.images}; add the "
+                        "photograph, or remove the file"
+                    )
+            for stem, photo in folder.photos.items():
+                ledger.find(images=1)
+                text, size = folder.files.get(stem), image_size(photo)
+                labelled = text is not None and text != listing
+                objects = _objects(text, size, names, used, ledger) if labelled else ()
+                yield AnnotatedImage(f"{inside}{folder.inside}{photo.name}", size, objects)
     ledger.change(UNUSED, len(set(range(len(names))) - used))
 
 
@@ -166,27 +175,6 @@ def _names(place: Path) -> list[str]:
                 f"{path}: `names` must be a list of classes, or a table by their numbers"
             ) from error
     return []
-
-
-def _images(
-    place: Path, request: Request, names: list[str], used: set[int], ledger: Ledger
-) -> Iterator[AnnotatedImage]:
-    """Read the texts of a folder and of those in it."""
-    listing = place / CLASSES
-    texts = partial(picture_files, suffixes=(".txt",))
-    for folder in folders(place, request, ledger, "yolo", texts, {place / CONFIG}):
-        for stem, path in folder.files.items():
-            if stem not in folder.photos and path != listing:
-                raise DataError(
-                    f"{path}: there is no photograph of this name in {folder.images}; add the "
-                    "photograph, or remove the file"
-                )
-        for stem, photo in folder.photos.items():
-            ledger.find(images=1)
-            text = folder.files.get(stem)
-            size = image_size(photo)
-            objects = _objects(text, size, names, used, ledger) if text and text != listing else ()
-            yield AnnotatedImage(folder.inside + photo.name, size, objects)
 
 
 def _objects(

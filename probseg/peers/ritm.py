@@ -143,20 +143,20 @@ def import_ritm(path: Path, folder: Path) -> Segmenter:
     The network computes the function of RITM's. The published networks take no box; the channel for
     it gets weights of 0.
     """
-    return import_checkpoint(path, folder, ORIGIN, _converted)
 
+    def convert(path: Path) -> Converted:
+        state, config = read_ritm(path)
+        arguments = {name: value for name, value in config.items() if name in _DEFAULTS}
+        return Converted(
+            description=describe_ritm(config, path),
+            weights=convert_ritm(state, config, path),
+            architecture=f"`{config['class']}` with `{arguments}`",
+            changed="tensors are renamed; biases in front of a batch normalisation are part of "
+            "its\n  mean; the channels of the click maps are reordered, and the box, which RITM "
+            "does not\n  take, has weights of 0",
+        )
 
-def _converted(path: Path) -> Converted:
-    state, config = read_ritm(path)
-    arguments = {name: value for name, value in config.items() if name in _DEFAULTS}
-    return Converted(
-        description=describe_ritm(config, path),
-        weights=convert_ritm(state, config, path),
-        architecture=f"`{config['class']}` with `{arguments}`",
-        changed="tensors are renamed; biases in front of a batch normalisation are part of its\n"
-        "  mean; the channels of the click maps are reordered, and the box, which RITM does not\n"
-        "  take, has weights of 0",
-    )
+    return import_checkpoint(path, folder, ORIGIN, convert)
 
 
 def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -249,20 +249,20 @@ def import_simpleclick(path: Path, folder: Path) -> Segmenter:
     stretched to it, as in the published evaluation. It takes no box; the channel for it gets
     weights of 0.
     """
-    return import_checkpoint(path, folder, ORIGIN, _converted)
 
+    def convert(path: Path) -> Converted:
+        state, config = read_with_config(path, ORIGIN.name, [NETWORK], _DEFAULTS, _OWN)
+        parts = {part: {**_PARTS[part], **config[part]} for part in _PARTS}
+        return Converted(
+            description=describe_simpleclick({**config, **parts}, path),
+            weights=convert_simpleclick(state, parts["backbone_params"], path),
+            architecture=f"`{NETWORK}` with `{parts['backbone_params']}`",
+            changed="tensors are renamed; the biases of both patch embeddings are added; the "
+            "channels\n  of the click maps are reordered, and the box, which SimpleClick does not "
+            "take, has\n  weights of 0; what only the pretraining used is left out",
+        )
 
-def _converted(path: Path) -> Converted:
-    state, config = read_with_config(path, ORIGIN.name, [NETWORK], _DEFAULTS, _OWN)
-    parts = {part: {**_PARTS[part], **config[part]} for part in _PARTS}
-    return Converted(
-        description=describe_simpleclick({**config, **parts}, path),
-        weights=convert_simpleclick(state, parts["backbone_params"], path),
-        architecture=f"`{NETWORK}` with `{parts['backbone_params']}`",
-        changed="tensors are renamed; the biases of both patch embeddings are added; the channels\n"
-        "  of the click maps are reordered, and the box, which SimpleClick does not take, has\n"
-        "  weights of 0; what only the pretraining used is left out",
-    )
+    return import_checkpoint(path, folder, ORIGIN, convert)
 
 
 def describe_simpleclick(config: Mapping[str, Any], source: Path) -> Description:

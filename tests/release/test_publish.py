@@ -196,7 +196,7 @@ del HEADLESS["init_args"]["head"]
         (UsageError, "`commit`", {"facts": facts(commit=None)}),
         (UsageError, "recipe", {"facts": facts(recipe=None)}),
         (UsageError, "data.root is /home/me", {"facts": facts(recipe=None), "config": PLACES}),
-        (UsageError, "`preset` 'mine': no preset has this name for inter", {"name": "mine.a"}),
+        (UsageError, "`preset` 'mine': no preset of this name for inter", {"name": "mine.a"}),
         (UsageError, "`preset` 'micro_csa'", {"name": "micro_csa.a", "description": HEADLESS}),
         (UsageError, "'micro_csa': no preset", {"name": "micro_csa.a", "description": EMANET}),
         (UsageError, "architecture.tag", {"name": "micro_csa"}),

@@ -63,7 +63,7 @@ def decode(rle: Sequence[int], size: tuple[int, int]) -> Region:
         begins, ends = _opaque(stream, count)
     except EOFError as error:
         raise ValueError(
-            f"`rle` is cut off after {len(rle)} bytes; export the file again"
+            f"`rle` is cut off, or damaged, within its {len(rle)} bytes; export the file again"
         ) from error
     return from_spans(begins, ends, size, by_rows=True)
 
@@ -79,9 +79,7 @@ def _opaque(stream: _Stream, count: int) -> tuple[Numbers, Numbers]:
         is_run = stream.read(1)
         end = done + 1 + stream.read(widths[stream.read(2)])
         if end > count:
-            raise ValueError(
-                f"`rle` has a block up to value {end} of {count}; export the file again"
-            )
+            raise EOFError
         first, last = done // CHANNELS, end // CHANNELS  # pixels whose alpha is in the block
         if is_run:
             if stream.read(value_bits):
@@ -105,21 +103,21 @@ class _Stream:
         self._content = content
         self._position = 0
 
-    def read(self, count: int) -> int:
-        """Read an integer of `bits` bits."""
-        end = self._position + count
-        if end > 8 * len(self._content):
+    def _take(self, bits: int) -> bytes:
+        """Move on by a number of bits, and return the bytes that hold them."""
+        start, self._position = self._position, self._position + bits
+        if self._position > 8 * len(self._content):
             raise EOFError
-        part = self._content[self._position // 8 : -(-end // 8)]
-        self._position = end
-        return int.from_bytes(part, "big") >> (-end % 8) & ((1 << count) - 1)
+        return self._content[start // 8 : -(-self._position // 8)]
+
+    def read(self, bits: int) -> int:
+        """Read an integer of `bits` bits."""
+        part = self._take(bits)
+        return int.from_bytes(part, "big") >> (-self._position % 8) & ((1 << bits) - 1)
 
     def read_many(self, count: int, bits: int) -> npt.NDArray[np.int64]:
         """Read `count` integers of `bits` bits."""
-        start, end = self._position, self._position + count * bits
-        if end > 8 * len(self._content):
-            raise EOFError
-        part = np.frombuffer(self._content[start // 8 : -(-end // 8)], dtype=np.uint8)
-        self._position = end
-        fields = np.unpackbits(part)[start % 8 : start % 8 + count * bits].reshape(count, bits)
+        start = self._position % 8
+        part = np.frombuffer(self._take(count * bits), dtype=np.uint8)
+        fields = np.unpackbits(part)[start : start + count * bits].reshape(count, bits)
         return fields @ (1 << np.arange(bits - 1, -1, -1, dtype=np.int64))

@@ -114,15 +114,6 @@ def test_a_click_costs_what_depends_on_it(model):
     assert (encoded.decoder_maps is None) == (model.prompts_enter == "stem")
 
 
-def test_images_of_a_batch_do_not_see_each_other(model):
-    images, given = torch.rand(3, 3, 37, 53), asked(model, (37, 53), 3)
-    with torch.no_grad():
-        together = model(images, given)
-        for i in range(3):
-            alone = model(images[i : i + 1], given.at(slice(i, i + 1)))
-            torch.testing.assert_close(together[i : i + 1], alone, atol=1e-4, rtol=1e-4)
-
-
 def test_logits_depend_on_each_kind_of_prompt_and_not_on_padding(model):
     with torch.no_grad():
         encoded = model.encode(torch.rand(1, 3, 40, 56))
@@ -237,18 +228,6 @@ def test_images_are_normalised_and_followed_by_the_click_maps():
     expected = (image - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     torch.testing.assert_close(model.backbone.seen[:, :3], expected)
     assert torch.equal(model.backbone.seen[:, 3:], ClickMaps()(clicks, (5, 9)))
-
-
-@given(data=st.data())
-def test_a_reduced_image_keeps_clicks_at_their_place(data):
-    height, width = data.draw(st.integers(20, 150)), data.draw(st.integers(20, 150))
-    x, y = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
-    working_size = data.draw(st.integers(10, 100))
-    image = torch.zeros(1, 3, height, width)
-    logits = painter(1, working_size, radius=1.0)(image, prompts((x, y, 1)))
-    pixel = max(1, max(height, width) / working_size)  # one pixel of the reduced image
-    for places, wanted in zip(torch.nonzero(logits[0, 0] > 0).T, (y, x), strict=True):
-        assert abs(places.float().mean() - wanted) <= 1.5 * pixel
 
 
 def test_prompts_move_as_centres_of_pixels_and_edges_of_boxes():

@@ -173,11 +173,19 @@ def test_wrong_usage_is_refused_before_anything_is_measured(arguments, parts, mo
     assert all(part in message for part in parts)
 
 
-def test_names_and_patterns(tmp_path):
-    run = write_run(tmp_path / "run", micro_model().state_dict(), read_preset("micro_conv"))
-    assert bench._expand([str(run)]) == [str(run)]
-    assert bench._expand(["micro_conv", "micro_c*"]) == [
-        "micro_conv",
-        *(name for name in list_models("micro_c*") if name != "micro_conv"),
-    ]
-    assert bench._expand(["*.*"]) == list_models(pretrained=True, task="interactive")
+def test_names_and_patterns(tmp_path, monkeypatch):
+    run = str(write_run(tmp_path / "run", micro_model().state_dict(), read_preset("micro_conv")))
+    asked = []
+    monkeypatch.setattr(
+        bench, "measure_elsewhere", lambda name, _: asked.append(name) or Record(name)
+    )
+    others = [name for name in list_models("micro_c*") if name != "micro_conv"]
+    every = list_models(pretrained=True, task="interactive")
+    for names, expected in (
+        ([run], [run]),
+        (["micro_conv", "micro_c*"], ["micro_conv", *others]),
+        (["*.*"], every),
+    ):
+        bench.run(["model", *names])
+        assert asked == expected
+        asked.clear()

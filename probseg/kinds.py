@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, str]] = {
     },
     "verb": {
         "annotate": "probseg.annotate.verbs.run_annotate",
-        "bench": "probseg.lab.bench_verb.run",
+        "bench": "probseg.lab.benchmark.run",
         "export": "probseg.export.verb.run",
         "serve": "probseg.annotate.verbs.run_serve",
         "tune": "probseg.lab.tuning.run",

@@ -16,10 +16,8 @@ from probseg.kinds import Registry
 from probseg.paths import zoo_dir
 from probseg.terminal import Grid, Terminal, console, fit_table, print_table
 from probseg.texts import read_text, tell
-from probseg.zoo.figures import class_figures, figure
-from probseg.zoo.hub import PREFIX, hub_folder
-from probseg.zoo.index import CARD
-from probseg.zoo.lookup import all_models, find_model
+from probseg.zoo.index import CARD, class_figures, figure
+from probseg.zoo.lookup import PREFIX, all_models, find_model, hub_folder
 from probseg.zoo.store import check_folder
 
 if TYPE_CHECKING:

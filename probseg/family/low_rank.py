@@ -237,7 +237,8 @@ def pooling_log_projection(
     """
     members = []
     for name, size, count in (("height", height, bins[0]), ("width", width, bins[1])):
-        require(1 <= count <= size, "bins", f"1 to {size} along {name}", count)
+        if not 1 <= count <= size:  # a text of the sizes would bind compiled graphs to them
+            raise ValueError(f"`bins` must be 1 to {size} along {name}, got {count}")
         place = torch.arange(size, device=device)
         number = torch.arange(count, device=device).unsqueeze(-1)
         members.append(

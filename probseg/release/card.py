@@ -12,8 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from probseg.errors import UsageError
 from probseg.paths import write_text
 from probseg.release.evaluations import Evaluation, Figures
-from probseg.zoo.figures import class_figures, figure, in_words, is_clicks
-from probseg.zoo.index import WEIGHTS, Entry
+from probseg.zoo.index import WEIGHTS, Entry, class_figures, figure, in_words, is_clicks
 
 BEGIN, END = "<!-- zoo: begin -->", "<!-- zoo: end -->"
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from probseg.errors import DataError
 from probseg.models.build import Description
 from probseg.paths import write_text
-from probseg.zoo.figures import is_clicks
-from probseg.zoo.index import Metric
+from probseg.zoo.index import Metric, is_clicks
 
 EVALUATIONS = "evaluations.json"
 

@@ -22,10 +22,8 @@ from probseg.release.publish import Facts, check_same_weights, facts_of, publish
 from probseg.terminal import Grid, Terminal, console, print_table
 from probseg.texts import read_text, tell
 from probseg.zoo.create import create_model
-from probseg.zoo.figures import is_clicks
-from probseg.zoo.hub import PREFIX
-from probseg.zoo.index import CARD, CHECKSUMS, INDEX, Entry, read_index
-from probseg.zoo.lookup import ZooModel, all_models, find_verified
+from probseg.zoo.index import CARD, CHECKSUMS, INDEX, Entry, is_clicks, read_index
+from probseg.zoo.lookup import PREFIX, ZooModel, all_models, find_verified
 from probseg.zoo.store import checksum_lines
 from probseg.zoo.trained import Trained, read_trained
 

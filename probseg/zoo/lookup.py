@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from probseg.errors import UsageError
+from probseg.errors import DownloadError, UsageError
 from probseg.kinds import TASKS
 from probseg.models import list_presets, preset_task, read_preset
 from probseg.models.build import Description, unknown_model
-from probseg.paths import is_path, zoo_dir
-from probseg.zoo.hub import PREFIX, hub_folder
-from probseg.zoo.index import INDEX, Entry, description_of, read_index
+from probseg.paths import is_path, offline, zoo_dir
+from probseg.zoo.index import CHECKSUMS, CONFIG, INDEX, WEIGHTS, Entry, description_of, read_index
 from probseg.zoo.store import check_files, check_folder, read_config
 
 
@@ -148,3 +147,46 @@ def find_description(name: str, pretrained: bool) -> tuple[Path | None, Descript
         return None, description
     check_folder(folder)
     return folder, description
+
+
+PREFIX = "hf-hub:"
+
+
+def hub_folder(name: str, weights: bool = True) -> Path:
+    """Return a folder with the files of a model on the hub, fetched unless they are there.
+
+    Without `weights`, that is the description alone.
+
+    They are in the cache of huggingface_hub, which its variables govern: `HF_HOME`,
+    `HF_ENDPOINT`, `HF_TOKEN` and others.
+    """
+    # Half a second to import, which models of the zoo need not wait for.
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        EntryNotFoundError,
+        HTTPError,
+    )
+
+    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+    commit = revision or None
+    path = Path()
+    for file in (CONFIG, CHECKSUMS, WEIGHTS) if weights else (CONFIG,):
+        try:
+            path = Path(
+                hf_hub_download(repository, file, revision=commit, local_files_only=offline())
+            )
+        except (EntryNotFoundError, OSError, ValueError, HTTPError) as error:
+            reason = str(error).strip().split("\n")[0]
+            hint = (
+                "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the cache of huggingface_hub does "
+                "not have it: create the model once without them"
+                if offline()
+                else "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision, "
+                "and the network; a private model needs HF_TOKEN. `probseg zoo push` uploads all "
+                "files of a model"
+            )
+            raise DownloadError(
+                f"{name}: {file} could not be fetched ({reason}); {hint}"
+            ) from error
+        commit = path.parent.name  # later files are of this commit: a branch may move meanwhile
+    return path.parent

@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 
 from probseg.clicks.annotators import largest_error_click
 from probseg.geometry import mask_box
-from probseg.lab.baselines import BASELINES, ClassicalModel, ColourMixture, OpenCVGrabCut
-from probseg.lab.scene import GUESS_RADIUS, SEED_RADIUS, make_scene
+from probseg.lab.baselines import (
+    BASELINES,
+    GUESS_RADIUS,
+    SEED_RADIUS,
+    ClassicalModel,
+    ColourMixture,
+    OpenCVGrabCut,
+    make_scene,
+)
 from probseg.metrics import iou
 from probseg.types import Click
 from support.fakes import draw_sample, draw_scene

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-import probseg.lab.bench_verb as bench
 import probseg.lab.benchmark as benchmark
 import probseg.zoo.store as store
 from probseg.lab.benchmark import Record, Settings, measure, measure_elsewhere
@@ -168,7 +167,7 @@ def test_a_model_that_cannot_be_measured_and_one_that_can(tmp_path, monkeypatch,
     ],
 )
 def test_wrong_usage_is_refused_before_anything_is_measured(arguments, parts, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "measure_elsewhere", lambda *given: pytest.fail("measured"))
+    monkeypatch.setattr(benchmark, "measure_elsewhere", lambda *given: pytest.fail("measured"))
     message = usage_error(capsys, "bench", "model", "micro_conv", *arguments)
     assert all(part in message for part in parts)
 
@@ -177,7 +176,7 @@ def test_names_and_patterns(tmp_path, monkeypatch):
     run = str(write_run(tmp_path / "run", micro_model().state_dict(), read_preset("micro_conv")))
     asked = []
     monkeypatch.setattr(
-        bench, "measure_elsewhere", lambda name, _: asked.append(name) or Record(name)
+        benchmark, "measure_elsewhere", lambda name, _: asked.append(name) or Record(name)
     )
     others = [name for name in list_models("micro_c*") if name != "micro_conv"]
     every = list_models(pretrained=True, task="interactive")
@@ -186,6 +185,6 @@ def test_names_and_patterns(tmp_path, monkeypatch):
         (["micro_conv", "micro_c*"], ["micro_conv", *others]),
         (["*.*"], every),
     ):
-        bench.run(["model", *names])
+        benchmark.run(["model", *names])
         assert asked == expected
         asked.clear()

@@ -35,7 +35,7 @@ from probseg.seeds import BATCH, mix_seeds
 from probseg.semantic import CamVid, SemanticDataModule, SemanticSegmenter, semantic_variant
 from probseg.semantic.datamodule import SemanticBatch
 from probseg.semantic.dataset import SemanticSample
-from probseg.semantic.network import enlarged
+from probseg.semantic.network import enlarge
 from probseg.semantic.scores import Confusion
 from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks.base import PolynomialDecay
@@ -234,7 +234,7 @@ class _Learner:
         maps = self.model.features(_pixels(batch)) if shared is None else shared
         labels = batch.labels[:, ::EVERY, ::EVERY]
         stride = self.model.backbone.features.strides[-1] // EVERY
-        logits = enlarged(self.model.head(maps), stride, labels.shape[-2:])
+        logits = enlarge(self.model.head(maps), stride, labels.shape[-2:])
         loss = pixel_cross_entropy(logits, labels)
         self.optimizer.zero_grad()
         loss.backward()
@@ -265,7 +265,7 @@ def evaluate(
                 with nullcontext() if own else model.iterations(row.iterations):
                     logits = model.head(maps[trunks[key]])
                 stride = model.backbone.features.strides[-1]
-                prediction = enlarged(logits, stride, image.shape[-2:]).argmax(dim=1)
+                prediction = enlarge(logits, stride, image.shape[-2:]).argmax(dim=1)
                 confusion.add(sample, prediction.squeeze(0))
         for (row, seed), confusion in counted.items():
             matrix = confusion.matrix()

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared, line_size
-from probseg.errors import require
 from probseg.family.energy import check_positive, hopfield_retrieval
 from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.backends.interface import Attended, Context

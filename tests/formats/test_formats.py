@@ -172,7 +172,7 @@ def test_long_runs_and_cut_off_ones_of_the_brush():
     for content, size, words in (
         (rle, (301, 301), "original_width"),
         (rle[:-3], large.shape, "cut"),
-        (written_brush([255] * 4, [(8, True)]), (1, 1), "up to value 8 of 4"),
+        (written_brush([255] * 4, [(8, True)]), (1, 1), "cut off, or damaged"),
     ):
         with pytest.raises(ValueError, match=words):
             brush.decode(content, size)

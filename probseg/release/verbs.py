@@ -136,11 +136,13 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
     of_run = {name for name in ("seed", "commit") if getattr(trained, name) is not None}
     facts = {name: value for name, value in facts.items() if name not in of_run}
     stated = {} if path is None else _object(read_text(path, "check --facts"), str(path))
-    try:
-        return Facts(**facts | stated)
-    except ValidationError as error:
-        faults = {str(fault["loc"][0]): None for fault in error.errors()}
     known = [field.name for field in dataclasses.fields(Facts)]
+    faults = [name for name in stated if name not in known]
+    try:
+        if not faults:
+            return Facts(**facts | stated)
+    except ValidationError as error:
+        faults = list(dict.fromkeys(str(fault["loc"][0]) for fault in error.errors()))
     expected = {**dict.fromkeys(known, TEXT), **FACTS}
     strange = f"left out, as it is not among {', '.join(known)}"
     wrong = [

@@ -27,6 +27,7 @@ from probseg.geometry import (
     first_windows,
     look_size,
     look_window,
+    next_window,
     to_samples,
 )
 from probseg.interact import (
@@ -262,6 +263,46 @@ def bilinear_at(values, x, y):
     right, below = x - left, y - top
     part = values[:, top : top + 2, left : left + 2]
     return np.einsum("cij,i,j->c", part, [1 - below, below], [1 - right, right])
+
+
+def test_a_box_of_pixels_is_found_by_its_first_and_last():
+    probability = np.zeros((100, 120), np.float32)
+    probability[40:61, 30:71] = 0.6  # rows 40 to 60, columns 30 to 70
+    probability[0, 0] = 0.5  # not above
+    answer = ProbabilityMap.from_array(probability)
+    zoom = Zoom(min_side=1)
+    two = [Click(50, 50), Click(0, 0, positive=False)]
+    x, y = 0.7 * 41, 0.7 * 21
+    expected = round(50 - x), round(50 - y), round(50 + x) + 1, round(50 + y) + 1
+    assert next_window(zoom, None, answer, two) == expected
+    farther = next_window(zoom, None, answer, [*two, Click(100, 50)])
+    assert farther[2] == min(120, round(65 + 0.7 * 71) + 1)
+    assert farther[0] == round(65 - 0.7 * 71)
+
+
+def test_the_window_stays_until_a_click_leaves_it():
+    probability = np.zeros((100, 100), np.float32)
+    probability[45:56, 45:56] = 1
+    answer, zoom = ProbabilityMap.from_array(probability), Zoom(min_side=40)
+    first = next_window(zoom, None, answer, [Click(50, 50)] * 2)
+    assert first == (30, 30, 71, 71)
+    for x, stays in ((30, True), (69, True), (70, False), (29, False)):
+        window = next_window(
+            zoom, first, ProbabilityMap.from_array(probability), [Click(50, 50), Click(x, 50)]
+        )
+        assert (window == first) == stays, "the last column counts as outside"
+        negative = Click(x, 50, positive=False)
+        assert (
+            next_window(
+                zoom, first, ProbabilityMap.from_array(probability), [Click(50, 50), negative]
+            )
+            == first
+        )
+    probability[45:56, 45:84] = 1  # the object grows: the overlap is 41 / 55
+    answer = ProbabilityMap.from_array(probability)
+    assert next_window(zoom, first, answer, [Click(50, 50)] * 2) == first
+    strict = replace(zoom, keep_above=0.8)
+    assert next_window(strict, first, answer, [Click(50, 50)] * 2) != first
 
 
 @pytest.mark.parametrize("stale", [False, True])

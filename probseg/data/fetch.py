@@ -155,8 +155,8 @@ def _verify(
             f"replaced: {hint}"
         )
     name = record.name.removesuffix(".sha256")
-    say(f"{name}: sha256 {sha256}, {known}")
     write_text(record, f"{sha256}  {name}\n")
+    say(f"{name}: sha256 {sha256}, {known}")
 
 
 def _move_into(source: Path, root: Path, force: bool) -> None:

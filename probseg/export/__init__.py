@@ -2,6 +2,6 @@
 
 from probseg.export.folder import export_model
 from probseg.export.parity import Parity
-from probseg.export.runner import Runner
+from probseg.export.runner import ClassRunner, Runner
 
-__all__ = ["Parity", "Runner", "export_model"]
+__all__ = ["ClassRunner", "Parity", "Runner", "export_model"]

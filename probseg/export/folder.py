@@ -16,12 +16,15 @@ import torch
 import probseg
 from probseg import geometry
 from probseg.errors import UnknownNameError, UsageError
-from probseg.export.graphs import trace
-from probseg.export.parity import Parity, measure
-from probseg.export.targets import TARGETS
+from probseg.export.cases import record
+from probseg.export.graphs import trace, trace_classes
+from probseg.export.parity import Parity, measure, measure_classes
+from probseg.export.runner import ClassRunner, Runner
+from probseg.export.targets import TARGETS, write_licences
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
-from probseg.models import Segmenter
+from probseg.models import Network, Segmenter
 from probseg.paths import digest, replacing
+from probseg.semantic.network import SemanticSegmenter
 from probseg.zoo.trained import weights_digest
 
 ABOUT = "export.json"
@@ -32,11 +35,13 @@ TOLERANCE = 1e-3
 
 
 def export_model(
-    model: Segmenter,
+    model: Network,
     folder: Path | str,
     to: str = "onnx",
     size: int | None = None,
     name: str = "",
+    classes: Sequence[str] | None = None,
+    cases: bool = False,
     tell: Callable[[str], object] = lambda step: None,
 ) -> Parity:
     """Write a network as graphs, with a description and what goes with the target.
@@ -46,8 +51,11 @@ def export_model(
         folder: The graphs, `export.json` and what goes with them; must not exist yet.
         to: Name in `TARGETS`.
         size: Longest side in pixels that the graphs work at; the network's `working_size` by
-            default.
+            default. Networks for semantic segmentation work at the size of each image.
         name: Of the model, for the description.
+        classes: Names of the classes of a network for semantic segmentation; numbers by default.
+        cases: Whether to write answers to drawn pictures into `cases.json`, by which a runner in
+            another language can check itself.
         tell: Called with the name of each step as it begins.
 
     Returns:
@@ -69,6 +77,72 @@ def export_model(
         )
     if folder.exists() or not folder.absolute().parent.is_dir():
         raise UsageError(f"`output` must be a new folder in one that exists, got {str(folder)!r}")
+    model = copy.deepcopy(model).cpu().float().eval()
+    if isinstance(model, Segmenter):
+        if classes is not None:
+            raise UsageError("`classes` are names for a network for semantic segmentation alone")
+        about = _prepare_clicks(model, size)
+    else:
+        assert isinstance(model, SemanticSegmenter), "the other task"
+        about = _describe_classes(model, to, classes, size is not None or cases)
+    with replacing(folder) as draft:
+        draft.mkdir()
+        tell("writing what goes with the graphs")
+        target.accompany(draft)
+        write_licences(draft)
+        if isinstance(model, Segmenter):
+            tell(f"tracing the network at {model.cell} x {model.cell} pixels")
+            graphs = trace(model, model.cell)
+        else:
+            tell("tracing the network")
+            graphs = trace_classes(model)
+        files = {part: f"{part}{target.suffix}" for part in graphs}
+        for part, graph in graphs.items():
+            tell(f"writing {files[part]}")
+            target.write(graph, draft / files[part])
+        versions = {package: packages.version(package) for package in target.packages}
+        about |= {
+            "model": name,
+            "weights_sha256": weights_digest(model.state_dict()),
+            "versions": {
+                "probseg": probseg.__version__,
+                "torch": str(torch.__version__),
+                **versions,
+            },
+            "mean": model.mean.flatten().tolist(),
+            "std": model.std.flatten().tolist(),
+        }
+        about["graphs"] = {
+            part: {
+                "file": files[part],
+                "sha256": digest(draft / files[part]),
+                "inputs": [{"name": n, **one._asdict()} for n, one in graph.inputs.items()],
+                "outputs": [{"name": n, **one._asdict()} for n, one in graph.outputs.items()],
+            }
+            for part, graph in graphs.items()
+        }
+        _write_json(draft / ABOUT, about)
+        tell("comparing answers of graphs and network")
+        if isinstance(model, Segmenter):
+            runner = Runner(draft)
+            parity = measure(model, runner)
+            if cases:
+                tell("recording cases")
+                (draft / "cases.json").write_text(json.dumps(record(runner)), encoding="utf-8")
+        else:
+            parity = measure_classes(model, ClassRunner(draft))
+        if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
+            raise UsageError(
+                f"the graphs must give the network's logits up to {TOLERANCE:g} of the largest, "
+                f"{parity.largest_logit:.3g}, got a difference of {parity.logit_difference:.3g}; "
+                "nothing was written. Other versions of torch, onnxscript or onnxruntime may help"
+            )
+        _write_json(draft / ABOUT, {**about, "parity": parity._asdict()})
+    return parity
+
+
+def _prepare_clicks(model: Segmenter, size: int | None) -> dict[str, Any]:
+    """Give the network its working size; return what runners must know."""
     if model.sizing != "reduce":
         raise UsageError(
             f"`model` must leave small images at their size, as sizing='reduce' does, got "
@@ -80,57 +154,31 @@ def export_model(
             f"`size` must be a positive number of pixels for a network without working size, got "
             f"{size}; 320 is a good compromise between contours and time"
         )
-    model = copy.deepcopy(model).cpu().float().eval()
     model.working_size = size
     model.cell *= -(-size // model.cell)  # one cell is the whole square: all images are padded so
-    with replacing(folder) as draft:
-        draft.mkdir()
-        tell("writing what goes with the graphs")
-        target.accompany(draft)
-        tell(f"tracing the network at {model.cell} x {model.cell} pixels")
-        graphs = trace(model, model.cell)
-        files = {part: f"{part}{target.suffix}" for part in graphs}
-        for part, graph in graphs.items():
-            tell(f"writing {files[part]}")
-            target.write(graph, draft / files[part])
-        about = _description(model, name, target.packages)
-        about["graphs"] = {
-            part: {
-                "file": files[part],
-                "sha256": digest(draft / files[part]),
-                "inputs": _tensors(graph.inputs),
-                "outputs": _tensors(graph.outputs),
-            }
-            for part, graph in graphs.items()
-        }
-        _write_json(draft / ABOUT, about)
-        tell("comparing answers of graphs and network")
-        parity = measure(model, target.runner(draft))
-        if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
-            raise UsageError(
-                f"the graphs must give the network's logits up to {TOLERANCE:g} of the largest, "
-                f"{parity.largest_logit:.3g}, got a difference of {parity.logit_difference:.3g}; "
-                "nothing was written. Other versions of torch, onnxscript or onnxruntime may help"
-            )
-        _write_json(draft / ABOUT, {**about, "parity": parity._asdict()})
-    return parity
-
-
-def _description(model: Segmenter, name: str, needed: Sequence[str]) -> dict[str, Any]:
-    """Return the description of the graphs, without their inputs and outputs."""
-    versions = {package: packages.version(package) for package in needed}
     return {
-        "model": name,
-        "weights_sha256": weights_digest(model.state_dict()),
         "settings": {k: v for k, v in asdict(model.adaptation()).items() if v is not None},
-        "versions": {"probseg": probseg.__version__, "torch": str(torch.__version__), **versions},
-        "working_size": model.working_size,
+        "working_size": size,
         "side": model.cell,
-        "mean": model.mean.flatten().tolist(),
-        "std": model.std.flatten().tolist(),
         "temperature": model.temperature,
         **geometry_settings(),
     }
+
+
+def _describe_classes(
+    model: SemanticSegmenter, to: str, classes: Sequence[str] | None, clicked: bool
+) -> dict[str, Any]:
+    """Return what runners must know of a network for semantic segmentation."""
+    if clicked or to == "page":
+        raise UsageError(
+            "`size`, `cases` and the target page are for networks for clicks; one for "
+            "semantic segmentation works at the size of each image: leave them out, with to='onnx'"
+        )
+    number = model.num_classes
+    names = [str(n) for n in range(number)] if classes is None else list(classes)
+    if len(names) != number:
+        raise UsageError(f"`classes` must have {number} names for this network, got {len(names)}")
+    return {"classes": names, "cell": model.backbone.features.strides[-1]}
 
 
 def geometry_settings() -> dict[str, Any]:
@@ -143,18 +191,6 @@ def geometry_settings() -> dict[str, Any]:
         "kept": {name.lower(): getattr(geometry, name) for name in kept},
         "large": {"copies": geometry.LEVELS, "shown": geometry.SHOWN},
     }
-
-
-def _tensors(named: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-    """Describe inputs or outputs; the number of clicks is free."""
-    described = []
-    for name, tensor in named.items():
-        shape: list[int | str] = list(tensor.shape)
-        if name in ("points", "labels"):
-            shape[1] = "clicks"
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        described.append({"name": name, "dtype": dtype, "shape": shape})
-    return described
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A network as graphs of tensors of a fixed size, traced by `torch.export`.
+"""A network as graphs of tensors, traced by `torch.export`: of one size for clicks.
 
 Networks whose prompts enter at the head are two graphs, "encode" for an image and "click" for its
 prompts; the others are one, "whole", which takes both. EM iterations are unrolled. Operators that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,18 +21,26 @@ from torch.overrides import TorchFunctionMode
 from probseg.errors import UsageError
 from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
+from probseg.semantic.network import SemanticSegmenter, enlarge
 from probseg.types import Prompts
 
 COARSER = "coarser_"
 """Beginning of the names of the decoder's further levels, finest first."""
 
 
+class Shape(NamedTuple):
+    """Type and shape of a tensor; free dimensions have names."""
+
+    dtype: str
+    shape: list[int | str]
+
+
 class Graph(NamedTuple):
     """A traced part of a network."""
 
     program: ExportedProgram  # Of positional tensors. The number of clicks is free, but at least 2
-    inputs: dict[str, Tensor]  # An example of each input by name
-    outputs: dict[str, Tensor]  # An example of each output by name
+    inputs: dict[str, Shape]  # Type and shape by name; free dimensions have names
+    outputs: dict[str, Shape]
 
 
 class Encode(nn.Module):
@@ -49,19 +58,34 @@ class Encode(nn.Module):
 class Click(nn.Module):
     """The logits for all prompts on an image."""
 
-    def __init__(self, model: Segmenter, names: list[str]) -> None:
+    def __init__(self, model: Segmenter, names: list[str], side: int) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.names, self.side = model, names, side
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """Return logits `(1, 1, S, S)`."""
         inputs = dict(zip(self.names, tensors, strict=True))
-        image = inputs["image"]
-        size = (image.shape[2], image.shape[3])
+        size = (self.side, self.side)
+        image = inputs.get("image")
+        if image is None:  # of which nothing but its size matters
+            image = tensors[0].new_zeros(1, 3, *size)
         prompts = Prompts(inputs["points"], inputs["labels"], inputs["box"], inputs.get("previous"))
         return self.model.raw_logits(
             Encoded(size, size, image, decoder_maps_of(inputs)), prompts
         ).main
+
+
+class Classes(nn.Module):
+    """The logits of all classes."""
+
+    def __init__(self, model: SemanticSegmenter) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return logits `(1, C, H, W)` of a normalised image of one pixel more than whole cells."""
+        logits = self.model.head(self.model.backbone(image)).float()
+        return enlarge(logits, self.model.backbone.features.strides[-1], image.shape[-2:])
 
 
 def named_features(decoder_maps: DecoderMaps | None) -> dict[str, Tensor]:
@@ -99,6 +123,8 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
         encoding = copy.deepcopy(model)
         del encoding.head, encoding.quality, answering.backbone, answering.decoder
         graphs["encode"] = _graph(Encode(encoding), known, list(features))
+        if model.propagated_clicks is None:
+            del known["image"]
     known |= features
     known |= {
         "points": torch.zeros(1, 3, 2),
@@ -107,23 +133,76 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
     }
     if model.previous_mask:
         known["previous"] = torch.zeros(1, 1, side, side)
-    click = Click(answering, list(known))
+    click = Click(answering, list(known), side)
     graphs["click" if features else "whole"] = _graph(click, known, ["logits"])
     return graphs
 
 
-def _graph(module: nn.Module, inputs: Mapping[str, Tensor], names: list[str]) -> Graph:
-    """Trace a module with these inputs, and with names for its outputs."""
+@torch.no_grad()
+def trace_classes(model: SemanticSegmenter) -> dict[str, Graph]:
+    """Trace the graph of a network for semantic segmentation, for images of any whole cells."""
+    stride, classes = model.backbone.features.strides[-1], Classes(copy.deepcopy(model))
+    _fix_padding(classes)
+    cells = {2: Dim("rows", min=1), 3: Dim("columns", min=1)}
+    free = {axis: stride * number + 1 for axis, number in cells.items()}
+    image = torch.zeros(1, 3, 10 * stride + 1, 11 * stride + 1)
+    return {"classes": _graph(classes, {"image": image}, ["logits"], free)}
+
+
+def _fix_padding(module: nn.Module) -> None:
+    """Give timm's convolutions with "same" padding that of images of whole cells and one pixel.
+
+    They compute it from the size of the map, which no tracer simplifies.
+    """
+    for part in module.modules():
+        if type(part).__name__ == "Conv2dSame":
+            assert isinstance(part, nn.Conv2d), "a convolution"
+            sides = zip(part.kernel_size, part.dilation, strict=True)
+            rows, columns = ((kernel - 1) * dilation for kernel, dilation in sides)
+            around = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+            part.forward = partial(_convolve, part, around)  # type: ignore[method-assign]
+
+
+def _convolve(conv: nn.Conv2d, around: tuple[int, int, int, int], maps: Tensor) -> Tensor:
+    return F.conv2d(
+        F.pad(maps, around), conv.weight, conv.bias, conv.stride, 0, conv.dilation, conv.groups
+    )
+
+
+def _graph(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    names: list[str],
+    image: Mapping[int, Any] | None = None,
+) -> Graph:
+    """Trace a module with these inputs, with free axes of the image, and with names for outputs."""
     clicks = Dim("clicks", min=2)  # PyTorch takes a size of 1 for one that never changes
-    free = tuple({1: clicks} if name in ("points", "labels") else {} for name in inputs)
-    arguments = tuple(inputs.values())
+    free = {"points": {1: clicks}, "labels": {1: clicks}, "image": image or {}}
+    dims = tuple(free.get(name, {}) for name in inputs)
     with Replaced():
         program = torch.export.export(
-            module, arguments, dynamic_shapes=(free,) if isinstance(module, Click) else free
+            module,
+            tuple(inputs.values()),
+            dynamic_shapes=(dims,) if isinstance(module, Click) else dims,
         )
-    outputs = module(*arguments)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    return Graph(program, dict(inputs), dict(zip(names, outputs, strict=True)))
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # with paths of this machine
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+    signature = program.graph_signature
+    return Graph(
+        program,
+        {n: _shape(n, values[v]) for n, v in zip(inputs, signature.user_inputs, strict=True)},
+        {n: _shape(n, values[v]) for n, v in zip(names, signature.user_outputs, strict=True)},
+    )
+
+
+def _shape(name: str, value: Tensor) -> Shape:
+    """Describe an input or output; the names of its free dimensions are documented."""
+    named = {1: "clicks"} if name in ("points", "labels") else {2: "height", 3: "width"}
+    sides: list[int | str] = [
+        n if isinstance(n, int) else named[axis] for axis, n in enumerate(value.shape)
+    ]
+    return Shape(str(value.dtype).removeprefix("torch."), sides)
 
 
 def adaptive_avg_pool2d(maps: Tensor, output_size: Sequence[int] | int) -> Tensor:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +11,10 @@ import torch
 from skimage.data import astronaut
 from torch import Tensor
 
-from probseg.export.runner import Graph, Runner
-from probseg.geometry import Array
+from probseg.export.runner import ClassRunner, Runner
 from probseg.interact.predictor import Predictor
 from probseg.models import Segmenter
+from probseg.semantic.network import SemanticSegmenter
 from probseg.types import Click
 
 STEPS: list[tuple[list[tuple[float, float, bool]], tuple[float, float, float, float] | None]] = [
@@ -48,18 +46,6 @@ class Parity(NamedTuple):
     differing_pixels: int
 
 
-class TorchRunner(Runner):
-    """Runs graphs written by `probseg export --to torch`."""
-
-    def load(self, folder: Path, threads: int) -> dict[str, Graph]:
-        """Return a function of named arrays for each graph."""
-        del threads
-        return {
-            name: partial(_run, torch.export.load(folder / graph["file"]).module())
-            for name, graph in self.about["graphs"].items()
-        }
-
-
 def measure(model: Segmenter, runner: Runner) -> Parity:
     """Compare the answers to clicks and boxes on images of odd sizes, and on a photograph.
 
@@ -89,6 +75,22 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
         logit_difference=max(float(np.abs(ours - theirs).max()) for ours, theirs in logits),
         pixels=sum(pair.pixels for pair in plain + zoomed),
         differing_pixels=sum(pair.differing for pair in plain + zoomed),
+    )
+
+
+@torch.inference_mode()
+def measure_classes(model: SemanticSegmenter, runner: ClassRunner) -> Parity:
+    """Compare the logits of all classes, and the classes, on the same images."""
+    pairs = []
+    for image in _images():
+        pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
+        pairs.append((model(pixels)[0].numpy(), runner.logits(image)))
+    return Parity(
+        answers=len(pairs),
+        largest_logit=max(float(np.abs(ours).max()) for ours, _ in pairs),
+        logit_difference=max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs),
+        pixels=sum(ours[0].size for ours, _ in pairs),
+        differing_pixels=sum(int((a.argmax(0) != b.argmax(0)).sum()) for a, b in pairs),
     )
 
 
@@ -125,12 +127,3 @@ def _images() -> Iterator[npt.NDArray[np.uint8]]:
         smooth = coarse.repeat(8, axis=0).repeat(8, axis=1)[: size[0], : size[1]]
         yield smooth ^ generator.integers(0, 16, smooth.shape, np.uint8)
     yield astronaut()[:401, :477]
-
-
-@torch.inference_mode()
-def _run(module: torch.nn.Module, feed: Mapping[str, Array]) -> list[Array]:
-    """Run a program whose inputs are in the order of the arrays."""
-    writable = (np.require(values, requirements="W") for values in feed.values())  # torch warns
-    results = module(*map(torch.from_numpy, writable))
-    results = results if isinstance(results, tuple) else (results,)
-    return [result.numpy() for result in results]

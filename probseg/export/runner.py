@@ -1,4 +1,4 @@
-"""Segmentation by clicks with an exported network; needs NumPy and ONNX Runtime alone.
+"""Segmentation by clicks with an exported network; needs NumPy, and ONNX Runtime or PyTorch.
 
 Copy this file and `geometry.py` into a project of yours. It answers as `probseg.Predictor(model)`
 does for a network that pads all images to the same square, with the same zoom and kept clicks.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,7 @@ class Runner:
     """Segments one image at a time by clicks.
 
     Args:
-        folder: Written by `probseg export --to onnx`.
+        folder: Written by `probseg export`.
         threads: Threads of ONNX Runtime; 0 lets it choose.
         zoom: Whether to zoom in, or else show the whole image or the surroundings of the box.
 
@@ -84,28 +84,11 @@ class Runner:
         names = {field.name for field in fields(Zoom)}
         settings = {k: v for k, v in self.about["zoom"].items() if k in names}
         self.zoom: Zoom | None = Zoom(**settings) if zoom else None
-        self.graphs = self.load(Path(folder), threads)
-
-    def load(self, folder: Path, threads: int) -> dict[str, Graph]:
-        """Return a function of named arrays for each graph; it returns a list of arrays."""
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        graphs: dict[str, Graph] = {}
-        for name, graph in self.about["graphs"].items():
-            file = str(folder / graph["file"])
-            session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
-            graphs[name] = partial(session.run, None)
-        return graphs
+        self.graphs = _load(self.about, Path(folder), threads)
 
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
         """Begin with a new image: RGB, uint8, shape `(H, W, 3)`, any size."""
-        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-            raise ValueError(
-                f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
-                f"{image.shape}"
-            )
+        _check_image(image)
         self.image = image.copy()
         self.size: Size = image.shape[0], image.shape[1]
         self.copies: list[Array] = []  # reduced, the finest first; none of a small image
@@ -134,6 +117,8 @@ class Runner:
             clicks: `(x, y, positive)` each, in pixels of the image, x to the right.
             box: Half-open `(x0, y0, x1, y1)` around the object; replaces an earlier one.
         """
+        if not hasattr(self, "image"):
+            raise RuntimeError("no image: call set_image(image) before predict(...)")
         for click in clicks:
             geometry.check_click(click, self.size)
         if box is not None:
@@ -203,9 +188,7 @@ class Runner:
             self._known[view] = self._encode(view)
         size, encoded = self._known[view]
         feed = {**encoded, **self._prompts(view, size)}
-        last = list(self.about["graphs"])[-1]
-        feed = {one["name"]: feed[one["name"]] for one in self.about["graphs"][last]["inputs"]}
-        padded = self.graphs[last](feed)[0][0, 0]
+        padded = self.graphs[list(self.about["graphs"])[-1]](feed)[0][0, 0]
         logits = resized(padded[: size[0], : size[1], None], view.size)
         values = sigmoid(logits / np.float32(self.about["temperature"]))
         if not self.copies:  # one for each pixel
@@ -274,6 +257,85 @@ class Runner:
         bottom, right = (self.about["side"] - side for side in maps.shape[:2])
         padded = np.pad(maps, ((0, bottom), (0, right), (0, 0)))
         return np.ascontiguousarray(padded.transpose(2, 0, 1)[None], np.float32)
+
+
+class ClassRunner:
+    """Tells the class of each pixel.
+
+    Args:
+        folder: Written by `probseg export` of a model for semantic segmentation.
+        threads: Threads of ONNX Runtime; 0 lets it choose.
+
+    Attributes:
+        classes: Their names, by number.
+    """
+
+    def __init__(self, folder: Path | str, threads: int = 0) -> None:
+        self.about = json.loads((Path(folder) / "export.json").read_text(encoding="utf-8"))
+        self.classes: list[str] = self.about["classes"]
+        self.graphs = _load(self.about, Path(folder), threads)
+
+    def predict(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return class numbers, uint8, shape `(H, W)`, of an image, RGB, uint8, `(H, W, 3)`."""
+        _check_image(image)
+        labels: npt.NDArray[np.uint8] = self.logits(image).argmax(axis=0).astype(np.uint8)
+        return labels
+
+    def logits(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return the logits of all classes, float32, shape `(C, H, W)`."""
+        (height, width), cell = image.shape[:2], self.about["cell"]
+        mean, std = (np.array(self.about[name], np.float32) for name in ("mean", "std"))
+        pixels = (image / np.float32(255) - mean) / std
+        # One pixel more than whole cells: samples lie on the corners of cells.
+        around = ((0, -(height - 1) % cell), (0, -(width - 1) % cell), (0, 0))
+        padded = np.pad(pixels, around).transpose(2, 0, 1)[None]
+        outputs = self.graphs["classes"]({"image": np.ascontiguousarray(padded, np.float32)})
+        logits: npt.NDArray[np.float32] = outputs[0][0, :, :height, :width]
+        return logits
+
+
+def _check_image(image: npt.NDArray[np.uint8]) -> None:
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
+        raise ValueError(
+            f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
+            f"{image.shape}"
+        )
+
+
+def _load(about: Mapping[str, Any], folder: Path, threads: int) -> dict[str, Graph]:
+    """Return a function of named arrays for each graph; it returns a list of arrays."""
+    graphs: dict[str, Graph] = {}
+    for name, graph in about["graphs"].items():
+        file = str(folder / graph["file"])
+        if file.endswith(".pt2"):
+            import torch
+
+            inputs = [one["name"] for one in graph["inputs"]]
+            graphs[name] = partial(_run_torch, torch.export.load(file).module(), inputs)
+            continue
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
+        inputs = [one.name for one in session.get_inputs()]  # a slimmer may have left some out
+        graphs[name] = partial(_run, session, inputs)
+    return graphs
+
+
+def _run(session: Any, names: Sequence[str], feed: Mapping[str, Array]) -> Sequence[Array]:  # noqa: ANN401
+    """Run a session of ONNX Runtime."""
+    outputs: Sequence[Array] = session.run(None, {name: feed[name] for name in names})
+    return outputs
+
+
+def _run_torch(module: Any, names: Sequence[str], feed: Mapping[str, Array]) -> Sequence[Array]:  # noqa: ANN401
+    """Run a program of PyTorch."""
+    import torch
+
+    with torch.inference_mode():
+        outputs = module(*(torch.tensor(feed[name]) for name in names))
+    return [one.numpy() for one in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 def interpolate(maps: Array, rows: Array, columns: Array) -> Array:

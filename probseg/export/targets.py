@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib import metadata as packages
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from skimage.data import coffee
 
+import probseg
 from probseg import geometry
 from probseg.errors import UsageError
 from probseg.export import runner
 from probseg.export.graphs import Graph
-from probseg.export.parity import TorchRunner
-from probseg.export.runner import Runner
 from probseg.page import SHARED
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -37,10 +38,14 @@ RUNTIME_FILES = (
 
 PAGE = Path(__file__).parent / "page"
 
-OWN_FILES = (
-    *(PAGE / name for name in ("index.html", "page.js", "runner.js", "geometry.js")),
-    *(SHARED / name for name in ("canvas.js", "page.css", "icon.svg")),
-)
+PACKAGE = {
+    "name": "probseg-runner",
+    "version": probseg.__version__,
+    "license": "Apache-2.0",
+    "type": "module",
+    "exports": {".": {"types": "./runner.d.ts", "default": "./runner.js"}, "./*": "./*"},
+}
+"""The page's folder as a package of JavaScript."""
 
 
 class Target(NamedTuple):
@@ -50,13 +55,14 @@ class Target(NamedTuple):
     suffix: str  # End of the names of the graphs
     packages: tuple[str, ...]  # That it needs beyond the dependencies of probseg
     write: Callable[[Graph, Path], None]  # Writes a graph to a file
-    runner: Callable[[Path], Runner]  # Answers clicks with the graphs of a folder
     # Writes to the folder what goes with the graphs, before they are traced
     accompany: Callable[[Path], object]
 
 
 def write_onnx(graph: Graph, path: Path) -> None:
-    """Write a graph for ONNX Runtime."""
+    """Write a graph for ONNX Runtime, with documented names, and without traces of this machine."""
+    import onnx
+
     with torch.no_grad():
         program = torch.onnx.export(
             graph.program,
@@ -66,7 +72,27 @@ def write_onnx(graph: Graph, path: Path) -> None:
             verbose=False,
         )
     assert program is not None, "a program for dynamo=True"
-    program.save(path, external_data=False)
+    model = program.model_proto
+    _strip(model)
+    for value in (*model.graph.input, *model.graph.output):
+        for dim, side in zip(
+            value.type.tensor_type.shape.dim,
+            (graph.inputs | graph.outputs)[value.name].shape,
+            strict=True,
+        ):
+            if isinstance(side, str):
+                dim.dim_param = side
+    onnx.save(model, path)
+
+
+def _strip(message: Any) -> None:  # noqa: ANN401
+    """Remove what the exporter notes about its machine: stack traces, names and paths."""
+    for field, value in message.ListFields():
+        if field.name in ("metadata_props", "doc_string", "value_info"):
+            message.ClearField(field.name)
+        elif field.message_type is not None and field.name != "initializer":
+            for part in value if isinstance(value, Iterable) else [value]:
+                _strip(part)
 
 
 def write_torch(graph: Graph, path: Path) -> None:
@@ -74,6 +100,14 @@ def write_torch(graph: Graph, path: Path) -> None:
     content = io.BytesIO()  # torch aborts the process where it cannot write a file to its end
     torch.export.save(graph.program, content)
     path.write_bytes(content.getbuffer())
+
+
+def write_licences(folder: Path) -> None:
+    """Write the licences of what goes with the graphs."""
+    licence = packages.distribution("probseg").read_text("licenses/LICENSE")
+    assert licence is not None, "in each installation"
+    (folder / "LICENSE").write_text(licence, encoding="utf-8")
+    shutil.copyfile(Path(__file__).parent / "NOTICE", folder / "NOTICE")
 
 
 def copy_runner(folder: Path) -> None:
@@ -107,23 +141,18 @@ def write_page(folder: Path) -> None:
                 content = archive.extractfile(f"package/dist/{name}")
                 assert content is not None, "a file"
                 (folder / name).write_bytes(content.read())
-    for path in OWN_FILES:
+    shared = (SHARED / name for name in ("canvas.js", "page.css", "icon.svg"))
+    for path in (*PAGE.iterdir(), *shared):
         shutil.copyfile(path, folder / path.name)
+    (folder / "package.json").write_text(json.dumps(PACKAGE, indent=2) + "\n", encoding="utf-8")
     Image.fromarray(coffee()).save(folder / "photo.png")
 
 
 TARGETS: dict[str, Target] = {
-    "onnx": Target("for ONNX Runtime", ".onnx", ONNX, write_onnx, Runner, copy_runner),
-    "torch": Target(
-        "files of torch.export", ".pt2", (), write_torch, TorchRunner, lambda folder: None
-    ),
+    "onnx": Target("for ONNX Runtime", ".onnx", ONNX, write_onnx, copy_runner),
+    "torch": Target("files of torch.export", ".pt2", (), write_torch, copy_runner),
     "page": Target(
-        "ONNX with a web page that runs them in the browser",
-        ".onnx",
-        ONNX,
-        write_onnx,
-        Runner,
-        write_page,
+        "ONNX with a web page that runs them in the browser", ".onnx", ONNX, write_onnx, write_page
     ),
 }
 """Targets by the value of `--to`."""

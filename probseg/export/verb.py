@@ -13,9 +13,10 @@ from probseg.cli.arguments import Parser, check_writable, count, positive
 from probseg.errors import UsageError
 from probseg.export import export_model
 from probseg.export.targets import TARGETS
+from probseg.models import Segmenter
 from probseg.terminal import console
 from probseg.texts import tell
-from probseg.zoo.create import create_interactive
+from probseg.zoo.create import create_model
 
 SETTINGS = ("key", "value", "click")
 
@@ -25,6 +26,7 @@ examples:
   probseg export resnet16_csa --to onnx --output exported --size 256 --key-iterations 0
   probseg export runs/my_model/ --to torch --output exported
   probseg export lite2_unet_prop --to page --output demo
+  probseg export emanet_lite0 --to onnx --output classes
 """
 
 
@@ -32,13 +34,15 @@ def run(arguments: Sequence[str]) -> None:
     """Run `probseg export`."""
     options = _parser().parse_args(list(arguments))
     check_writable("--output", options.output)
-    model = create_interactive(options.model, pretrained=True)
+    model = create_model(options.model, pretrained=True)
     settings = {
         f"{kind}_{what}": getattr(options, f"{kind}_{what}")
         for kind in SETTINGS
         for what in ("iterations", "prior")
     }
     if any(value is not None for value in settings.values()):
+        if not isinstance(model, Segmenter):
+            raise UsageError("iterations and priors are set in models for clicks alone")
         try:
             model.adapt(Adaptation(**settings))
         except ValueError as error:
@@ -50,10 +54,12 @@ def run(arguments: Sequence[str]) -> None:
             options.to,
             options.size,
             options.model,
+            None if options.classes is None else options.classes.split(","),
+            options.cases,
             tell=lambda step: tell(f"{step}\n", sys.stderr),
         )
     except UsageError as error:  # about an argument of the function
-        raise UsageError(re.sub("^`(output|size)`", r"--\1", str(error))) from error
+        raise UsageError(re.sub("`(output|size|classes)`", r"--\1", str(error))) from error
     console().print(
         f"{parity.answers} answers compared: logits differ by at most "
         f"{parity.logit_difference:.2g} (largest: {parity.largest_logit:.3g}), "
@@ -87,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="longest side in pixels that the graphs work at (default: the model's)",
     )
+    add("--cases", action="store_true", help="also write answers to check another runner by")
+    add("--classes", metavar="A,B,C", help="names of the classes (default: numbers)")
     for kind in SETTINGS:
         add(
             f"--{kind}-iterations",

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 
 import probseg
 from probseg.errors import UsageError
-from probseg.export import Runner, export_model, folder
+from probseg.export import ClassRunner, Runner, export_model, folder
 from probseg.export.graphs import Replaced, adaptive_avg_pool2d, solve
-from probseg.export.parity import TorchRunner, measure
+from probseg.export.parity import measure
 from probseg.export.targets import TARGETS
 from probseg.geometry import RECOMMENDED_ZOOM
-from probseg.models import build
+from probseg.models import build, read_preset
 from probseg.paths import digest
 from probseg.zoo.store import save
 from support.fakes import draw_scene
@@ -162,15 +162,38 @@ def test_description(exported):
     assert list(about["graphs"]) == parts
     files = {graph["file"]: graph["sha256"] for graph in about["graphs"].values()}
     assert files == {name: digest(path / name) for name in files}
-    written = {*files, "export.json", "runner.py", "geometry.py"}
-    assert {file.name for file in path.glob("*.*")} == written
+    written = {*files, "export.json", "runner.py", "geometry.py", "LICENSE", "NOTICE"}
+    assert {file.name for file in path.iterdir()} == written
     inputs = {one["name"]: one["shape"] for one in about["graphs"][parts[-1]]["inputs"]}
-    assert inputs["image"] == [1, 3, SIDE, SIDE]
+    image = about["graphs"][parts[0]]["inputs"][0]
+    assert image["shape"] == [1, 3, SIDE, SIDE]
     assert inputs["points"] == [1, "clicks", 2]
     assert ("previous" in inputs) == model.previous_mask
     assert parity.answers == 36
     assert_equal_but_for_rounding(parity)
     assert parity.logit_difference < 1e-3 * max(1, parity.largest_logit)
+
+
+@needs_onnx
+def test_graphs_have_documented_names_no_idle_inputs_and_no_traces_of_this_machine(exported):
+    import onnx
+
+    _, path, _ = exported
+    about = json.loads((path / "export.json").read_text(encoding="utf-8"))
+    for graph in about["graphs"].values():
+        content = (path / graph["file"]).read_bytes()
+        assert not re.search(rb"\.py\b|site-packages|/work/|File \"", content)
+        written = onnx.load(path / graph["file"])
+        onnx.checker.check_model(written, full_check=True)
+        used = {name for node in written.graph.node for name in node.input}
+        both = ((graph["inputs"], written.graph.input), (graph["outputs"], written.graph.output))
+        for known, values in both:
+            shapes = {
+                one.name: [dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim]
+                for one in values
+            }
+            assert shapes == {one["name"]: one["shape"] for one in known}
+        assert {one.name for one in written.graph.input} <= used
 
 
 @needs_onnx
@@ -197,7 +220,7 @@ def test_programs_of_torch(tmp_path):
     model = network("micro_conv", prompts="head", fusion=FUSION, quality=quality)
     parity = export_model(model, tmp_path / "graphs", to="torch")
     assert_equal_but_for_rounding(parity)
-    runner = TorchRunner(tmp_path / "graphs")
+    runner = Runner(tmp_path / "graphs")
     runner.set_image(picture())
     answers = [runner.predict(clicks) for clicks in CLICKS]
     np.testing.assert_allclose(answers, predicted(model, picture(), CLICKS), atol=1e-4)
@@ -243,6 +266,80 @@ def test_command(tmp_path, capsys):
     assert "key_iterations" in usage_error(capsys, *arguments[:3], *key)
 
 
+def drawn(seed):
+    """The picture of a recorded case, by the words of `docs/export.md`, and its runs as masks."""
+    state = seed
+
+    def draw(least, most):
+        nonlocal state
+        state = (1664525 * state + 1013904223) % 2**32
+        return least + (state >> 16) % (most - least)
+
+    h, w = draw(60, 500), draw(60, 500)
+    x0, y0 = draw(w // 4, 3 * w // 4), draw(h // 4, 3 * h // 4)
+    a, b = draw(w // 8, w // 4), draw(h // 8, h // 4)
+    ground, ellipse = ([draw(0, 240) for _ in range(3)] for _ in range(2))
+    rows = [
+        [
+            [
+                colour + (7919 * x + 104729 * y + 31 * x * y) % 16
+                for colour in (
+                    ellipse
+                    if (x - x0) ** 2 * b**2 + (y - y0) ** 2 * a**2 <= a**2 * b**2
+                    else ground
+                )
+            ]
+            for x in range(w)
+        ]
+        for y in range(h)
+    ]
+    return np.array(rows, np.uint8)
+
+
+def test_recorded_cases_are_answers_of_the_predictor(tmp_path):
+    torch.manual_seed(0)
+    model = network("micro_csa_bp5")
+    export_model(model, tmp_path / "graphs", to="torch", cases=True)
+    cases = json.loads((tmp_path / "graphs" / "cases.json").read_text(encoding="utf-8"))
+    assert len(cases) == 20
+    model.cell *= -(-SIDE // model.cell)  # as the graphs pad
+    for case in cases[:3]:
+        image = drawn(case["seed"])
+        assert list(image.shape[:2]) == case["size"]
+        predictor = probseg.Predictor(model)
+        predictor.set_image(image)
+        for step in case["steps"]:
+            mask = predictor.predict([tuple(click) for click in step["clicks"]], step["box"]).binary
+            runs = step["runs"]
+            recorded = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(mask.shape)
+            assert (mask != recorded).mean() < 1e-3
+
+
+@needs_onnx
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_classes_of_pixels(tmp_path, to):
+    """A network for semantic segmentation, for images of any size."""
+    torch.manual_seed(0)
+    model = build(read_preset("micro_emanet", "semantic")).eval()
+    names = [f"class {n}" for n in range(model.num_classes)]
+    parity = export_model(model, tmp_path / "graphs", to=to, classes=names)
+    assert parity.logit_difference < 1e-4
+    runner = ClassRunner(tmp_path / "graphs")
+    assert runner.classes == names
+    for size in ((60, 91), (16, 33)):
+        image = draw_scene(*size, seed=1)[0]
+        with torch.no_grad():
+            pixels = torch.from_numpy(image).permute(2, 0, 1)[None] / 255
+            expected = model(pixels).argmax(dim=1)[0].numpy()
+        assert (runner.predict(image) != expected).sum() <= 2
+    with pytest.raises(UsageError, match="classes"):
+        export_model(model, tmp_path / "other", to=to, classes=["one"])
+    with pytest.raises(UsageError, match="target page"):
+        export_model(model, tmp_path / "other", to="page")
+    with pytest.raises(UsageError, match="semantic"):
+        export_model(network("micro_conv"), tmp_path / "other", to=to, classes=["one"])
+
+
 @needs_onnx
 @pytest.mark.slow
 def test_the_shipped_model(tmp_path):
@@ -250,13 +347,6 @@ def test_the_shipped_model(tmp_path):
     parity = export_model(model, tmp_path / "graphs", name="lite0_unet_prop")
     assert parity.logit_difference < 2e-3
     assert parity.differing_pixels < 1e-5 * parity.pixels
-
-
-@pytest.mark.parametrize(("size", "grid"), [((12, 9), (4, 3)), ((10, 13), (4, 8)), ((3, 5), 8)])
-def test_pooling_is_pytorchs(size, grid):
-    maps = torch.randn(2, 3, *size, dtype=torch.float64)
-    expected = F.adaptive_avg_pool2d(maps, grid)
-    torch.testing.assert_close(adaptive_avg_pool2d(maps, grid), expected)
 
 
 def test_solutions_of_the_classifiers_systems():

@@ -2,12 +2,17 @@
 
 import functools
 import http.server
+import io
+import json
+import zipfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pycocotools import mask as coco_mask
 
 import probseg
 from probseg.errors import UsageError
@@ -15,6 +20,7 @@ from probseg.export import Runner, export_model
 from probseg.export.runner import averaged, resized
 from probseg.models import build
 from support.fakes import draw_scene
+from support.firefox import FirefoxPage, firefox
 from support.micro import described
 from support.pages import Page, browser
 from support.sites import listening
@@ -44,10 +50,10 @@ def write(model, path):
 
 
 @contextmanager
-def served(folder, chromium):
+def served(folder, chromium, query=""):
     """Open the page of a folder in the browser."""
     with listening(functools.partial(Handler, directory=str(folder))) as address:
-        opened = Page(chromium, f"{address}/").open()
+        opened = Page(chromium, f"{address}/{query}").open()
         yield opened
         opened.close()
 
@@ -76,10 +82,35 @@ def page(folder, chromium):
         yield opened
 
 
+REOPEN = """(async () => {
+    if (probsegPage.photograph) probsegPage.photograph.saved = true;
+    await probsegPage.open(await (await fetch("photo.png")).blob(), "photo.png");
+})()"""
+
+
 @pytest.fixture
 def fresh(page):
-    page.press("Backspace")
+    page.tab.evaluate(REOPEN)
     return page
+
+
+@pytest.fixture(scope="module", params=["chromium", "firefox"])
+def browsed(request, folder, page, tmp_path_factory):
+    """The page in one of the browsers."""
+    if request.param == "chromium":
+        yield page
+        return
+    handler = functools.partial(Handler, directory=str(folder))
+    with listening(handler) as address, firefox(tmp_path_factory.mktemp("firefox") / "p") as tab:
+        page = FirefoxPage(tab, f"{address}/").open()
+        yield page
+        page.close()
+
+
+@pytest.fixture
+def either(browsed):
+    browsed.tab.evaluate(REOPEN)
+    return browsed
 
 
 def expected(folder, clicks, box=None):
@@ -94,10 +125,10 @@ def probability(page, prompts):
     """Ask the runner in the browser, prompt by prompt, and return its last answer."""
     asked = """([prompts]) => (async () => {
         const { photograph } = probsegPage;
-        photograph.begin();
+        photograph.runner.reset();
         let answer;
         for (const [clicks, box] of prompts) answer = await photograph.runner.predict(clicks, box);
-        photograph.begin();
+        await photograph.runner.reset();
         return [answer.height, answer.width, Array.from(answer.data)];
     })()"""
     height, width, data = page.tab.evaluate(asked, [prompts])
@@ -129,11 +160,156 @@ def test_clicks_undo_and_finish_on_the_page(fresh, folder):
     assert fresh.clicks == []
     fresh.until("clicker.finished.has(0)")
     np.testing.assert_array_equal(fresh.mask("clicker.finished.get(0)"), last)
-    with fresh.tab.expect_download() as saved:
-        fresh.tab.click("#save")
-    assert saved.value.suggested_filename == "photo_1.png"
-    written = np.asarray(Image.open(saved.value.path()).convert("L"))
-    np.testing.assert_array_equal(written == 255, last)
+
+
+def drawn(page, box):
+    """Draw a box on the page, and return its mask."""
+    page.press("x")
+    page.drag(box[:2], box[2:])
+    assert page.mask().any()
+    return page.mask()
+
+
+def saved(page, button):
+    """Save in a format, and return the name of the file and its bytes."""
+    page.tab.click("#save")
+    with page.tab.expect_download() as download:
+        page.tab.click(f"#saving button[value={button}]")
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def test_finished_objects_are_reopened_deleted_and_saved(fresh):
+    first = drawn(fresh, BOX)
+    fresh.press("Enter")
+    second = drawn(fresh, (90, 40, 120, 90))
+    name, archive = saved(fresh, "png")  # with the open one, as the dialog asks
+    assert name == "photo_masks.zip"
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        assert opened.testzip() is None
+        pictures = [Image.open(opened.open(one)) for one in ("photo_1.png", "photo_2.png")]
+    assert [picture.mode for picture in pictures] == ["L", "L"]
+    for picture, mask in zip(pictures, (first, second), strict=True):
+        np.testing.assert_array_equal(np.asarray(picture), 255 * mask)
+    name, text = saved(fresh, "coco")
+    assert name == "photo.json"
+    annotations = json.loads(text)["annotations"]
+    for one, mask in zip(annotations, (first, second), strict=True):
+        encoded = coco_mask.frPyObjects(one["segmentation"], *mask.shape)
+        np.testing.assert_array_equal(coco_mask.decode(encoded), mask)
+        assert one["area"] == mask.sum()
+    fresh.run("clicker.select(0)")
+    fresh.tab.click("#reopen")
+    fresh.settle()
+    np.testing.assert_array_equal(fresh.mask(), first)
+    assert fresh.run("clicker.current.box && clicker.objects.length") == 1
+    fresh.press("Escape")  # as it was
+    fresh.until_stored()
+    np.testing.assert_array_equal(fresh.mask("clicker.finished.get(0)"), first)
+    fresh.run("clicker.select(0)")
+    fresh.tab.click("#delete")
+    fresh.settle()
+    assert fresh.run("clicker.objects.map(({ id }) => id)") == [1]
+    name, picture = saved(fresh, "png")
+    assert name == "photo_1.png"
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(picture))), 255 * second)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "least"), [(390, 844, 650), (320, 568, 380), (844, 390, 250)]
+)
+def test_the_photograph_fills_the_screen(either, width, height, least):
+    either.resize(width, height)
+    frames = either.run(
+        "[clicker.over, ...document.querySelectorAll('button, label.open-file')]"
+        ".map((one) => one.getBoundingClientRect()).map(({ width, height }) => [width, height])"
+    )
+    assert frames[0][1] >= least
+    assert frames[0][0] == width
+    sides = [side for frame in frames[1:] for side in frame if any(frame)]
+    assert min(sides) >= 44
+    assert either.run("document.documentElement.scrollWidth") <= width
+    assert either.run("document.documentElement.scrollHeight") <= height
+    either.resize(1000, 700)
+
+
+OPEN_BOTH = """(async () => {
+    const blob = async (width, height) => {
+        const canvas = new OffscreenCanvas(width, height);
+        canvas.getContext("2d").fillRect(0, 0, width / 2, height);
+        return new File([await canvas.convertToBlob()], `${width}.png`, { type: "image/png" });
+    };
+    const give = (type, name, file) => {
+        const data = new DataTransfer();
+        data.items.add(file);
+        const event = new Event(type, { bubbles: true, cancelable: true });
+        Object.defineProperty(event, name, { value: data });
+        document.body.dispatchEvent(event);
+        return event.defaultPrevented;
+    };
+    const [large, small] = [await blob(3000, 2200), await blob(60, 40)];
+    return [give("drop", "dataTransfer", large), give("paste", "clipboardData", small)];
+})()"""
+
+
+def test_the_newest_picture_wins_whether_dropped_or_pasted(either):
+    assert either.tab.evaluate(OPEN_BOTH) == [True, True]
+    either.until("clicker.size.width === 60 && clicker.image && !clicker.locked")
+    either.tab.evaluate("new Promise((done) => setTimeout(done, 1500))")
+    assert either.run("[clicker.size.width, probsegPage.photograph.width]") == [60, 60]
+    # What is transparent is white for the network, as for Python.
+    assert either.run("Array.from(probsegPage.photograph.pixels.data.slice(-4))") == [255] * 4
+
+
+OVERLAP = """(async () => {
+    const { runner } = probsegPage;
+    const pixels = (value) => {
+        return { data: new Uint8Array(4 * 60 * 80).fill(value), width: 80, height: 60 };
+    };
+    const ask = async (x) => (await runner.predict([{ x, y: 20, positive: true }])).data.join();
+    await runner.setImage(pixels(90));
+    const one = [await ask(9), await ask(30)];
+    runner.setImage(pixels(90));
+    const other = [ask(9), ask(30), runner.setImage(pixels(255)), ask(9)];
+    const answers = await Promise.all(other);
+    return [one[0] !== one[1], answers[0] === one[0], answers[1] === one[1], answers[3].length > 0];
+})()"""
+
+
+def test_calls_wait_for_each_other(either):
+    assert either.tab.evaluate(OVERLAP) == [True] * 4
+
+
+def test_unsaved_masks_are_not_lost_without_a_question(fresh, tmp_path):
+    drawn(fresh, BOX)
+    asked = []
+    fresh.tab.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    Image.new("RGB", (30, 20)).save(tmp_path / "other.png")
+    fresh.tab.set_input_files("#file", tmp_path / "other.png")
+    fresh.until("clicker.mask")
+    (question,) = asked
+    assert "1 object" in question
+    assert fresh.run("clicker.size.width") == 133
+    unload = "window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+    assert fresh.run(unload) is False
+    fresh.press("Backspace", "Escape")
+    assert fresh.run(unload) is True
+
+
+def test_the_page_opens_without_a_network_after_a_visit(folder, chromium):
+    with served(folder, chromium, "?picture=photo.png") as page:
+        page.tab.wait_for_selector("body[data-kept]")
+        page.until("navigator.serviceWorker.controller")
+        page.context.set_offline(True)
+        page.open()
+        page.click(31, 20)
+        assert page.clicks
+
+
+def test_a_page_that_does_not_start_says_why(folder, chromium):
+    tab = chromium.new_page()
+    tab.goto((folder / "index.html").as_uri())
+    assert "a web server" in tab.inner_text("#message")
+    tab.close()
 
 
 @pytest.mark.parametrize("size", [(40, 61), (101, 200), (13, 9), (133, 7)])
@@ -155,7 +331,7 @@ def test_a_photograph_of_ones_own(fresh, tmp_path):
     fresh.until("clicker.size.width === 50 && clicker.image")
     fresh.click(20, 20)
     assert fresh.mask().shape == (40, 50)
-    seen = fresh.run("Array.from(probsegPage.photograph.runner.image.data)")
+    seen = fresh.run("Array.from(probsegPage.photograph.pixels.data)")
     np.testing.assert_array_equal(np.reshape(seen, (40, 50, 4))[..., :3], picture)
 
 

@@ -77,8 +77,7 @@ class Tab:
         self._send("session.new", capabilities={})
         self._context = self._send("browsingContext.getTree")["contexts"][0]["context"]
         self._send("session.subscribe", events=["log.entryAdded"])
-        viewport = {"width": 1000, "height": 700}
-        self._send("browsingContext.setViewport", context=self._context, viewport=viewport)
+        self.set_viewport_size({"width": 1000, "height": 700})
 
     def _send(self, method: str, **parameters: Any) -> Any:
         """Send a command, and return its result."""
@@ -90,6 +89,10 @@ class Tab:
                 self.complaints.append(answer["params"]["text"])
         assert answer["type"] == "success", answer
         return answer["result"]
+
+    def set_viewport_size(self, viewport: dict[str, int]) -> None:
+        """Give the window another size."""
+        self._send("browsingContext.setViewport", context=self._context, viewport=viewport)
 
     def goto(self, address: str) -> None:
         """Load a page."""

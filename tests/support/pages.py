@@ -168,7 +168,7 @@ class Page:
     def _tab(self) -> Any:
         tab = self.context.new_page()
         tab.set_default_timeout(1000 * PATIENCE)
-        own = self.address.partition("#")[0]
+        own = self.address.partition("#")[0].partition("?")[0]
         tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         tab.on("console", lambda entry: self._heard(entry.type, entry.text))
         tab.on(
@@ -193,6 +193,11 @@ class Page:
         if photo is not None:
             self.run(f"probsegPage.open({photo})")
         return self
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the window another size."""
+        self.tab.set_viewport_size({"width": width, "height": height})
+        self.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Evaluate JavaScript in which `clicker` is the clicker."""

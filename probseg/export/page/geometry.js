@@ -18,6 +18,36 @@ export function shrinkTo(size, longest) {
   return longest !== null && Math.max(...size) > longest ? scaleTo(size, longest) : size;
 }
 
+/** Refuse a click that is outside of an image. */
+export function checkClick(click, [height, width]) {
+  const { x, y, positive } = click ?? {};
+  if (typeof x !== "number" || typeof y !== "number" || typeof positive !== "boolean") {
+    throw new TypeError(`\`click\` must be {x, y, positive}, got ${JSON.stringify(click)}`);
+  }
+  if (!(0 <= x && x < width && 0 <= y && y < height)) {
+    throw new RangeError(
+      `\`click\` must satisfy 0 <= x < ${width} and 0 <= y < ${height} for this image, got (${x}, ${y}); ` +
+        "clicks are (x, y) = (column, row), counted from 0",
+    );
+  }
+}
+
+/** Return a box of whole pixels, rounded outwards, and cut where it is a little over the edge of an image. */
+export function roundBox(box, [height, width]) {
+  if (box.length !== 4) throw new TypeError(`\`box\` must be four numbers [x0, y0, x1, y1], got ${box.length}`);
+  let [x0, y0, x1, y1] = box;
+  const cut = [Math.max(x0, 0), Math.max(y0, 0), Math.min(x1, width), Math.min(y1, height)];
+  const over = Math.max(...cut.map((place, n) => Math.abs(place - box[n])));
+  if (over > 0 && over <= 2) [x0, y0, x1, y1] = cut;
+  if (!(0 <= x0 && x0 < x1 && x1 <= width && 0 <= y0 && y0 < y1 && y1 <= height)) {
+    throw new RangeError(
+      `\`box\` must satisfy 0 <= x0 < x1 <= ${width} and 0 <= y0 < y1 <= ${height} for this image, got ` +
+        `(${[x0, y0, x1, y1].join(", ")}); it is (x0, y0, x1, y1), half-open`,
+    );
+  }
+  return [Math.floor(x0), Math.floor(y0), Math.ceil(x1), Math.ceil(y1)];
+}
+
 /** Return what the network may see: all of the image, or the surroundings of a box and of clicks outside of these. */
 export function cropAround(box, clicks, [height, width], [share, pixels]) {
   const around = ([x0, y0, x1, y1]) => {

@@ -1,45 +1,82 @@
 // Segmentation by clicks with an exported network, by ONNX Runtime Web: runner.py in JavaScript, step by step.
 // Maps are {data, height, width, channels}, rows first, channels last, as in NumPy; boxes are [x0, y0, x1, y1].
+// `runner.d.ts` describes what is public.
 
-import * as ort from "./ort.wasm.min.mjs";
+import * as wasm from "./ort.wasm.min.mjs";
 import * as geometry from "./geometry.js";
 
-ort.env.wasm.numThreads = 1; // more need headers that isolate the page (COOP, COEP)
-ort.env.wasm.proxy = true; // graphs run in a worker; the page stays responsive
-
 export class Runner {
-  /** Load `export.json` and the graphs from a folder, an address with a slash at its end. */
-  static async load(folder) {
-    const runner = new Runner();
-    runner.about = await (await fetch(`${folder}export.json`)).json();
-    runner.zoom = runner.about.zoom; // null shows the whole image, or the surroundings of the box
-    runner.graphs = {};
-    for (const [name, { file }] of Object.entries(runner.about.graphs)) {
-      runner.graphs[name] = await ort.InferenceSession.create(`${folder}${file}`);
-    }
-    return runner;
+  constructor(about, graphs = {}, ort = wasm) {
+    Object.assign(this, { about, graphs, ort });
+    this.zoom = about.zoom; // null shows the whole image, or the surroundings of the box
+    this.last = Promise.resolve();
   }
 
-  /** Begin with a new image: pixels of four channels as a canvas gives them, of which three count. */
-  setImage({ data, width, height }) {
-    this.image = { data, height, width, channels: 4 };
-    this.size = [height, width];
-    this.copies = []; // reduced, the finest first; none of a small image
-    const { copies } = this.about.large;
-    if (Math.max(...this.size) > copies[0]) {
-      let copy = this.image;
-      for (const longest of copies) {
-        copy = averaged(copy, geometry.shrinkTo(this.size, longest));
-        this.copies.push(copy);
-      }
+  /** Load `export.json` and the graphs from a folder, whose files of ONNX Runtime serve a bundle, too. */
+  static async load(folder, { ort = wasm, wasmPaths, threads, proxy = false, session } = {}) {
+    const place = new URL(`${folder}`.replace(/\/*$/, "/"), globalThis.document?.baseURI ?? import.meta.url);
+    const most = Math.min(4, globalThis.navigator?.hardwareConcurrency ?? 1);
+    // More than one thread needs headers that isolate the page (COOP, COEP). A proxy runs graphs in a worker.
+    Object.assign(ort.env.wasm, { wasmPaths: wasmPaths ?? place.href, proxy });
+    ort.env.wasm.numThreads = threads ?? (globalThis.crossOriginIsolated ? most : 1);
+    const fetched = async (name) => {
+      const response = await fetch(new URL(name, place));
+      if (!response.ok) throw new Error(`${response.url} must be there, got status ${response.status}`);
+      return response;
+    };
+    const about = await fetched("export.json")
+      .then((response) => response.json())
+      .catch(({ message }) => {
+        throw new Error(`\`folder\` must be the address of a folder with export.json, got ${place}: ${message}`);
+      });
+    const graphs = {};
+    for (const [name, { file }] of Object.entries(about.graphs)) {
+      const bytes = new Uint8Array(await (await fetched(file)).arrayBuffer());
+      graphs[name] = await ort.InferenceSession.create(bytes, session);
     }
-    this.known = new Map();
-    this.reset();
+    return new Runner(about, graphs, ort);
+  }
+
+  /** Run after all calls before, as each answer depends on those before. */
+  _after(run) {
+    const result = this.last.then(run);
+    this.last = result.catch(() => {});
+    return result;
+  }
+
+  /** Begin with a new image: a Blob, an element, an ImageBitmap, or pixels as a canvas gives them; on white. */
+  setImage(source) {
+    const pixels = pixelsOf(source);
+    return this._after(async () => {
+      const { data, width, height } = await pixels;
+      this.image = { data, height, width, channels: 4 };
+      this.size = [height, width];
+      this.copies = []; // reduced, the finest first; none of a small image
+      const { copies } = this.about.large;
+      if (Math.max(...this.size) > copies[0]) {
+        let copy = this.image;
+        for (const longest of copies) {
+          copy = averaged(copy, geometry.shrinkTo(this.size, longest));
+          this.copies.push(copy);
+        }
+      }
+      this.known = new Map();
+      this._forget();
+    });
   }
 
   /** Forget box and clicks; the image stays. */
   reset() {
-    this.clicks = []; // {x, y, positive}, whole pixels
+    return this._after(() => this._forget());
+  }
+
+  /** Release the graphs, and the memory that they take. */
+  dispose() {
+    return this._after(() => Promise.all(Object.values(this.graphs).map((graph) => graph.release())));
+  }
+
+  _forget() {
+    this.clicks = []; // {x, y, positive}
     this.box = null;
     this.answer = null;
   }
@@ -47,7 +84,7 @@ export class Runner {
   /** Add prompts; returns the probability of the object at all pixels, a map of one channel. */
   async predict(clicks = [], box = null) {
     const answer = await this.ask(clicks, box);
-    const [height, width] = this.size;
+    const [height, width] = answer.size;
     const probability = map(height, width, 1);
     const [x0, y0, x1, y1] = answer.box;
     const part = shown(answer, { box: answer.box, size: geometry.boxSize(answer.box) });
@@ -59,11 +96,18 @@ export class Runner {
   }
 
   /** Add prompts; returns the answer {values, box, view, window, look}, with a value for each pixel of the box or fewer. */
-  async ask(clicks = [], box = null) {
-    if (box) {
-      this.box = [...box.slice(0, 2).map(Math.floor), ...box.slice(2).map(Math.ceil)];
-    }
+  ask(clicks = [], box = null) {
+    return this._after(() => this._ask(clicks, box));
+  }
+
+  async _ask(clicks, box) {
+    if (!this.size) throw new Error("no image: call setImage(image) before predict(...)");
+    for (const click of clicks) geometry.checkClick(click, this.size);
+    if (box) this.box = geometry.roundBox(box, this.size);
     this.clicks = [...this.clicks, ...clicks];
+    if (!this.clicks.length && !this.box) {
+      throw new RangeError("`clicks` must have at least one click without a `box`, got none");
+    }
     const last = this.answer?.look ?? null; // window of the last second look
     const tried = [];
     for (const window of this._windows()) tried.push(await this._answer(this._view(window), window));
@@ -108,12 +152,12 @@ export class Runner {
   async _answer(view, window) {
     if (!this.known.has(String(view))) this.known.set(String(view), await this._encoded(view));
     const { size, encoded } = this.known.get(String(view));
-    const [last, { inputs }] = Object.entries(this.about.graphs).at(-1);
+    const graph = this.graphs[Object.keys(this.about.graphs).at(-1)];
     const feed = { ...encoded, ...this._prompts(view, size) };
-    const wanted = inputs.map(({ name }) => [name, copied(feed[name])]);
-    const output = await this.graphs[last].run(Object.fromEntries(wanted));
-    const { side, temperature } = this.about;
-    const padded = { data: output.logits.data, height: side, width: side, channels: 1 };
+    const wanted = graph.inputNames.map((name) => [name, this._tensor(feed[name])]);
+    const { logits } = await graph.run(Object.fromEntries(wanted));
+    const { temperature } = this.about;
+    const padded = { data: logits.data, height: logits.dims[2], width: logits.dims[3], channels: 1 };
     let values = resized(cut(padded, [0, 0, size[1], size[0]]), view.size);
     values.data = values.data.map((logit) => geometry.sigmoid(logit / temperature));
     if (!this.copies.length) {
@@ -172,7 +216,7 @@ export class Runner {
       pixels.data[i] = Math.fround(pixels.data[i] - mean[i % 3]) / std[i % 3];
     }
     const image = this._padded(pixels);
-    const encoded = { image, ...(await this.graphs.encode?.run({ image: copied(image) })) };
+    const encoded = { image, ...(await this.graphs.encode?.run({ image: this._tensor(image) })) };
     return { size, encoded };
   }
 
@@ -197,11 +241,16 @@ export class Runner {
       previous = resized(uncalibrate(before, this.about.temperature), size);
     }
     return {
-      points: new ort.Tensor("float32", points, [1, labels.length, 2]),
-      labels: new ort.Tensor("int64", labels, [1, labels.length]),
-      box: new ort.Tensor("float32", box, [1, 4]),
+      points: new this.ort.Tensor("float32", points, [1, labels.length, 2]),
+      labels: new this.ort.Tensor("int64", labels, [1, labels.length]),
+      box: new this.ort.Tensor("float32", box, [1, 4]),
       previous: this._padded(previous),
     };
+  }
+
+  /** Return a copy of a tensor for a graph: its worker takes the buffer away. */
+  _tensor({ type, data, dims }) {
+    return new this.ort.Tensor(type, data.slice(), dims);
   }
 
   /** Pad with zeros at the bottom and on the right; returns a tensor (1, C, S, S). */
@@ -213,7 +262,7 @@ export class Runner {
         for (let c = 0; c < channels; c++) padded[(c * side + y) * side + x] = data[i++];
       }
     }
-    return new ort.Tensor("float32", padded, [1, channels, side, side]);
+    return new this.ort.Tensor("float32", padded, [1, channels, side, side]);
   }
 }
 
@@ -251,9 +300,33 @@ function shown(answer, view) {
   return interpolate(answer.values, ...geometry.viewSamples(answer, view));
 }
 
-/** Return a tensor for a graph: its worker takes the buffer away. */
-function copied({ type, data, dims }) {
-  return new ort.Tensor(type, data.slice(), dims);
+/** Return the pixels of an image on white, {data, width, height} with four channels. */
+async function pixelsOf(source) {
+  if (ArrayBuffer.isView(source?.data)) {
+    const { width, height } = source;
+    if (!(width > 0 && height > 0) || source.data.length !== 4 * width * height || source.data.BYTES_PER_ELEMENT > 1) {
+      throw new TypeError(
+        `\`image\` must have 4 * width * height bytes, got ${source.data.length} values for ${width} x ${height}`,
+      );
+    }
+    const data = Uint8ClampedArray.from(source.data); // what the page writes into its own changes no answer
+    for (let i = 0; i < data.length; i += 4) {
+      const alpha = data[i + 3] / 255;
+      if (alpha < 1) for (let c = i; c < i + 3; c++) data[c] = data[c] * alpha + 255 * (1 - alpha);
+    }
+    return { data, width, height };
+  }
+  const bitmap = await createImageBitmap(source, { colorSpaceConversion: "none" }).catch((error) => {
+    if (!(error instanceof TypeError)) throw error;
+    throw new TypeError(`\`image\` must be ImageData, a Blob, an element or an ImageBitmap, got ${source}`);
+  });
+  const { width, height } = bitmap;
+  const context = new OffscreenCanvas(width, height).getContext("2d");
+  context.fillStyle = "white";
+  context.fillRect(0, 0, width, height);
+  context.drawImage(bitmap, 0, 0);
+  bitmap.close();
+  return { data: context.getImageData(0, 0, width, height).data, width, height };
 }
 
 /** Interpolate a map on a grid of rows and columns, in pixels; outside of the map is 0. */

@@ -36,10 +36,13 @@ def reading(path: Path, what: str, hint: str = "export it again") -> Iterator[No
         raise DataError(f"{path}: cannot be read as {what} ({error!r:.200}); {hint}") from error
 
 
-def inside(name: str) -> str:
+def inside(name: str, field: str = "file name") -> str:
     """Return the path of an image, which must be in the folder of the images."""
     if leads_outside(name):
-        raise ValueError(f"{name!r} leads to no file inside the folder of the images")
+        raise ValueError(
+            f"{field!r} must be the path of a file, and {name!r} leads to no file inside the "
+            "folder of the images"
+        )
     return name
 
 

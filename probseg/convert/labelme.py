@@ -59,8 +59,8 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             continue
         with _reading(path):
             content = read_json(path)
-            path = PurePosixPath(text(content, "imagePath").replace("\\", "/"))
-            name = inside(path.name, "imagePath")
+            image = PurePosixPath(text(content, "imagePath").replace("\\", "/"))
+            name = inside(image.name, "imagePath")
             size = size_of(content, ("imageHeight", "imageWidth"))
             groups: dict[tuple[object, ...], list[Shape]] = defaultdict(list)
             for number, shape in enumerate(content["shapes"]):

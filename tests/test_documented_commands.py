@@ -54,6 +54,7 @@ PART = re.compile(
 NOT_RUN = {
     "fit": "trains: test_configs.py and test_semantic_configs.py train each kind of recipe",
     "test": "evaluates: as `fit`, and test_fit_and_test.py; .ci/run runs the quickstart",
+    "ablate|compare ablation": "trains: test_compare_verb.py",
     "annotate": "serves a page: tests/annotate clicks in it",
     "serve label-studio": "serves: test_label_studio.py and test_label_studio_server.py ask it",
     "serve x-anylabeling": "serves: test_x_anylabeling.py asks it",

@@ -152,8 +152,8 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             for stem, photo in folder.photos.items():
                 ledger.find(images=1)
                 text, size = folder.files.get(stem), image_size(photo)
-                labelled = text is not None and text != listing
-                objects = _objects(text, size, names, used, ledger) if labelled else ()
+                labelled = None if text == listing else text
+                objects = _objects(labelled, size, names, used, ledger) if labelled else ()
                 yield AnnotatedImage(f"{inside}{folder.inside}{photo.name}", size, objects)
     ledger.change(UNUSED, len(set(range(len(names))) - used))
 

@@ -105,13 +105,13 @@ def normalised_errors(
     # -kappa/2 |x - p|² = [kappa x, -kappa]·[p, |p|²/2] - kappa/2 |x|².
     left = torch.cat([kappa * x, -kappa], dim=-1)  # (B, G, N, D + 1)
     right = torch.cat([p, p.square().sum(-1, keepdim=True) / 2], dim=-1)  # (B, G, M, D + 1)
-    expected, log_evidence = attend_checked(left, right, p, terms)
+    predicted, log_evidence = attend_checked(left, right, p, terms)
     weighted = torch.cat([kappa * x, kappa], dim=-1)  # (B, G, N, D + 1)
     means, log_count = assign_checked(left, right, weighted, terms)
     sums = log_count.exp().unsqueeze(-1) * means  # (B, G, M, D + 1)
     bottom_up = sums[..., :-1] - sums[..., -1:] * p  # (B, G, M, D)
     seen = log_evidence > -torch.inf  # (B, G, N)
-    top_down = (kappa * (x - expected)).where(seen.unsqueeze(-1), 0.0)
+    top_down = (kappa * (x - predicted)).where(seen.unsqueeze(-1), 0.0)
     energies = (kappa * x.square()).sum(-1) / 2 - log_evidence.where(seen, 0.0)  # (B, G, N)
     return NormalisedErrors(
         bottom_up.to(children.dtype),

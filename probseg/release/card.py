@@ -33,9 +33,9 @@ def render_card(
     The evaluations are in the order of the card; those of the untrained network are for comparison.
     """
     task = {"type": "image-segmentation", "name": f"{entry.task.capitalize()} segmentation"}
-    results = [
+    results: list[dict[str, Any]] = [
         {
-            "task": {**task},
+            "task": dict(task),
             "dataset": {
                 "type": evaluation.dataset.lower(),
                 "name": evaluation.dataset,

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
-    "probseg": {"files": 254, "lines": 53_300, "called_once": 204, "raises_per_1000": 15.3},
-    "tests": {"files": 233, "lines": 53_650},
+    "probseg": {"files": 255, "lines": 53_560, "called_once": 208, "raises_per_1000": 15.3},
+    "tests": {"files": 234, "lines": 54_000},
     "benchmarks": {"files": 33, "lines": 4_700},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}

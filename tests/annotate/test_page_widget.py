@@ -107,7 +107,8 @@ def test_finished_objects_are_kept_and_the_next_begins_empty(frontend):
     assert [(row["id"], row["area"]) for row in header["objects"]] == [(0, mask.sum())]
     np.testing.assert_array_equal(frontend.widget.masks[0], mask)
     np.testing.assert_array_equal(frontend.widget.mask.binary, mask)
-    np.testing.assert_array_equal(frontend.masked({"type": "mask", "object": 0})[1], mask)
+    _, (frame,) = frontend.ask({"type": "masks", "objects": [0]})
+    np.testing.assert_array_equal(unpack(frame, PHOTO.shape[:2])[1], mask)
     assert len(frontend.masked({"type": "finish"})[0]["objects"]) == 1
 
 

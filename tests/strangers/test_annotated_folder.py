@@ -528,7 +528,7 @@ def test_all_that_is_printed_goes_through_one_place(repository):
         if raw.search(line)
     }
     assert found == {
-        "output.py: console=Console(stderr=True),",  # of Lightning's bars
+        "terminal.py: console=Console(stderr=True),",  # of Lightning's bars
         'benchmark.py: print(json.dumps(asdict(measure(request["name"], Settings(**options)))))',
     }
 

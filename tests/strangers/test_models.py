@@ -173,7 +173,7 @@ CHECKPOINTS = {
     ),
     "a list": ({"state": [torch.zeros(1)]}, "no training state"),
     "numbers": ({"state": {"model.x": 1}}, "no training state"),
-    "sections": ({"state": ONE, "callbacks": [1]}, "sections"),
+    "sections": ({"state": ONE, "callbacks": [1]}, "no training state"),
     "a name of lists": ({"state": ONE, "model": named(shared(60))}, "network"),
     "a path": ({"state": ONE, "model": named("/etc/")}, "network"),
     "the hub": ({"state": ONE, "model": named("hf-hub:a/b")}, "network"),

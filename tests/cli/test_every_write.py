@@ -123,7 +123,7 @@ def test_the_table_names_these_commands(repository):
     ("names", "fault", "count"),
     [
         *((name, FULL, ALL) for name in QUICK),
-        ("+".join(LONG), FULL, SOME),
+        pytest.param("+".join(LONG), FULL, SOME, marks=pytest.mark.slow),
         *(pytest.param(n, BROKEN, ALL, marks=pytest.mark.slow) for n in (*QUICK, *LONG)),
         *(pytest.param(n, FULL, ALL, marks=pytest.mark.slow) for n in LONG),
     ],

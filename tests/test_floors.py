@@ -40,7 +40,6 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = [("data", "models"), ("data", "interact")]
-NEIGHBOURS = [("export", "semantic")]  # graphs of networks for classes
 
 
 def test_the_picture_of_the_packages_has_all_of_them(monkeypatch):
@@ -62,7 +61,7 @@ def imported_modules(source):
 
 
 def wrong_arrows(room, source):
-    """Imports that lead to a higher floor, or to another room of the same one but `NEIGHBOURS`.
+    """Imports of a file that lead to a higher floor, or to another room of the same floor.
 
     The wings share the highest floor; files of the lowest may import each other. Outside of
     `kinds`, a file of the trunk names no wing in a string either.
@@ -72,7 +71,7 @@ def wrong_arrows(room, source):
         target = rest.partition(".")[0]
         if package != "probseg" or target == room or target not in FLOOR:
             continue
-        same_floor = FLOOR[target] == FLOOR[room] > 0 and (room, target) not in NEIGHBOURS
+        same_floor = FLOOR[target] == FLOOR[room] > 0
         if FLOOR[target] > FLOOR[room] or same_floor or (room, target) in STRANGERS:
             yield f"{room} -> {module}"
     if room not in WINGS and room != "kinds":

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from probseg import reports
 from probseg.callbacks.base import from_all_processes, provenance
 from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
-from probseg.callbacks.run_folder import is_dry, run_folder, start_score
+from probseg.callbacks.run_folder import chooser, is_dry, monitored, run_folder, start_score
 from probseg.errors import require
 from probseg.evaluation import ObjectRecord, get_protocol, run_objects
 from probseg.interact.session import prepare_model
@@ -29,14 +29,12 @@ from probseg.zoo.trained import LAST, read_checkpoint, weights_digest
 
 _logger = logging.getLogger(__name__)
 
-START = "start.ckpt"
-"""Checkpoint in the folder of a run: the network that its training began with."""
-
+# checkpoint in the folder of a run: the network that its training began with
+FIRST_WEIGHTS = "start.ckpt"
+# batches before the clock starts, and before it stops, with which an epoch is estimated
 _WARM_UP, _TIMED = 2, 8
-"""Batches before the clock starts, and before it stops, with which an epoch is estimated."""
-
+# validations that last as long as the comparison at the end: two networks, more clicks, a zoom
 _FINAL = 16
-"""Validations that last as long as the comparison at the end: two networks, more clicks, a zoom."""
 
 
 class Budget(L.Callback):
@@ -141,40 +139,50 @@ class Gain(L.Callback):
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the network, and make it the best checkpoint so far."""
-        chooser = _chooser(trainer)
-        whole = trainer.num_sanity_val_steps == math.inf
-        if trainer.ckpt_path or is_dry(trainer) or chooser is None or not whole:
+        keep, whole = chooser(trainer), trainer.num_sanity_val_steps == math.inf
+        if trainer.ckpt_path or is_dry(trainer) or keep is None or not whole:
             return
-        score = trainer.callback_metrics.get(str(chooser.monitor))
+        score = trainer.callback_metrics.get(str(keep.monitor))
         if score is not None:
-            path = run_folder(trainer) / START
+            path = run_folder(trainer) / FIRST_WEIGHTS
             trainer.save_checkpoint(path, weights_only=True)
-            _prefer(chooser, path, score.detach().cpu())
+            _prefer(keep, path, score.detach().cpu())
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keep the score of an epoch."""
-        chooser = _chooser(trainer)
-        score = None if chooser is None else trainer.callback_metrics.get(str(chooser.monitor))
+        score = trainer.callback_metrics.get(monitored(trainer) or "")
         if score is not None and not trainer.sanity_checking:
             self._scores.append(float(score))
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compare the best checkpoint with the start, and say what it saves."""
-        chooser, start = _chooser(trainer), run_folder(trainer) / START
-        if chooser is None or not self._scores or not start.is_file():
+        keep, start = chooser(trainer), run_folder(trainer) / FIRST_WEIGHTS
+        if keep is None or not self._scores or not start.is_file():
             return
-        best = Path(chooser.best_model_path)
-        if best == start:
-            _logger.info("no clicks saved: %s; the best checkpoint is %s", self._reason(), start)
-            return
-        folder = run_folder(trainer) / "gain"
+        best = Path(keep.best_model_path)
+        if best != start:
+            if self._saved_clicks(trainer, pl_module, start, best) > 0:
+                return
+            score = start_score(run_folder(trainer), str(keep.monitor))
+            _prefer(keep, start, torch.tensor(score))
+            last = run_folder(trainer) / "checkpoints" / LAST  # was written before
+            if trainer.is_global_zero and last.is_file():
+                stored = read_checkpoint(last)
+                stored["callbacks"][keep.state_key] = keep.state_dict()
+                AtomicCheckpointIO().save_checkpoint(stored, last)
+        _logger.info("no clicks saved: %s; the best checkpoint is %s", self._reason(), start)
+
+    def _saved_clicks(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, start: Path, best: Path
+    ) -> float:
+        """Compare two checkpoints, write and log the result; the same in all processes."""
+        folder, saved = run_folder(trainer) / "gain", 0.0
         for name, path in (("before", start), ("after", best)):
             records, digest = self._evaluate(trainer, pl_module, path)
             if trainer.is_global_zero:
                 about = provenance(trainer, pl_module, {"seed": 0, "adaptation": None})
                 about |= {"checkpoint": str(path), "weights_sha256": digest}
                 reports.write_report(folder / name, records, self.protocol, about)
-        saved = 0.0
         if trainer.is_global_zero:
             results = [read_result(folder / name, name) for name in ("before", "after")]
             clicks = f"noc@{self.percent}"
@@ -186,15 +194,7 @@ class Gain(L.Callback):
             first = rows["miou@1"]
             iou = f"{100 * first.reference_mean:.1f} -> {100 * first.other_mean:.1f} %"
             _logger.info("%s; IoU of the first mask %s; see %s", told, iou, folder)
-        if trainer.strategy.broadcast(saved) <= 0:
-            score = start_score(run_folder(trainer), str(chooser.monitor))
-            _prefer(chooser, start, torch.tensor(score))
-            last = run_folder(trainer) / "checkpoints" / LAST  # was written before
-            if trainer.is_global_zero and last.is_file():
-                stored = read_checkpoint(last)
-                stored["callbacks"][chooser.state_key] = chooser.state_dict()
-                AtomicCheckpointIO().save_checkpoint(stored, last)
-            _logger.info("no clicks saved: %s; the best checkpoint is %s", self._reason(), start)
+        return float(trainer.strategy.broadcast(saved))
 
     def _evaluate(
         self, trainer: L.Trainer, pl_module: L.LightningModule, path: Path
@@ -230,17 +230,11 @@ class Gain(L.Callback):
         return "validation hardly moved; the network may know such objects already"
 
 
-def _chooser(trainer: L.Trainer) -> ModelCheckpoint | None:
-    """Return the callback that chooses the best checkpoint."""
-    chosen = (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
-    return next((callback for callback in chosen if callback.monitor is not None), None)
-
-
-def _prefer(chooser: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
+def _prefer(keep: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
     """Make a checkpoint the best one, until a validation has a better score."""
-    chooser.best_model_path = chooser.kth_best_model_path = str(path)
-    chooser.best_model_score = chooser.kth_value = score
-    chooser.best_k_models = {str(path): score}
+    keep.best_model_path = keep.kth_best_model_path = str(path)
+    keep.best_model_score = keep.kth_value = score
+    keep.best_k_models = {str(path): score}
 
 
 def _sentence(row: Row, extent: str, percent: int) -> str:

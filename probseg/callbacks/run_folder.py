@@ -232,10 +232,16 @@ class StartScore(L.Callback):
         _logger.info(text, trainer.current_epoch, name, score, score - start)
 
 
+def chooser(trainer: L.Trainer) -> ModelCheckpoint | None:
+    """Return the callback that chooses the best checkpoint by a score, or None."""
+    chosen = (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
+    return next((callback for callback in chosen if callback.monitor is not None), None)
+
+
 def monitored(trainer: L.Trainer) -> str | None:
     """Return the name of the score that checkpoints are chosen by, or None."""
-    chosen = (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
-    return next((callback.monitor for callback in chosen if callback.monitor is not None), None)
+    callback = chooser(trainer)
+    return None if callback is None else callback.monitor
 
 
 def start_score(run: Path, name: str) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from probseg.cli.arguments import Parser, check_writable
 from probseg.cli.compare import compare_settings
+from probseg.cli.invocation import as_options
 from probseg.errors import UsageError
 from probseg.reports.comparison_inputs import runs_in
 from probseg.texts import read_yaml, tell
@@ -90,10 +90,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def _call(verb: str, options: Mapping[str, Any]) -> None:
     """Run a verb in a process of its own, so that no training knows of the one before."""
-    words = [
-        f"--{name}={value if isinstance(value, str | Path) else json.dumps(value)}"
-        for name, value in options.items()
-    ]
+    words = as_options(options)
     tell(f"probseg: probseg {verb} {shlex.join(words)}\n")
     if subprocess.run([sys.executable, "-m", "probseg", verb, *words], check=False).returncode:
         raise UsageError(f"probseg {verb} of this setting failed, see above; the others are kept")

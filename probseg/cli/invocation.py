@@ -115,12 +115,12 @@ class Invocation:
                 near = difflib.get_close_matches(path.stem, known, n=1)
                 hint = f"; did you mean {path.with_name(near[0])}.yaml?" if near else ""
                 raise UsageError(f"--config {path}: does not exist{hint}")
-        if "probseg.create_model" in self.words:
+        self._check_data()
+        if "probseg.create_model" in self.words:  # of all files, for which it may load torch
             raise UsageError(
                 "model: probseg.create_model makes networks of any task; in configurations, "
                 "probseg.zoo.create_interactive takes the same arguments"
             )
-        self._check_data()
 
     @cached_property
     def arguments(self) -> list[str]:
@@ -270,12 +270,13 @@ class Invocation:
         budgets = [option for option in read_options(arguments) if option.name == MINUTES]
         if not budgets:
             return arguments
-        _, minutes, start, stop = budgets[-1]
         if self.verb != "fit":
             raise UsageError(f"{MINUTES}: is for fit, whose time it sets")
-        rest = self._with_budget([*arguments[:start], *arguments[stop:]])
+        rest = list(arguments)
+        for option in reversed(budgets):  # the last one counts
+            del rest[option.start : option.stop]
         callback = "--trainer.callbacks+=probseg.callbacks.Budget"
-        return [*rest, callback, f"--trainer.callbacks.minutes={minutes}"]
+        return [*rest, callback, f"--trainer.callbacks.minutes={budgets[-1].value}"]
 
     def _with_folder(self, arguments: list[str]) -> list[str]:
         """Replace `--folder DIR` by options that make all objects of DIR the data of the run.
@@ -398,6 +399,14 @@ def _in_brackets(arguments: Sequence[str]) -> list[str]:
     return words
 
 
+def as_options(values: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line for settings by their names."""
+    return [
+        f"--{name}={value if isinstance(value, str | Path) else json.dumps(value)}"
+        for name, value in values.items()
+    ]
+
+
 @cache
 def trainer_arguments() -> tuple[str, ...]:
     """Return the names of the arguments of Lightning's trainer; none if they cannot be found.
@@ -473,12 +482,8 @@ def train(
     say_what_is_logged()
     budget = {} if minutes is None else {"minutes": minutes}
     values = {"data.root": folder, **budget, **(settings or {})}
-    options = [
-        f"--{name}={value if isinstance(value, str | Path) else json.dumps(value)}"
-        for name, value in values.items()
-    ]
     try:
-        cli = run("fit", ["--config", str(config), *options])
+        cli = run("fit", ["--config", str(config), *as_options(values)])
     except SystemExit as end:
         if (finished := getattr(end, "run", None)) is None:
             raise

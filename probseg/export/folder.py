@@ -15,7 +15,7 @@ import torch
 
 import probseg
 from probseg import geometry
-from probseg.errors import UnknownNameError, UsageError
+from probseg.errors import UsageError, check_name
 from probseg.export.cases import record
 from probseg.export.graphs import trace, trace_classes
 from probseg.export.parity import Parity, measure, measure_classes
@@ -24,7 +24,6 @@ from probseg.export.targets import TARGETS, write_licences
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Network, Segmenter
 from probseg.paths import digest, replacing
-from probseg.semantic.network import SemanticSegmenter
 from probseg.zoo.trained import weights_digest
 
 ABOUT = "export.json"
@@ -68,8 +67,7 @@ def export_model(
             answer as the network does; nothing is written then.
     """
     folder = Path(folder)
-    if to not in TARGETS:
-        raise UnknownNameError(kind="target", name=to, known=TARGETS)
+    check_name("target", to, TARGETS)
     target = TARGETS[to]
     if missing := [package for package in target.packages if find_spec(package) is None]:
         raise UsageError(
@@ -83,7 +81,6 @@ def export_model(
             raise UsageError("`classes` are names for a network for semantic segmentation alone")
         about = _prepare_clicks(model, size)
     else:
-        assert isinstance(model, SemanticSegmenter), "the other task"
         about = _describe_classes(model, to, classes, size is not None or cases)
     with replacing(folder) as draft:
         draft.mkdir()
@@ -166,7 +163,10 @@ def _prepare_clicks(model: Segmenter, size: int | None) -> dict[str, Any]:
 
 
 def _describe_classes(
-    model: SemanticSegmenter, to: str, classes: Sequence[str] | None, clicked: bool
+    model: Any,  # noqa: ANN401 (of a wing)
+    to: str,
+    classes: Sequence[str] | None,
+    clicked: bool,
 ) -> dict[str, Any]:
     """Return what runners must know of a network for semantic segmentation."""
     if clicked or to == "page":

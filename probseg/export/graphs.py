@@ -21,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 from probseg.errors import UsageError
 from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
-from probseg.semantic.network import SemanticSegmenter, enlarge
 from probseg.types import Prompts
 
 COARSER = "coarser_"
@@ -78,14 +77,14 @@ class Click(nn.Module):
 class Classes(nn.Module):
     """The logits of all classes."""
 
-    def __init__(self, model: SemanticSegmenter) -> None:
+    def __init__(self, model: Any) -> None:  # noqa: ANN401 (of a wing)
         super().__init__()
         self.model = model
 
     def forward(self, image: Tensor) -> Tensor:
         """Return logits `(1, C, H, W)` of a normalised image of one pixel more than whole cells."""
-        logits = self.model.head(self.model.backbone(image)).float()
-        return enlarge(logits, self.model.backbone.features.strides[-1], image.shape[-2:])
+        logits: Tensor = self.model.decode(self.model.backbone(image), image.shape[-2:])
+        return logits
 
 
 def named_features(decoder_maps: DecoderMaps | None) -> dict[str, Tensor]:
@@ -139,7 +138,7 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
 
 
 @torch.no_grad()
-def trace_classes(model: SemanticSegmenter) -> dict[str, Graph]:
+def trace_classes(model: Any) -> dict[str, Graph]:  # noqa: ANN401 (of a wing)
     """Trace the graph of a network for semantic segmentation, for images of any whole cells."""
     stride, classes = model.backbone.features.strides[-1], Classes(copy.deepcopy(model))
     _fix_padding(classes)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from probseg.export.runner import ClassRunner, Runner
 from probseg.interact.predictor import Predictor
-from probseg.models import Segmenter
-from probseg.semantic.network import SemanticSegmenter
+from probseg.models import Network, Segmenter
 from probseg.types import Click
 
 STEPS: list[tuple[list[tuple[float, float, bool]], tuple[float, float, float, float] | None]] = [
@@ -79,7 +78,7 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
 
 
 @torch.inference_mode()
-def measure_classes(model: SemanticSegmenter, runner: ClassRunner) -> Parity:
+def measure_classes(model: Network, runner: ClassRunner) -> Parity:
     """Compare the logits of all classes, and the classes, on the same images."""
     pairs = []
     for image in _images():

@@ -26,9 +26,13 @@ class Network(nn.Module):
 
     Attributes:
         task: Name of the task, one of `probseg.kinds.TASKS`.
+        mean: Of the channels of images in [0, 1], shape `(3, 1, 1)`.
+        std: Their standard deviations.
     """
 
     task: ClassVar[TaskName]
+    mean: Tensor
+    std: Tensor
 
 
 def check_head(head: Callable[..., nn.Module], expected: type[nn.Module], network: str) -> None:

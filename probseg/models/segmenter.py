@@ -92,8 +92,6 @@ class Segmenter(Network):
     """
 
     task: ClassVar[TaskName] = "interactive"
-    mean: Tensor
-    std: Tensor
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probseg.errors import DataError, UnknownNameError
+from probseg.errors import DataError, check_name
 from probseg.metrics import standard_error
 from probseg.paths import write_text
 from probseg.reports.comparison import object_scores, style_of, title_of
@@ -65,8 +65,7 @@ def over_seeds(
         for setting, runs in settings.items():
             of_runs = [next(scores) for _ in runs]
             for metric in metrics or [name for name in SHOWN if name in of_runs[0]]:
-                if metric not in of_runs[0]:
-                    raise UnknownNameError(kind="metric", name=metric, known=of_runs[0])
+                check_name("metric", metric, of_runs[0])
                 means = np.array([of_run[metric].mean() for of_run in of_runs])
                 error = None if len(runs) == 1 else float(standard_error(means))
                 cell = (tuple(means.tolist()), float(means.mean()), error)

@@ -42,8 +42,6 @@ class SemanticSegmenter(Network):
     """
 
     task: ClassVar[TaskName] = "semantic"
-    mean: Tensor
-    std: Tensor
 
     def __init__(self, backbone: Backbone, head: Callable[[FeatureInfo], SemanticHead]) -> None:
         super().__init__()
@@ -60,8 +58,11 @@ class SemanticSegmenter(Network):
 
     def forward(self, image: Tensor) -> Tensor:
         """Return logits `(B, C, H, W)`, float32, of RGB images `(B, 3, H, W)` in [0, 1]."""
-        logits = self.head(self.features(image)).float()
-        return enlarge(logits, self.backbone.features.strides[-1], image.shape[-2:])
+        return self.decode(self.features(image), image.shape[-2:])
+
+    def decode(self, maps: list[Tensor], size: Sequence[int]) -> Tensor:
+        """Return logits `(B, C, H, W)`, float32, of the maps of images of this size."""
+        return enlarge(self.head(maps).float(), self.backbone.features.strides[-1], size)
 
     def features(self, image: Tensor) -> list[Tensor]:
         """Return the backbone's maps, finest first, of RGB images `(B, 3, H, W)` in [0, 1]."""

@@ -11,7 +11,7 @@ import yaml
 import probseg.cli.invocation as invocation
 from probseg.cli.invocation import OF_WINGS, Invocation, with_shipped_configs
 from probseg.data import FolderDataModule
-from probseg.errors import DatasetNotFoundError
+from probseg.errors import DatasetNotFoundError, UsageError
 from probseg.paths import configs_dir
 from probseg.semantic import SemanticEvaluation
 from support.drawn_semantic import write_camvid
@@ -263,3 +263,11 @@ def test_a_model_file_leaves_nothing_of_the_model_before(form, capsys):
     assert model["backbone"]["init_args"]["output_stride"] == 8, "later options still count"
     assert model["decoder"]["init_args"]["channels"] == 256
     assert (model["working_size"], model["click_maps"]) == (None, None)
+
+
+def test_minutes_become_one_budget():
+    words = Invocation("fit", ["--config", "a.yaml", "--minutes", "5", "--minutes=10"]).arguments
+    budget = ["--trainer.callbacks+=probseg.callbacks.Budget", "--trainer.callbacks.minutes=10"]
+    assert words == ["fit", "--config", "a.yaml", *budget]
+    with pytest.raises(UsageError, match="--minutes: is for fit"):
+        _ = Invocation("test", ["--minutes", "5"]).arguments

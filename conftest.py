@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 torch.set_num_threads(1)
+# The first backward starts a thread for each device. After an export or a compilation, PyTorch
+# counts eight that there are not, and no process that is forked beside such threads can train.
+torch.ones((), requires_grad=True).backward()
 pytest.register_assert_rewrite("support")  # whose base testers hold assertions
 
 # Examples of each property: few for every change, many over night (HYPOTHESIS_PROFILE=thorough).
@@ -59,23 +62,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out processes of untouched rooms; the files that take longest run first.
 
-    Those that compile networks come last: no process forked after a compilation can train, see
-    https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork. Seconds are those of the last
-    `make seconds`.
+    Seconds are those of the last `make seconds`.
     """
     if since := config.getoption("--touched-since"):
         rooms = touched_rooms(since)
         left_out = [item for item in items if _is_left_out(item, rooms)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    texts = {path: path.read_text("utf-8") for path in {item.path for item in items}}
     seconds = json.loads((REPOSITORY / "tests" / "seconds.json").read_text())
-
-    def place(item: pytest.Item) -> tuple[bool, float]:
-        name = item.path.relative_to(REPOSITORY).as_posix()
-        return "torch.compile" in texts[item.path], -seconds.get(name, 0)
-
-    items.sort(key=place)
+    items.sort(key=lambda item: -seconds.get(item.path.relative_to(REPOSITORY).as_posix(), 0))
 
 
 def touched_rooms(since: str) -> set[str]:

@@ -3,8 +3,7 @@
 `python benchmarks/export.py` exports models of the zoo, asks ONNX Runtime and PyTorch in turns
 for another click on the same photograph with the same number of threads, and compares their masks
 on all photographs of GrabCut: the box around the object with a click on its middle, and then one on
-a corner of the box. Both pad images to the same square. Results go to
-`benchmarks/results/export_cpu.csv`.
+a corner of the box. Results go to `benchmarks/results/export_cpu.csv`.
 
 - `graph_ratio`: median of the ratios of turns of the graph of a click alone, PyTorch by ONNX
   Runtime;
@@ -12,15 +11,19 @@ a corner of the box. Both pad images to the same square. Results go to
 - `click_ratio`: that of a whole click, from the image's own size to a probability at that size;
 - `differing`: pixels that one calls object and the other background; `undecided`: those of them
   with a probability within 1e-4 of the threshold;
-- `iou`: mean IoU of ONNX Runtime's masks, and `iou_own_padding`: of the network without the square.
+- `iou`: mean IoU of ONNX Runtime's masks;
+- `zoom_ratio`: that of a whole click with the zoom, the third on the photograph; `opening_ms`:
+  processor time of the runner's `set_image` with 12 megapixels.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,11 +65,11 @@ def measured(name: str, threads: int, budget: float) -> Row:
         parity = export_model(model, folder)
         runner = Runner(folder, threads, zoom=False)
         megabytes = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
-    model.cell = runner.about["side"]
+        zoomed = Runner(folder, threads)
     predictor = probseg.Predictor(model, zoom=None)
-    own = probseg.Predictor(probseg.create_model(name, pretrained=True), zoom=None)
-    compared = masks(predictor, runner, own)
+    compared = masks(predictor, runner)
     encode, graph, click = times(predictor, runner, budget)
+    third, opening = zoomed_times(probseg.Predictor(model), zoomed, budget)
     return {
         "model": name,
         "threads": threads,
@@ -79,6 +82,9 @@ def measured(name: str, threads: int, budget: float) -> Row:
         "graph_ratio": round(ratio(graph), 2),
         "click_torch_ms": round(1e3 * median(click["torch"]), 2),
         "click_ratio": round(ratio(click), 2),
+        "zoom_torch_ms": round(1e3 * median(third["torch"]), 2),
+        "zoom_ratio": round(ratio(third), 2),
+        "opening_ms": round(1e3 * opening, 1),
     }
 
 
@@ -88,12 +94,12 @@ def ratio(seconds: Seconds) -> float:
     return median(one / other for one, other in pairs)
 
 
-def masks(predictor: probseg.Predictor, runner: Runner, own: probseg.Predictor) -> Row:
+def masks(predictor: probseg.Predictor, runner: Runner) -> Row:
     """Compare the masks of all photographs."""
     pixels = differing = undecided = 0
-    ious: dict[str, list[float]] = {"iou": [], "iou_own_padding": []}
+    ious = []
     for sample in GrabCut():
-        for answering in (predictor, runner, own):
+        for answering in (predictor, runner):
             answering.set_image(sample.image)
         x0, y0, x1, y1 = box = mask_box(sample.mask)
         middle, corner = ((x0 + x1) // 2, (y0 + y1) // 2), (x0, y0)
@@ -105,10 +111,9 @@ def masks(predictor: probseg.Predictor, runner: Runner, own: probseg.Predictor) 
             pixels += differs.size
             differing += int(differs.sum())
             undecided += int((differs & (np.abs(answer.probability - 0.5) < NEAR)).sum())
-            ious["iou"].append(iou(mask, sample.mask))
-            ious["iou_own_padding"].append(iou(own.predict([click], drawn).binary, sample.mask))
-    means = {name: round(float(np.mean(values)), 4) for name, values in ious.items()}
-    return {"pixels": pixels, "differing": differing, "undecided": undecided, **means}
+            ious.append(iou(mask, sample.mask))
+    mean = round(float(np.mean(ious)), 4)
+    return {"pixels": pixels, "differing": differing, "undecided": undecided, "iou": mean}
 
 
 def times(
@@ -135,7 +140,7 @@ def times(
         model.decode(encoded, prompts)
 
     with torch.inference_mode():
-        pixels = torch.from_numpy(feed["image"]).to(memory_format=torch.channels_last)
+        pixels = torch.tensor(feed["image"]).to(memory_format=torch.channels_last)
         size = (pixels.shape[2], pixels.shape[3])
         encoded = Encoded(size, size, pixels, model.image_features(pixels))
 
@@ -152,6 +157,33 @@ def times(
     click = probseg.Click(*places[0])
     by_runner = in_turns(lambda: predictor.predict([click]), lambda: runner.predict(places[:1]))
     return encode, graph, by_runner
+
+
+def zoomed_times(
+    predictor: probseg.Predictor, runner: Runner, budget: float
+) -> tuple[Seconds, float]:
+    """Time a third click with the zoom, and how long the runner takes to open 12 megapixels."""
+    image = GrabCut()[0].image
+    height, width = image.shape[:2]
+    *earlier, third = [(width * share, height / 2, True) for share in (0.5, 0.4, 0.6)]
+    answering: dict[str, Any] = {"torch": predictor, "onnx": runner}
+    seconds: Seconds = {name: [] for name in answering}
+    stop = time.monotonic() + budget
+    while time.monotonic() < stop or len(seconds["onnx"]) < 5:
+        for name, one in answering.items():
+            one.set_image(image)
+            for click in earlier:
+                one.predict([click])
+            begin = time.perf_counter()
+            one.predict([third])
+            seconds[name].append(time.perf_counter() - begin)
+    large = np.random.default_rng(0).integers(0, 256, (3000, 4000, 3), np.uint8)
+    openings = []
+    for _ in range(5):
+        begin = time.process_time()
+        runner.set_image(large)
+        openings.append(time.process_time() - begin)
+    return seconds, median(openings)
 
 
 if __name__ == "__main__":

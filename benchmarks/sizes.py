@@ -27,7 +27,7 @@ from probseg.annotate.answers import ModelHost
 from probseg.annotate.folder import SETTLED
 from probseg.annotate.photographs import Photograph, stamp_of
 from probseg.annotate.sessions import Sessions
-from probseg.annotate.store import Fingerprint, Store
+from probseg.annotate.store import Fingerprint, Finished, Store
 
 SIZE = (120, 160)
 CLICK = {"type": "click", "x": 80, "y": 60, "positive": True}
@@ -90,13 +90,14 @@ def fill(folder: Path, photographs: int, objects: int = 1) -> None:
                 y, x = random.integers(0, SIZE[0] // 5), random.integers(0, SIZE[1])
                 labels = np.zeros(SIZE, np.uint8)
                 labels[y : y + 3, x : x + 3] = 1
-                store.add_finished(name, files.finished(labels), f"class {number % 7}")
+                store.add_finished(name, Finished.from_labels(labels), f"class {number % 7}")
             store.set_fingerprint(name, Fingerprint(*SIZE, *stamp_of(path), "digest", "pixels"))
     store.close()
 
 
 def measure(folder: Path, host: ModelHost) -> dict[str, Cost]:
     """Return the costs of actions on the first photograph of a folder, by their names."""
+    time.sleep(SETTLED / 1e9)  # else files are compared with their digests, which are none
     Sessions(folder, None, host).close()  # which writes the masks
     time.sleep(SETTLED / 1e9)  # else folders are listed again and again
     files.DELAY, delay = 1e6, files.DELAY  # annotations.json is written by another thread
@@ -104,8 +105,9 @@ def measure(folder: Path, host: ModelHost) -> dict[str, Cost]:
     sessions = Sessions(folder, None, host)
     costs = {"start": Cost(time.perf_counter() - began, 0, 0, 0)}
     began = time.perf_counter()
-    sessions.session()
+    sessions.begin()
     costs["session"] = Cost(time.perf_counter() - began, 0, 0, 0)
+    sessions._reading.join()  # SQLite's hook of `counted` and a second thread lock each other up
     try:
         costs |= _actions(sessions, sessions.photographs[0])
     finally:

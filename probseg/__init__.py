@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from probseg.kinds import lazy_getattr
 
 if TYPE_CHECKING:
-    from probseg.cli.invocation import train
+    from probseg.cli import train
     from probseg.interact.predictor import Predictor
     from probseg.types import Click
     from probseg.zoo import create_model, list_models
@@ -20,7 +20,7 @@ _LAZY = {
     "Predictor": "probseg.interact.predictor.Predictor",
     "create_model": "probseg.zoo.create_model",
     "list_models": "probseg.zoo.list_models",
-    "train": "probseg.cli.invocation.train",
+    "train": "probseg.cli.train",
 }
 """Public names whose modules import torch, which takes seconds: loaded on first use."""
 

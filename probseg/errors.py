@@ -119,16 +119,17 @@ def require(right: object, name: str, expected: str, value: object, remedy: str 
         raise ValueError(f"`{name}` must be {expected}, got {value}{remedy and '; '}{remedy}")
 
 
-def user_error(error: BaseException | None) -> BaseException | None:
-    """Find the innermost of `USER_ERRORS` in a chain of exceptions; None if there is none.
+def check_least(name: str, number: int | None, least: int = 1) -> None:
+    """Raise a ValueError for an argument below the least value; None is not checked."""
+    require(number is None or number >= least, name, f"at least {least}", number)
 
-    Argument parsers wrap the exceptions of constructors in several others.
+
+def user_error(error: BaseException | None) -> BaseException | None:
+    """Find the outermost of `USER_ERRORS` in a chain of exceptions, which says what to do.
+
+    Argument parsers wrap the exceptions of constructors in several others. None if there is none.
     """
-    innermost = None
-    for link in history(error):
-        if isinstance(link, USER_ERRORS):
-            innermost = link
-    return innermost
+    return next((link for link in history(error) if isinstance(link, USER_ERRORS)), None)
 
 
 UNWRITABLE = tuple(
@@ -146,22 +147,26 @@ def disk_fault(error: BaseException, place: Path = Path()) -> UsageError | None:
     if the error is another one, or about a file that cannot be read.
     """
     for link in history(error):
-        if isinstance(link, OSError) and link.errno in UNWRITABLE:
-            path = Path(os.fsdecode(link.filename)) if link.filename else place.absolute()
+        of_database = getattr(link, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IO"))
+        if of_database or (isinstance(link, OSError) and link.errno in UNWRITABLE):
+            name, reason = getattr(link, "filename", None), getattr(link, "strerror", link)
+            path = Path(os.fsdecode(name)) if name else place.absolute()
             if path.exists() and not os.access(path, os.R_OK):
-                return UsageError(f"cannot read {path}: {link.strerror}; change its permissions")
+                return UsageError(f"cannot read {path}: {reason}; change its permissions")
             there = next(p for p in (path, *path.absolute().parents) if p.exists())
             free = shutil.disk_usage(there).free
             return UsageError(
-                f"cannot write {path}: {link.strerror} ({free / 1e6:.1f} MB are free); make room, "
+                f"cannot write {path}: {reason} ({free / 1e6:.1f} MB are free); make room, "
                 "or choose a folder that can be written, then give the same command again"
             )
     return None
 
 
 def history(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes and contexts."""
-    while error is not None:
+    """Yield an exception and its causes and contexts, each once: they may lead in a circle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 

@@ -176,7 +176,7 @@ def tell_stretched(high: int, name: str) -> None:
 
 
 def read_image(
-    path: Path, tell: Callable[[int, str], None] = tell_stretched
+    path: Path, tell: Callable[[int, str], None] = tell_stretched, coarse: int = 1
 ) -> npt.NDArray[np.uint8]:
     """Read an image file of any mode as 8-bit RGB: uint8, shape `(H, W, 3)`.
 
@@ -185,8 +185,13 @@ def read_image(
     first one is read. The largest value of a 16-bit image becomes white if it is below `DARK`, as
     of cameras and microscopes that use 10 to 14 of the bits; otherwise 65535. `tell` is called with
     that value and the name where it is above 255.
+
+    A JPEG file whose sides are multiples of `coarse`, a power of two, is decoded at `1 / coarse`
+    of them, 1 / 8 at least, which takes less than half the time.
     """
     with opened(path, path) as picture:
+        if coarse > 1 and not any(side % coarse for side in picture.size):
+            picture.draft(None, (picture.width // coarse, picture.height // coarse))
         return rgb_pixels(picture, str(path), tell)
 
 

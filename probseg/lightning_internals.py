@@ -107,7 +107,7 @@ def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
     return epochs
 
 
-class Summary(ModelSummary):
+class NetworkSummary(ModelSummary):
     """Lightning's table of a network without its operations, of which it counts none here."""
 
     def __init__(self, replaced: ModelSummary) -> None:

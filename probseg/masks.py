@@ -66,9 +66,9 @@ def read_objects(path: Path, meaning: Meaning | None = None) -> Objects:
     return Objects(labels, object_ids(labels, path, certain=certain))
 
 
-def read_object(path: Path, number: int, meaning: Meaning | None = None) -> npt.NDArray[np.uint8]:
-    """Read one of the objects that `read_objects` found in a file: see `object_mask`."""
-    return object_mask(_interpret(path, meaning)[0], number)
+def read_own_labels(path: Path, meaning: Meaning | None = None) -> npt.NDArray[np.uint8]:
+    """Read the `labels` of a file in which `read_objects` found objects, without new doubts."""
+    return _interpret(path, meaning)[0]
 
 
 def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
@@ -196,8 +196,10 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
         return values
 
     labels = by_strips(picture, numbers)
-    grey = picture.mode == "L" and bool(np.isin(labels, (0, 255)).all())
-    if scale and not (picture.mode == "1" or grey):  # Pillow reads black and white as shown
+    # Pillow reads black and white as shown
+    if scale and not (
+        picture.mode == "1" or (picture.mode == "L" and np.isin(labels, (0, 255)).all())
+    ):
         raise DataError(
             f"{path}: is a grey file with {scale}, whose numbers differ from its grey values; save "
             "it as a PNG with 8 bits"

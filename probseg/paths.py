@@ -140,6 +140,18 @@ def modified(folders: Iterable[Path]) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns if path.is_dir() else 0 for path in folders}
 
 
+def touched(path: Path, since: int) -> bool:
+    """Say whether a file was written, replaced or renamed after a time in nanoseconds.
+
+    Copies that keep the time of the last change are noticed too, except on Windows.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return max(status.st_mtime_ns, status.st_ctime_ns) > since
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file or folder so that a process killed meanwhile leaves the old one or the new one.

@@ -123,14 +123,15 @@ def _remedy(kind: str) -> str:
 
 def list_pictures(place: Path, suffixes: Collection[str] = IMAGE_SUFFIXES) -> list[Path]:
     """Return the files of a folder with one of these suffixes, by name."""
-    return sorted(path for path in place.glob("[!.]*") if path.suffix.lower() in suffixes)
+    found = (path for path in place.glob("[!.]*") if path.suffix.lower() in suffixes)
+    return sorted(found, key=lambda path: path.name)
 
 
 def of_one_stem(paths: Iterable[Path]) -> dict[Path, Path]:
     """Map each file with the stem of an earlier one to that: their masks would have one name."""
-    first: dict[Path, Path] = {}
-    twins = {path: first.setdefault(path.with_suffix(""), path) for path in paths}
-    return {path: other for path, other in twins.items() if path != other}
+    first: dict[str, Path] = {}
+    others = ((path, first.setdefault(str(path).removesuffix(path.suffix), path)) for path in paths)
+    return {path: other for path, other in others if path is not other}
 
 
 def second_of_a_stem(first: Path) -> str:

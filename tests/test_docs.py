@@ -12,6 +12,7 @@ import yaml
 from probseg.attention import ATTENTIONS
 from probseg.models import variant
 from probseg.zoo.index import read_index
+from support.rows import COMPILES_WHOLE
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
@@ -137,14 +138,20 @@ def test_the_readme_has_the_figures_of_the_files(docs, repository):
     assert f"{box:.0f} % after a box; OpenCV's GrabCut reaches {opencv_box:.0f} %" in readme
 
     (berkeley, *_) = tables(text.partition("## Results on Berkeley")[2])
+    of_berkeley = {next(iter(row.values())): row for row in berkeley}
     beside = {line.split("|")[1].strip(): line for line in readme.splitlines() if line[:1] == "|"}
-    for name, method in (
-        ("probseg, `lite2_unet_prop`", "lite2_unet_prop (zoo), `ritm_zoom`"),
-        ("OpenCV GrabCut (`ritm`)", "OpenCV GrabCut, `ritm`"),
+    for name, *methods in (
+        ("probseg, `lite2_unet_prop`", *2 * ("lite2_unet_prop (zoo), `ritm_zoom`",)),
+        ("probseg, `lite0_unet_prop`", *2 * ("lite0_unet_prop (zoo), `ritm_zoom`",)),
+        ("OpenCV GrabCut (`ritm`)", "OpenCV GrabCut", "OpenCV GrabCut, `ritm`"),
     ):
-        (row,) = [row for row in berkeley if next(iter(row.values())) == method]
-        shown = " / ".join(row[score].split()[0] for score in ("NoC@85", "NoC@90"))
-        assert f"| {shown} |" in beside[name]
+        rows = [of[method] for of, method in zip((of_files[1], of_berkeley), methods, strict=True)]
+        shown = [" / ".join(row[s].split()[0] for s in ("NoC@85", "NoC@90")) for row in rows]
+        assert f"| {' | '.join(shown)} |" in beside[name]
+    (published, *_) = tables(text.partition("### Results of others")[2])
+    of_others = {row[""]: f"| {row['GrabCut']} | {row['Berkeley']} |" for row in published}
+    for name in ("f-BRS-B, ResNet-50", "RITM, HRNet-18s", "SimpleClick, ViT-B", "SAM, ViT-H"):
+        assert of_others[name] in beside[name]
 
     looks = repository / "benchmarks" / "notebook" / "33_a_second_look_around_each_click.md"
     of_looks = [*next(tables(looks.read_text("utf-8")))]
@@ -163,13 +170,28 @@ def test_the_readme_has_the_figures_of_the_files(docs, repository):
     speed = (docs / "speed.md").read_text("utf-8")
     row = beside["probseg, `lite2_unet_prop`, as in use"]
     assert f"| {' / '.join(clicks)} | {' / '.join(berkeley)} |" in row
-    plain = re.search(r"on 640 x 480 .*, (\d+) ms \| `clicks", speed)[1]
-    assert f"(`lite2_unet_prop` {plain} ms)" in readme
-    multiples = re.search(r"in multiples of .*\| ([\d., ]+); `lite0", speed)[1].split(", ")
-    assert f"| {', '.join(f'{int(plain) * float(times):.0f}' for times in multiples)} |" in row
+    plain = re.search(
+        r"on 640 x 480 .*, (\d+) ms; `lite0_unet_prop` .*, (\d+) ms \| `clicks", speed
+    )
+    multiples = re.search(r"in multiples .*\| ([\d., ]+); `lite0_unet_prop` ([\d., ]+) \|", speed)
+    zoomed = [
+        ", ".join(f"{int(once) * float(times):.0f}" for times in all_times.split(", "))
+        for once, all_times in zip(plain.groups(), multiples.groups(), strict=True)
+    ]
+    assert f"| {zoomed[0]} |" in row
+    lite2, lite0 = zip(zoomed, plain.groups(), strict=True)
+    assert f"{lite0[0]} ms of one CPU core; without zoom {lite0[1]} ms" in readme
+    assert f"(`lite2_unet_prop` {lite2[0]}; {lite2[1]} ms)" in readme
 
 
-@pytest.mark.parametrize("page", [*OF_THE_FAMILY, *OF_TRAINING, *OF_PARTS])
+@pytest.mark.parametrize(
+    "page",
+    [
+        *OF_THE_FAMILY,
+        *OF_TRAINING,
+        *(pytest.param(page, marks=COMPILES_WHOLE) for page in OF_PARTS),
+    ],
+)
 def test_examples_run(docs, page):
     examples = re.findall(r"^```python\n(.*?)^```", (docs / page).read_text("utf-8"), re.M | re.S)
     assert examples

@@ -119,7 +119,7 @@ def alone(hostile, file, root):
 
 def test_each_refused_file_is_refused_by_name(hostile, here, caplog):
     """Trainings and conversions name the first such files; so each is alone with good ones."""
-    counted = "2 images: ['1 images in formats of photographs that are not read']"
+    counted = "2 images: ['1 image in formats of photographs that are not read']"
 
     def fitted(root):
         assert list(ImageMaskFolder(root))
@@ -230,7 +230,7 @@ def test_convert_in_all_directions(hostile, mended, here, capsys):
     assert lines[0].startswith(f"{count} objects of")
     others = [file for file in hostile.of(NO_PICTURE, "masks") if "/." not in file]
     assert lines[1:] == [
-        "lost: 1 objects in masks without a pixel",
+        "lost: 1 object in masks without a pixel",
         f"lost: files that are not read: {len(others)}",
     ]
     request = Request(images, storage=PurePosixPath("photographs"))

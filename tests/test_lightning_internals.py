@@ -157,7 +157,7 @@ def test_the_summary_of_a_network_counts_no_operations(monkeypatch):
     said, modes = [], {"train": 1, "eval": 2}
     monkeypatch.setattr(internals.log, "info", lambda text, *words: said.append(text % words))
     columns = [("Name", ["model"]), ("FLOPs", [0])]
-    internals.Summary.summarize(columns, 5, 3, 0.1, modes, total_flops=0)
+    internals.NetworkSummary.summarize(columns, 5, 3, 0.1, modes, total_flops=0)
     assert "Modules in eval mode" in said[0]
     assert "flops" not in said[0].lower()
 

@@ -33,7 +33,7 @@ def installed(wheel, tmp_path_factory):
 
 
 def test_the_package_and_its_assets_are_inside_and_nothing_else(wheel, repository):
-    assert wheel.stat().st_size <= 30e6
+    assert wheel.stat().st_size <= 40e6  # of which four models have 37
     expected = {"probseg/py.typed"}
     for room in ("probseg", "configs", "zoo"):
         paths = [

@@ -14,18 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.annotate.database import LONGEST_COMMENT, LONGEST_LABEL, MOST_LABELS, is_label
-from probseg.annotate.files import finished
-from probseg.annotate.photographs import Photograph, readable_size, stored_labels
+from probseg.annotate.photographs import Photograph, readable_size, sized, stored_labels
 from probseg.annotate.steps import (
     RequestError,
     StoredStep,
     as_step,
     check_polygons,
-    check_step,
     check_truth,
     stored_patch,
+    stored_step,
 )
-from probseg.annotate.store import MissingError, State, StoredObject
+from probseg.annotate.store import Finished, MissingError, State, StoredObject
 from probseg.formats import polygons
 from probseg.interact.session import Answer
 from probseg.interact.steps import fill_holes, islands, remove_islands, snap
@@ -81,7 +80,7 @@ class Change:
             self.answers.drop_finished(self.photograph)  # this one is not among them meanwhile
             self.store.reopen(edited.id)
         current = self.store.open_object(self.name)
-        step = check_step(self.action, readable_size(self.photograph))
+        step = stored_step(self.action, readable_size(self.photograph))
         if step["type"] == "brush" and check_truth(self.action, "snap", otherwise=False):
             session = self.answers.session(self.photograph, current)
             image = session.photograph.full.permute(1, 2, 0).cpu().numpy()
@@ -169,7 +168,8 @@ class Change:
         self._close_object()
         self._patch_finished(stored, Patch(mask & ~largest, positive=False))
         for part in parts:
-            self.store.add_finished(self.name, finished(part.astype(np.uint8)), stored.label)
+            pixels = Finished.from_labels(part.astype(np.uint8))
+            self.store.add_finished(self.name, pixels, stored.label)
         return True
 
     def merge(self) -> bool:
@@ -192,8 +192,9 @@ class Change:
         stored, _ = self._finished_object("object", source)
         if source.size != self.photograph.size:
             raise RequestError(
-                f"{source.name} has the size {source.size}, {self.name} {self.photograph.size}; "
-                "objects are copied between photographs of one size"
+                f"{source.name} has {sized(source.size)}, {self.name} "
+                f"{sized(self.photograph.size)}; objects are copied between photographs of one "
+                "size"
             )
         closed = self._close_object()
         self.store.begin(self.name, stored.label, stored.mask)
@@ -216,14 +217,18 @@ class Change:
         return False
 
     def cancel(self) -> bool:
-        """Delete the open object, or leave it as it was before it was opened again."""
+        """Delete the open object, or leave it as it was before it was opened again.
+
+        A decision that was withdrawn when it was opened holds again.
+        """
         current = self._open_object("nothing to cancel: no object is open")
         self.answers.drop(self.photograph)
+        self.store.decide_again(self.name, current.id)
         if current.mask is None:
             self.store.delete(current.id)
         else:
             self.store.close_again(current.id)
-        return current.mask is not None
+        return current.mask is not None or self.store.photograph(self.name).state == "rejected"
 
     def finish(self) -> bool:
         """Close the open object with its mask and perhaps a label."""
@@ -354,7 +359,8 @@ class Change:
         quality = current.quality
         if current.kept != len(current.steps):  # otherwise the mask is the stored one
             quality = None if answer.mask is None else round(answer.mask.quality, 3)
-        self.store.finish(current.id, finished(labels), self.sessions.model_host.name, quality)
+        model = self.sessions.model_host.name
+        self.store.finish(current.id, Finished.from_labels(labels), model, quality)
         self.answers.drop(self.photograph)
 
     def _set_label(self, stored: StoredObject, label: str | None) -> None:

@@ -217,7 +217,9 @@ class Answers:
             opened.number, opened.steps, opened.session = number, steps, None
             size = opened.image.photograph.size
             memory = max(0, MEMORY - opened.image.photograph.nbytes - math.prod(size))
-            masks = _stored_masks(photograph, current)
+            # By the number of steps that they answer; the finished mask may answer none.
+            pngs = {} if current is None else {current.kept: current.mask, 0: current.base}
+            masks = {n: stored_labels(p, photograph) == 1 for n, p in pngs.items() if p is not None}
             try:
                 for step in steps:
                     check_place(step, size)
@@ -305,17 +307,3 @@ class Answers:
             if total <= MEMORY or name == photograph.id:
                 break
             total -= self._opened.pop(name).nbytes
-
-
-def _stored_masks(
-    photograph: Photograph, current: StoredObject | None
-) -> dict[int, npt.NDArray[np.bool_]]:
-    """Return the stored masks of an object, by the number of steps that they answer."""
-    if current is None:
-        return {}
-    files = {0: current.base, current.kept: current.mask} if current.kept else {0: current.base}
-    return {
-        n: stored_labels(content, photograph) == 1
-        for n, content in files.items()
-        if content is not None
-    }

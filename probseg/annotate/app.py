@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from probseg.annotate.http import EVENTS, AsciiJson, refusal
 from probseg.annotate.photographs import Photograph, shown, thumbnail
-from probseg.annotate.routes import EVENTS, AsciiJson, refusal
 from probseg.annotate.server import READER, Guard
 from probseg.annotate.sessions import Sessions
 from probseg.annotate.steps import RequestError
@@ -50,7 +50,7 @@ def create_app(
 
     async def session(request: Request) -> Response:
         reads = request.scope[READER]
-        return await _answered(lambda: {**sessions.session(), "reader": reads})
+        return await _answered(lambda: {**sessions.begin(), "reader": reads})
 
     async def events(request: Request) -> Response:
         window = request.query_params.get("window", "")
@@ -63,7 +63,7 @@ def create_app(
 
     def model(body: dict[str, Any]) -> dict[str, Any]:
         sessions.choose_model(body.get("name"))
-        return sessions.session()
+        return sessions.begin()
 
     def image(name: str) -> Response:
         content, media, notice = shown(sessions.photograph(name))
@@ -116,7 +116,11 @@ def create_app(
         _post("/api/model", model),
         _post("/api/labels", lambda body: sessions.change_labels(body)),
         _post("/api/import", lambda body: sessions.bring(body)),
-        _post("/api/export", lambda body: sessions.export(body.get("format"))),
+        _post(
+            "/api/export",
+            lambda body: sessions.export(body.get("format"), str(body.get("window"))),
+        ),
+        _post("/api/export/stop", lambda body: sessions.stop_export(str(body.get("window")))),
     ]
 
     def http_error(request: Request, error: Exception) -> Response:

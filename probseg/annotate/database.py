@@ -236,6 +236,8 @@ def _label(text: str) -> str:
     return text
 
 
+_Length = Annotated[int, Field(ge=1, le=10**9)]  # of a side in pixels
+
 SETTINGS: dict[str, TypeAdapter[Any]] = {
     "labels": TypeAdapter(
         Annotated[list[Annotated[str, AfterValidator(_label)]], Field(max_length=MOST_LABELS)]
@@ -247,8 +249,12 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
     "annotations_due": TypeAdapter(bool),
     "annotations_digest": TypeAdapter(Annotated[str, Field(max_length=64)]),
     "image_ids": TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=1 << 53)]]),
+    "category_ids": TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=1 << 53)]]),
+    "sizes": TypeAdapter(dict[str, tuple[int, int, _Length, _Length]]),
     "imported": TypeAdapter(dict[str, list[str]]),
-    "exports": TypeAdapter(Annotated[list[str], Field(max_length=100)]),
+    "exports": TypeAdapter(Annotated[dict[str, int] | list[str], Field(max_length=100)]),
+    "seen": TypeAdapter(int),
+    "renamed": TypeAdapter(Annotated[dict[str, str | None], Field(max_length=MOST_LABELS)]),
 }
 """What each setting may be."""
 
@@ -313,7 +319,8 @@ def open_database(path: Path) -> sqlite3.Connection:
         raise UsageError(
             f"{journal}: is not written by probseg, which uses no such journal; remove it"
         )
-    if path.exists() and not path.stat().st_size:  # SQLite would take it for a new one
+    new = not path.exists()
+    if not new and not path.stat().st_size:  # SQLite would take it for a new one
         raise DamagedError(path, "is empty")
     try:
         db = _connected(path)
@@ -324,6 +331,8 @@ def open_database(path: Path) -> sqlite3.Connection:
             raise
     except (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError) as error:
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in OUTSIDE:
+            for half in (path, journal) if new else ():
+                half.unlink(missing_ok=True)
             raise UsageError(
                 f"{path}: {error}; stop another program that is at work on this file, make the "
                 f"folder writable, or {HINT}"

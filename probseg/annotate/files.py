@@ -1,4 +1,4 @@
-"""The files of a folder: masks that were there, those of finished objects, and all exports."""
+"""When the files of a folder are read and written: masks, `annotations.json`, exports, keys."""
 
 from __future__ import annotations
 
@@ -10,36 +10,53 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, groupby
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from probseg.annotate.folder import GONE, SETTLED, Folder
-from probseg.annotate.imports import ANNOTATIONS, Brought, counted, read_annotations, read_import
-from probseg.annotate.photographs import DIGEST, Photograph, fingerprint, place_of, stamp_of
-from probseg.annotate.store import Effort, Fingerprint, Finished, Store, StoredObject
-from probseg.data.layout import sort_pictures
+from probseg.annotate.folder import (
+    GONE,
+    ORIGINALS,
+    SETTLED,
+    Folder,
+    MaskFiles,
+    back_up,
+    existing_masks,
+    list_masks,
+    write_masks,
+)
+from probseg.annotate.imports import (
+    ANNOTATIONS,
+    Brought,
+    counted,
+    read_annotations,
+    read_import,
+    write_annotations,
+)
+from probseg.annotate.photographs import (
+    DIGEST,
+    Photograph,
+    fingerprint,
+    place_of,
+    stamp_of,
+    stored_labels,
+)
+from probseg.annotate.steps import stored_patch
+from probseg.annotate.store import NO_LABEL, Effort, Fingerprint, Finished, Store
 from probseg.errors import DataError, UsageError
-from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames, stem_of
 from probseg.kinds import Registry
-from probseg.masks import read_objects
-from probseg.paths import LEADS_OUT, digest, leads_out, modified, replacing, rewriting, walk
-from probseg.picture_formats import LOSSLESS_SUFFIXES
+from probseg.paths import digest, leads_out, modified, rewriting, touched, walk
 from probseg.texts import read_text, write_rows
+from probseg.types import Patch
 
 _logger = logging.getLogger(__name__)
 
 DATABASE = Path(".probseg") / "annotations.sqlite"
-
-ORIGINALS = Path(".probseg") / "masks"
-"""Folder of the files of before annotation began."""
 
 KEYS = "keys.json"
 """The file with keys of the page, which a person may write."""
@@ -50,10 +67,8 @@ DELAY = 2.0
 REST = 20
 """Times as long as `annotations.json` took to write last it is not written again."""
 
-PIECE = 200
-"""Objects that are read for `annotations.json` before other requests have a turn."""
-
-NO_PHOTOGRAPH = "has no photograph of the same name; rename or remove it"
+IDS = ("image_ids", CATEGORY_IDS := "category_ids")
+"""Settings with numbers of photographs and of classes by name."""
 
 COCO, REPORT = "coco", "report"
 
@@ -121,18 +136,21 @@ class Files:
         self._listed: dict[Path, tuple[MaskNames, MaskFiles]] = {}
         self._written: dict[Path, tuple[int, tuple[int, int]]] = {}  # see `write_masks`
         self._all_read: tuple[object, ...] = ()  # lists of files whose masks were all read
+        self._compared: set[str] = set()  # known photographs whose masks were compared
+        self.replaced: set[str] = set()  # files of others that were copied to those of before
+        self.on_new_objects: Callable[[Photograph], None] = lambda photo: None
         self.unreadable: dict[str, str] = {}  # why masks of photographs cannot be read
         self._brought: dict[str, list[Brought]] = {}
         self._imported: dict[str, list[str]] = {}  # photographs by the digest of files
-        self._edited = False
         self.classes: list[str] = []
-        self._image_ids: dict[str, int] = store.setting("image_ids") or {}
+        # numbers of photographs and of classes, which stay
+        self._ids: dict[str, dict[str, int]] = {kind: store.setting(kind) or {} for kind in IDS}
         own = [place / ANNOTATIONS for place in (out, folder.path)]
         path = next((p for p in own if p.is_file() and not leads_out(p, p.parent)), None)
         if path and not store.setting("annotations"):
             self._read_annotations(path)
         elif path == own[0] and (known := store.setting("annotations_digest")):
-            self._edited = digest(own[0], DIGEST) != known
+            self.replaced |= {ANNOTATIONS} if digest(own[0], DIGEST) != known else set()
         if imported is not None:
             self.bring(imported)
 
@@ -145,7 +163,8 @@ class Files:
                 raise
             self.unreadable[ANNOTATIONS] = str(error)
         else:
-            self.classes, self._brought, self._image_ids = brought
+            self.classes, self._brought, *ids = brought
+            self._ids = dict(zip(IDS, ids, strict=True))
 
     def bring(self, path: Path) -> None:
         """Bring objects of another program.
@@ -156,9 +175,9 @@ class Files:
         files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
         content = " ".join(digest(file, DIGEST) for file in files)
         key = hashlib.blake2s(content.encode()).hexdigest()
-        lost: Counter[str] = Counter()
-        objects = _CONVERSION["read"](path, place_of(self.folder.path), lost)
-        classes, brought = read_import(path, objects, self.folder.photographs, lost)
+        lost, listed = Counter[str](), dict[str, None]()
+        objects = _CONVERSION["read"](path, place_of(self.folder.path), lost, listed)
+        classes, brought = read_import(path, objects, self.folder.photographs, lost, listed)
         with self._lock:
             self.classes = [*self.classes, *classes]
             before = (self._store.setting("imported") or {}).get(key, [])
@@ -175,10 +194,10 @@ class Files:
                 yield photograph.name, photograph.error
         yield from ((name, GONE) for name in self.folder.gone)
         yield from self.unreadable.items()
-        if self._edited:
-            yield ANNOTATIONS, f"was changed by another program; it is copied to {ORIGINALS}"
+        for changed in sorted(self.replaced):
+            yield changed, f"was changed by another program; it is copied to {ORIGINALS}"
         place = self.folder.path
-        for path, reason in (*self.masks().refused.items(), *self.folder.refused.items()):
+        for path, reason in (*self.mask_files().refused.items(), *self.folder.refused.items()):
             yield path.relative_to(place).as_posix(), reason
 
     def left_out(self) -> list[str]:
@@ -186,7 +205,7 @@ class Files:
         rows = (
             ("have changed since", self.folder.changed),
             ("are gone", self.folder.gone),
-            ("cannot be read", self.folder.unread),
+            ("cannot be read", self.folder.unreadable),
         )
         lines = [
             f"{counted({f'of photographs that {what}': sum(counts.values())})}: {_first(counts)}"
@@ -195,14 +214,17 @@ class Files:
         ]
         if self.unreadable:
             lines.append(f"masks that cannot be read: {_first(self.unreadable)}")
+        if self.replaced:
+            names = _first(sorted(self.replaced))
+            lines.append(f"files that another program changed, copied to {ORIGINALS}: {names}")
         return lines
 
-    def masks(self, folder: Path | None = None) -> MaskFiles:
+    def mask_files(self, folder: Path | None = None) -> MaskFiles:
         """List the files in `masks/`, unless other programs added or removed none since."""
         folder, names = folder or self.folder.path, self.folder.names
         known = self._listed.get(folder)
         if known is None or known[0] != names or modified(known[1].stamps) != known[1].stamps:
-            known = names, mask_files(folder, names)
+            known = names, list_masks(folder, names)
             now = time.time_ns()
             if all(now - stamp > SETTLED for stamp in known[1].stamps.values()):
                 self._listed[folder] = known
@@ -211,7 +233,7 @@ class Files:
     def unread(self) -> Iterator[tuple[str, Photograph | None]]:
         """Yield photographs with masks that are not in the database yet."""
         with self._lock:
-            lists = self.masks(), self.masks(self.out), self.folder.photographs
+            lists = self.mask_files(), self.mask_files(self.out), self.folder.photographs
             if not self._brought and [*map(id, lists)] == [*map(id, self._all_read)]:
                 return
             owned, waits = {*lists[0].owned, *lists[1].owned}, False
@@ -221,23 +243,29 @@ class Files:
             waiting |= {name: None for name, photo in listed.items() if photo.stem in owned}
         for name in waiting:
             photo = listed.get(name)
-            new = name not in known and photo is not None and photo.size is not None
-            if (name in self._brought or new) and name not in self.unreadable:
+            new = name in self._brought
+            if photo is not None and photo.size is not None and not new:
+                new = name not in known or bool(self._foreign_masks(photo, lists[1]))
+            if new and name not in self.unreadable:
                 yield name, photo
                 waits = True
         self._all_read = () if waits else lists
 
-    def read_all(self) -> None:
+    def read_all(self, *, look: bool = False) -> None:
         """Store all masks that were there and that nobody has looked at yet, one after the other.
 
-        What cannot be read is left out, see `unreadable`.
+        What cannot be read is left out, see `unreadable`. Whether other programs have changed files
+        is known from their folders, or, if told to `look`, from the files themselves.
         """
+        if look:
+            self._all_read = ()
         for name, photo in self.unread():
             try:
                 file = fingerprint(photo) if photo and photo.size else None  # while others click
                 with self._lock:
                     if self._closed:
                         return
+                    self._compared.discard(name)
                     self.read(name, photo, file)
             except DataError as error:
                 self.unreadable[name] = str(error)
@@ -250,28 +278,37 @@ class Files:
                 }
                 self._store.set_setting("imported", known | read)
                 self._imported = {}
+            if not self._closed and not self.unreadable:
+                self.folder.note_seen()
 
     def read(self, name: str, photo: Photograph | None, file: Fingerprint | None = None) -> None:
         """Store the masks that a photograph had before it was annotated, at its first use.
 
         They are those of its mask files and those of an `annotations.json`, which are the same
         objects where they have the same pixels. Masks of a photograph that is gone are stored, too.
+        Later ones are those that other programs have written.
         """
         known = bool(self._store.photograph(name).revision)
         brought = self._brought.get(name, [])
-        if (known and not brought) or (photo is not None and photo.size is None):
+        if photo is not None and photo.size is None:
+            return
+        if known and photo and name not in self._compared:
+            self._compared.add(name)
+            self._read_later(photo)
+        if known and not brought:
             return
         stored = {one.counts for one in self._store.objects(name)} if known else set()
         paths = []
         if photo and not known:
-            places = (self.masks(place).owned.get(photo.stem) for place in (self.out, None))
+            places = (self.mask_files(place).owned.get(photo.stem) for place in (self.out, None))
             paths = next(filter(None, places), [])
-        drawn = {}
-        for source, labels in existing_masks(paths, photo) if photo else []:
-            drawn[source] = finished(labels)
+        drawn = existing_masks(paths, photo) if photo else {}
+        if not brought and not paths:
+            return  # looking writes nothing: the disk may be full
         with self._store.change(name, None):
             for one in brought:
-                mask = finished(one.mask(photo.size if photo else None).astype(np.uint8))
+                pixels = one.mask(photo.size if photo else None).astype(np.uint8)
+                mask = Finished.from_labels(pixels)
                 if mask.counts in stored:
                     continue
                 same = [source for source, other in drawn.items() if other.counts == mask.counts]
@@ -280,26 +317,98 @@ class Files:
                 self._store.add_finished(name, mask, one.label, origin, one.past)
             for source, mask in drawn.items():
                 self._store.add_finished(name, mask, source=source)
-            if photo is not None and (brought or drawn):
+            if photo is not None:
                 self._store.set_fingerprint(name, file or fingerprint(photo))
             self._store.keep_written(name)
+        if photo is not None:
+            self.on_new_objects(photo)
         if self._brought.pop(name, None) and photo is None:
             self.folder.gone[name] = len(brought)
         if any(one.file != ANNOTATIONS for one in brought):
             self.write(name)
 
+    def _foreign_masks(self, photo: Photograph, listed: MaskFiles) -> list[Path]:
+        """Return the masks of a known photograph that were not written here, as far as known."""
+        return [
+            path
+            for path in listed.owned.get(photo.stem, [])
+            if touched(path, self.folder.seen)
+            and self._written.get(path, (0, None))[1] != stamp_of(path)
+        ]
+
+    def _read_later(self, photo: Photograph) -> None:
+        """Store the masks that another program has added or changed since a photograph is known.
+
+        A changed mask is that of its object from now on, until undo; others are new objects. The
+        files are copied to those of before.
+        """
+        listed = self.mask_files(self.out)
+        files = {path: path.read_bytes() for path in self._foreign_masks(photo, listed)}
+        _, rows = self._store.in_files(photo.name)
+        own = {self._store.png(row[0]): row for row in rows if files}
+        for path in [path for path, content in files.items() if content in own]:
+            self._written[path] = hash(own[files.pop(path)]), stamp_of(path)
+        if not files or photo.name in self._store.unwritten():
+            return
+        counts, new = {row[3] for row in rows}, dict[Path, list[Finished]]()
+        for path in files:
+            self._written[path] = 0, stamp_of(path)
+            try:
+                masks = [*existing_masks([path], photo).values()]
+            except DataError as error:
+                masks, self.unreadable[path.name] = [], str(error)
+            others = [mask for mask in masks if mask.counts not in counts]
+            if others or not masks:
+                back_up(path, self.out)
+            if others:
+                new[path] = others
+            elif not masks:
+                self.replaced.add(path.name)
+        if not new:
+            return
+        stems = self.folder.names.first(photo.stem, len(rows))
+        places = [self.out / "masks" / f"{stem}.png" for stem in stems]
+        homes = dict(zip(places, rows, strict=True))
+        before = self._store.photograph(photo.name)
+        with self._store.change(photo.name, before.revision):
+            for path, masks in new.items():
+                row = homes.get(path)
+                if row is not None and not row[1] and len(masks) == 1:
+                    self._replace(photo, row[0], masks.pop())
+                for n, mask in enumerate(masks, start=1):
+                    self._store.add_finished(photo.name, mask, source=f"{path.name}#{n}")
+            if before.state in ("accepted", "rejected"):
+                self._store.set_state(photo.name, "done")
+        self.on_new_objects(photo)
+        self.write(photo.name)
+
+    def _replace(self, photo: Photograph, number: int, mask: Finished) -> None:
+        """Give a finished object another mask, as if its pixels had been drawn; inside `change`."""
+        stored = self._store.find(photo.name, number)
+        assert stored is not None, "it has a file"
+        old, new = (stored_labels(drawn, photo) == 1 for drawn in (stored.mask or b"", mask.png))
+        self._store.reopen(number)
+        for patch in (Patch(new & ~old), Patch(old & ~new, positive=False)):
+            if patch.pixels.any():
+                self._store.add_step(number, stored_patch(patch))
+        self._store.finish(number, mask, stored.model, None)
+
     def write(self, name: str) -> None:
         """Write the mask files of a photograph now, and the COCO file soon.
 
-        What cannot be written is tried again with the COCO file.
+        What cannot be written is tried again with the COCO file. What another program has written
+        meanwhile is copied to the files of before.
         """
         self.write_annotations_soon()
-        photograph = self.folder.named(name)
+        photograph = self.folder.by_name(name)
         if photograph is not None and photograph.error is None:
-            (rejected,), *rows = self._store.in_files(name)
+            rejected, rows = self._store.in_files(name)
             rows = [] if rejected else rows
             masks = [(hash(row), partial(self._store.png, row[0])) for row in rows]
-            names, listed = self.folder.names, self.masks(self.out)
+            names, listed = self.folder.names, self.mask_files(self.out)
+            for path in self._foreign_masks(photograph, listed) if name in self._compared else ():
+                back_up(path, self.out)
+                self.replaced.add(path.name)
             write_masks(self.out, photograph, masks, names, listed, self._written)
             homes = {path.parent for path in listed.owned[photograph.stem]}
             listed.stamps.update(modified({*listed.stamps, *homes}))
@@ -370,12 +479,14 @@ class Files:
                 if next(self.unread(), None) is not None:
                     return path
                 began, changes = time.monotonic(), self._changes
-                if not self._store.setting("annotations") or self._edited:
-                    _back_up(path, self.out)
+                if not self._store.setting("annotations") or ANNOTATIONS in self.replaced:
+                    back_up(path, self.out)
                     self._store.set_setting("annotations", True)
-                    self._edited = False
-                numbers = self._numbered(self.folder.photographs)
-            write_coco(path, self.folder.photographs, self._store, self._lock, numbers)
+                    self.replaced.discard(ANNOTATIONS)
+                names = [photo.name for photo in self.folder.photographs]
+                labels = [*(self._store.setting("labels") or []), *self._store.labels()]
+                numbers = [*map(self._numbers_of, IDS, (names, labels))]
+            write_annotations(path, self.folder.photographs, self._store, self._lock, *numbers)
             written = digest(path, DIGEST)
             self._resting_until = time.monotonic() + REST * (time.monotonic() - began)
             with self._lock:
@@ -385,49 +496,82 @@ class Files:
                     self._timer.cancel()
         return path
 
-    def _numbered(self, photographs: Sequence[Photograph]) -> Mapping[str, int]:
-        """Return the number of each photograph, which stays whatever is added or rejected."""
-        following = max(self._image_ids.values(), default=0) + 1
-        new = [photo.name for photo in photographs if photo.name not in self._image_ids]
+    def _numbers_of(self, kind: str, names: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of some names, which stay whatever is added, rejected or removed."""
+        known = self._ids[kind]
+        following = max(known.values(), default=0) + 1
+        new = [name for name in dict.fromkeys(names) if name not in known]
         if new:
-            self._image_ids |= {name: number for number, name in enumerate(new, following)}
-            self._store.set_setting("image_ids", self._image_ids)
-        return dict(self._image_ids)
+            known |= {name: number for number, name in enumerate(new, following)}
+            self._store.set_setting(kind, known)
+        return {name: known[name] for name in names}
 
-    def export(self, name: str) -> tuple[Path, list[str]]:
+    def rename_class(self, old: str, new: str) -> None:
+        """Let a class have its number under another name, unless that has one."""
+        known = self._ids[CATEGORY_IDS]
+        if old in known and new not in known:
+            known[new] = known.pop(old)
+            self._store.set_setting(CATEGORY_IDS, known)
+
+    def export(self, name: str, progress: Callable[[int], None]) -> tuple[Path, list[str]]:
         """Write what is exported under one of `export_names`, in place of its last version.
 
+        `progress` is called with the number of each photograph; an error of it ends the work.
         Returns the file or folder, and what is not in it, one thing a line.
         """
         annotations = self.write_coco()
         with self._lock:
             efforts, lost = self._store.efforts(), self.left_out()
+            if rejected := self._store.rejected():
+                lost = [*lost, f"rejected photographs: {len(rejected)}"]
+            has_classes = name not in (REPORT, "png", "index")
+            if has_classes and (number := self._store.without_label()):
+                lost = [*lost, f"labels of objects, which are written as `{NO_LABEL}`: {number}"]
         if name == COCO:
             return annotations, lost
-        path = self._make_room(export_names()[name])
+        path, aside = self._make_room(export_names()[name])
+        lost += aside
         if name == REPORT:
-            write_report(path, efforts)
-            return path, lost
-        place = place_of(self.folder.path)
-        project = self.folder.path.resolve()  # the document root of Label Studio is above it
-        storage = PurePosixPath(project.name, "images" if (project / "images").is_dir() else "")
-        return path, [*lost, *_CONVERSION["write"](name, annotations, path, storage, place)]
-
-    def _make_room(self, name: str) -> Path:
-        """Remove the last export of a name; what was never exported is refused."""
-        path = self.out / name
+            write_efforts(path, efforts)
+        else:
+            place = place_of(self.folder.path)
+            project = self.folder.path.resolve()  # the document root of Label Studio is above it
+            storage = PurePosixPath(project.name, "images" if (project / "images").is_dir() else "")
+            places = storage, place
+            lost += _CONVERSION["write"](name, annotations, path, places, progress)
         with self._lock:
-            exported = self._store.setting("exports") or []
-            if path.exists() and name not in exported:
+            times = {**self._store.setting("exports"), path.name: time.time_ns()}
+            self._store.set_setting("exports", times)
+        return path, lost
+
+    def _make_room(self, name: str) -> tuple[Path, list[str]]:
+        """Remove the last export of a name, or rename it if somebody has worked on it.
+
+        What was never exported is refused. Returns the path, and what was renamed.
+        """
+        path, now = self.out / name, time.time_ns()
+        with self._lock:
+            times = self._store.setting("exports") or {}
+            if isinstance(times, list):  # of an earlier version
+                times = dict.fromkeys(times, now)
+            if path.exists() and name not in times:
                 raise DataError(
                     f"{path}: exists, and is not an export of this page; rename or remove it"
                 )
-            self._store.set_setting("exports", sorted({*exported, name}))
-        if path.is_dir() and not path.is_symlink():
+            self._store.set_setting("exports", {**times, name: times.get(name, now)})
+        if path.is_symlink() or not path.exists():
+            path.unlink(missing_ok=True)
+            return path, []
+        files = [file for file in (path, *path.rglob("*")) if file.suffix != ".cache"]
+        if any(touched(file, times[name]) for file in files if file.is_file()):
+            aside = path.with_stem(f"{path.stem} {time.strftime('%Y-%m-%d %H.%M.%S')}")
+            path.rename(aside)
+            return path, [f"{name} was changed by another program; it is kept as {aside.name}"]
+        if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)
-        return path
+            path.unlink()
+        return path, []
 
     def close(self) -> None:
         """Write nothing from now on."""
@@ -441,174 +585,12 @@ def _first(names: Collection[str]) -> str:
     return ", ".join([*names][:3]) + " ..." * (len(names) > 3)
 
 
-class MaskFiles(NamedTuple):
-    """The files in `masks/`."""
-
-    owned: dict[str, list[Path]]  # those of each photograph, by its stem
-    refused: dict[Path, str]  # why the others are not read
-    stamps: dict[Path, int]  # of the folders, see `probseg.paths.modified`
-
-
-def mask_files(folder: Path, names: MaskNames) -> MaskFiles:
-    """List the files in `masks/` and its sub-folders; what is in them is not looked at."""
-
-    def no_link(path: Path) -> bool:  # copies are kept in the folder, which may be sent back
-        return False
-
-    place = folder / "masks"
-    folders, links = walk(place, folder, no_link)
-    stamps = modified(folders)
-    owned: dict[str, list[Path]] = defaultdict(list)
-    refused = dict.fromkeys(links, LEADS_OUT)
-    for one in folders:
-        files, others = sort_pictures(one, LOSSLESS_SUFFIXES, folder, trusted=no_link)
-        refused |= others
-        for path in files.values():
-            owner = names.owner(stem_of(path.relative_to(place).as_posix()))
-            if owner is None:
-                refused[path] = NO_PHOTOGRAPH
-            else:
-                owned[owner].append(path)
-    return MaskFiles(owned, refused, stamps)
-
-
-def existing_masks(
-    files: Sequence[Path], photograph: Photograph
-) -> list[tuple[str, npt.NDArray[np.uint8]]]:
-    """Read file and number of each object in mask files, and its labels `(H, W)`."""
-    masks = []
-    for path in files:
-        drawn = read_objects(path)
-        if drawn.labels.shape != photograph.size:
-            raise DataError(
-                f"{path}: has the size {drawn.labels.shape}, its photograph {photograph.size}"
-            )
-        masks += [(f"{path.name}#{number}", drawn.mask(number)) for number in drawn.numbers]
-    return masks
-
-
-def finished(labels: npt.NDArray[np.uint8]) -> Finished:
-    """Encode labels `(H, W)` as they are stored; see `probseg.formats.png.encode`."""
-    mask = labels == 1
-    return Finished(png.encode(labels), run_lengths.encode(mask)["counts"], int(mask.sum()))
-
-
-def write_masks(
-    folder: Path,
-    photograph: Photograph,
-    masks: Sequence[tuple[int, Callable[[], bytes]]],
-    names: MaskNames,
-    listed: MaskFiles | None = None,
-    written: dict[Path, tuple[int, tuple[int, int]]] | None = None,
-) -> None:
-    """Write `masks/<stem>_<n>.png` of the finished objects, and remove those that are no more.
-
-    Files that were there before annotation began are copied to `.probseg/masks/` when the first
-    change of their photograph is written, and refused files before one of them is replaced. What is
-    `listed` of the folder is brought up to date; None to list it here. `masks` are a number that
-    tells each from others, and what gives its PNG: files that were `written` with this number, and
-    have the bytes and time that they had then, are not looked at.
-    """
-    written = {} if written is None else written
-    stems = names.first(photograph.stem, len(masks))
-    contents = {f"{stem}.png": mask for stem, mask in zip(stems, masks, strict=True)}
-    owned, refused, _ = listed or mask_files(folder, names)
-    before = owned.get(photograph.stem, [])
-    marker = folder / ORIGINALS / f"{photograph.stem}.done"
-    if not marker.exists():
-        for path in before:
-            _back_up(path, folder)
-        with replacing(marker) as empty:  # in place of a link
-            empty.touch()
-    for name, (number, png_of) in contents.items():
-        path = folder / "masks" / name
-        if written.get(path) == (number, stamp_of(path)):
-            continue
-        if refused.pop(path, None) is not None:  # it was not read, but has the name
-            _back_up(path, folder)
-        mask = png_of()
-        if path.is_symlink() or not path.is_file() or path.read_bytes() != mask:
-            with replacing(path) as unfinished:
-                unfinished.write_bytes(mask)
-        written[path] = number, stamp_of(path)
-    for path in before:
-        if path.relative_to(folder / "masks").as_posix() not in contents:
-            path.unlink()
-    owned[photograph.stem] = [folder / "masks" / name for name in contents]
-
-
-def _back_up(path: Path, folder: Path) -> None:
-    """Copy a file of a folder to the files of before, unless it is a link to elsewhere."""
-    if not leads_out(path, folder) and path.is_file():
-        home = folder / "masks" if path.is_relative_to(folder / "masks") else path.parent
-        with replacing(folder / ORIGINALS / path.relative_to(home)) as copy:
-            copy.write_bytes(path.read_bytes())
-
-
-def write_coco(
-    path: Path,
-    photographs: Sequence[Photograph],
-    store: Store,
-    lock: threading.RLock,
-    numbers: Mapping[str, int],
-) -> None:
-    """Write all finished objects as COCO JSON with run lengths.
-
-    `numbers` are the ids of the photographs by name. Besides COCO's own keys, annotations have
-    `prompts` (the clicks, boxes and strokes that the mask is the answer to, in order; see
-    `probseg.annotate.steps`), `seconds`, `model` and `score` (`Mask.quality`; not of read masks).
-    Objects without a label are of the category `object`. Photographs that were rejected are
-    left out. The lock is taken for a piece at a time, and not while anything is written.
-    """
-    with lock:
-        rejected, known = store.rejected(), store.names()
-        annotated = store.with_objects()
-    sizes = {p.name: p.size for p in photographs if p.size and p.name not in rejected}
-    images = [
-        {"id": numbers[name], "file_name": name, "height": height, "width": width}
-        for name, (height, width) in sizes.items()
-    ]
-    categories: dict[str, int] = {}
-    drawn = [name for name in known if name in sizes and name in annotated]
-
-    kinds: list[coco.Entry] = []  # known when all annotations are
-
-    def annotations() -> Iterator[dict[str, Any]]:
-        totals = accumulate(annotated[name] for name in drawn)
-        pairs = zip(drawn, totals, strict=True)
-        for _, group in groupby(pairs, key=lambda pair: pair[1] // PIECE):
-            with lock:
-                piece = [(name, store.objects(name)) for name, _ in group]
-            for name, objects in piece:
-                for stored in objects:
-                    if stored.counts is not None:
-                        yield entry(name, stored)
-        kinds.extend(coco.numbered(categories))
-
-    def entry(name: str, stored: StoredObject) -> dict[str, Any]:
-        lengths = {"size": list(sizes[name]), "counts": stored.counts}
-        label = stored.label or "object"
-        return {
-            "id": stored.id,
-            "image_id": numbers[name],
-            "category_id": categories.setdefault(label, len(categories) + 1),
-            "segmentation": lengths,
-            **coco.measures(lengths),
-            "prompts": stored.steps[: stored.kept],
-            "seconds": round(stored.seconds, 1),
-            "model": stored.model,
-            **({} if stored.quality is None else {"score": stored.quality}),
-        }
-
-    coco.write(path, images, annotations(), kinds)
-
-
 def export_names() -> dict[str, str]:
     """Return the name of the file or folder of each export, by format; the report is the last."""
     return {COCO: ANNOTATIONS, **_CONVERSION["file_names"], REPORT: "report.csv"}
 
 
-def write_report(path: Path, efforts: Sequence[Effort]) -> None:
+def write_efforts(path: Path, efforts: Sequence[Effort]) -> None:
     """Write the work on the objects of each label as CSV, in all and in the mean of an object."""
     totals = ("label", "objects", "seconds", "clicks")
     rows: list[tuple[object, ...]] = [(*totals, "seconds_per_object", "clicks_per_object")]

@@ -1,4 +1,4 @@
-"""An `annotations.json` that is there when annotation begins, of this page or of others."""
+"""`annotations.json`, of this page or of others, and annotations of other programs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import base64
 import json
 import os
 import re
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, groupby, takewhile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,11 +22,11 @@ import numpy.typing as npt
 from probseg.annotate.database import MOST_LABELS, is_label
 from probseg.annotate.photographs import Photograph
 from probseg.annotate.steps import RequestError, check_place, check_stored
-from probseg.annotate.store import Past
+from probseg.annotate.store import NO_LABEL, Past, Store, StoredObject
 from probseg.data.layout import leads_outside
 from probseg.data.sets.annotations import entries
 from probseg.errors import DataError, UsageError
-from probseg.formats import run_lengths
+from probseg.formats import coco, run_lengths
 from probseg.formats.coco import score_of, size_of, text, whole
 from probseg.formats.polygons import from_coco
 from probseg.formats.regions import FARTHEST
@@ -35,8 +36,8 @@ from probseg.texts import count
 
 ANNOTATIONS = "annotations.json"
 
-NO_LABEL = "object"
-"""Category of objects without a label."""
+PIECE = 200
+"""Objects that are read for `annotations.json` before other requests have a turn."""
 
 LONGEST_NAME = 1000
 """Maximum characters of the name of a photograph."""
@@ -154,8 +155,8 @@ def finder(names: Iterable[str]) -> Callable[[str], str | None]:
 
 def read_annotations(
     path: Path, photographs: Sequence[Photograph]
-) -> tuple[list[str], dict[str, list[Brought]], dict[str, int]]:
-    """Read classes, and the objects and the number of each photograph by its name.
+) -> tuple[list[str], dict[str, list[Brought]], dict[str, int], dict[str, int]]:
+    """Read classes, the objects of each photograph, and the numbers of photographs and classes.
 
     The file is refused if it is none of COCO, or of other photographs alone: it would be replaced.
     """
@@ -190,9 +191,13 @@ def read_annotations(
             f"{path}: cannot be read as annotations of these photographs ({error!r:.300}), and "
             "would be replaced; rename it, or choose another --out"
         ) from error
-    names = [name for name in kinds.values() if isinstance(name, str) and is_label(name)]
-    numbers = {name: number for number, (name, _) in images.items() if 0 < number <= 1 << 53}
-    return [name for name in names if name != NO_LABEL][:MOST_LABELS], dict(brought), numbers
+    classes = {n: name for n, name in kinds.items() if isinstance(name, str) and is_label(name)}
+    numbers, categories = (
+        {name: number for number, name in names.items() if 0 < number <= 1 << 53}
+        for names in ({number: name for number, (name, _) in images.items()}, classes)
+    )
+    names = [name for name in classes.values() if name != NO_LABEL][:MOST_LABELS]
+    return names, dict(brought), numbers, categories
 
 
 def read_import(
@@ -200,11 +205,13 @@ def read_import(
     objects: Iterable[tuple[str, Any]],
     photographs: Sequence[Photograph],
     lost: Counter[str],
+    listed: Mapping[str, None],
 ) -> tuple[list[str], dict[str, list[Brought]]]:
     """Read classes and objects of other programs.
 
     `objects` are paths of photographs and labelled regions; those that are not brought are counted
-    in `lost`.
+    in `lost`. Classes have the order of `listed`, the names that the source lists, which is
+    complete once the objects are read.
     """
     find = finder(photo.name for photo in photographs if photo.size is not None)
     brought: dict[str, list[Brought]] = defaultdict(list)
@@ -225,7 +232,11 @@ def read_import(
         raise DataError(
             f"{path}: has no object for this folder ({counted(lost) or 'it is empty'}){hint}"
         )
-    return [*classes][:MOST_LABELS], dict(brought)
+    known = [name for name in listed if name != NO_LABEL and is_label(name)]
+    names = [*dict.fromkeys([*known, *classes])]
+    if len(names) > MOST_LABELS:
+        names = [name for name in names if name in classes]
+    return names[:MOST_LABELS], dict(brought)
 
 
 def counted(lost: Mapping[str, int]) -> str:
@@ -252,3 +263,60 @@ def _past(entry: dict[str, Any], size: tuple[int, int]) -> Past:
         model[:LONGEST_NAME] if isinstance(model, str) else None,
         score if score is not None and 0 <= score <= 1 else None,
     )
+
+
+def write_annotations(
+    path: Path,
+    photographs: Sequence[Photograph],
+    store: Store,
+    lock: threading.RLock,
+    numbers: Mapping[str, int],
+    categories: dict[str, int],
+) -> None:
+    """Write all finished objects as COCO JSON with run lengths.
+
+    `numbers` are the ids of the photographs by name, `categories` those of the classes. Besides
+    COCO's own keys, annotations have
+    `prompts` (the clicks, boxes and strokes that the mask is the answer to, in order; see
+    `probseg.annotate.steps`), `seconds`, `model` and `score` (`Mask.quality`; not of read masks).
+    Objects without a label are of the category `object`. Photographs that were rejected are
+    left out. The lock is taken for a piece at a time, and not while anything is written.
+    """
+    with lock:
+        rejected, known = store.rejected(), store.names()
+        annotated = store.with_objects()
+    sizes = {p.name: p.size for p in photographs if p.size and p.name not in rejected}
+    images = [
+        {"id": numbers[name], "file_name": name, "height": height, "width": width}
+        for name, (height, width) in sizes.items()
+    ]
+    kinds: list[coco.Entry] = []  # known when all annotations are
+    drawn = [name for name in known if name in sizes and name in annotated]
+
+    def annotations() -> Iterator[dict[str, Any]]:
+        totals = accumulate(annotated[name] for name in drawn)
+        pairs = zip(drawn, totals, strict=True)
+        for _, group in groupby(pairs, key=lambda pair: pair[1] // PIECE):
+            with lock:
+                piece = [(name, store.objects(name)) for name, _ in group]
+            for name, objects in piece:
+                for stored in objects:
+                    if stored.counts is not None:
+                        yield entry(name, stored)
+        kinds.extend(coco.categories(categories))
+
+    def entry(name: str, stored: StoredObject) -> dict[str, Any]:
+        lengths = {"size": list(sizes[name]), "counts": stored.counts}
+        return {
+            "id": stored.id,
+            "image_id": numbers[name],
+            "category_id": coco.number(categories, stored.label or NO_LABEL),
+            "segmentation": lengths,
+            **coco.measures(lengths),
+            "prompts": stored.steps[: stored.kept],
+            "seconds": round(stored.seconds, 1),
+            "model": stored.model,
+            **({} if stored.quality is None else {"score": stored.quality}),
+        }
+
+    coco.write(path, images, annotations(), kinds)

@@ -27,12 +27,12 @@ from probseg.images import image_size, is_deep_colour, opened, read_image, tell_
 from probseg.paths import FOLLOW, digest, follows, leads_out, walk
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
+    UNREAD_SUFFIXES,
     list_pictures,
     not_supported,
     of_one_stem,
     refuse_only_unread,
     second_of_a_stem,
-    unread_files,
 )
 from probseg.texts import one_line
 
@@ -111,8 +111,8 @@ def pixel_digest(image: npt.NDArray[np.uint8]) -> str:
     return hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).hexdigest()
 
 
-Read = dict[tuple[Path, tuple[int, int]], tuple[tuple[int, int] | None, str | None]]
-"""Size of each file that was looked at and why it cannot be read, by its path and stamp."""
+Read = dict[tuple[str, tuple[int, int]], tuple[tuple[int, int] | None, str | None]]
+"""Size of each file that was looked at and why it cannot be read, by its name and stamp."""
 
 
 def photograph_folders(folder: Path) -> tuple[list[Path], dict[Path, str]]:
@@ -133,6 +133,20 @@ def photograph_folders(folder: Path) -> tuple[list[Path], dict[Path, str]]:
     return read, refused
 
 
+def picture_files(folder: Path) -> dict[Path, list[Path]]:
+    """Return the files that should be photographs, by their folders; without any, raise."""
+    homes, _ = photograph_folders(folder)
+    files = {home: list_pictures(home, IMAGE_SUFFIXES + UNREAD_SUFFIXES) for home in homes}
+    if all(not_supported(path) for of_home in files.values() for path in of_home):
+        place = place_of(folder)
+        refuse_only_unread(place)
+        raise DataError(
+            f"{place}: holds no photograph; expected files with one of the suffixes "
+            f"{', '.join(IMAGE_SUFFIXES)}"
+        )
+    return files
+
+
 def list_photographs(folder: Path, read: Read | None = None) -> list[Photograph]:
     """Return the photographs of a folder, or of its `images/` if it has one, by name.
 
@@ -141,40 +155,35 @@ def list_photographs(folder: Path, read: Read | None = None) -> list[Photograph]
     error. Files in `read` are not looked at again.
     """
     place, read = place_of(folder), {} if read is None else read
-    folders, _ = photograph_folders(folder)
-    readable = [path for one in folders for path in list_pictures(one)]
-    if not readable:
-        refuse_only_unread(place)
-        raise DataError(
-            f"{place}: holds no photograph; expected files with one of the suffixes "
-            f"{', '.join(IMAGE_SUFFIXES)}"
-        )
-    twins = of_one_stem(readable)
+    files = picture_files(folder)
+    twins = of_one_stem(p for paths in files.values() for p in paths if not not_supported(p))
     photographs: list[Photograph] = []
-    for path in sorted([*readable, *(path for one in folders for path in unread_files(one))]):
-        name = path.relative_to(place).as_posix()
-        size, error, stamp = None, None, stamp_of(path)
-        if leads_out(path, folder) and not follows(path):
-            error = FOLLOW
-        elif any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are not UTF-8
-            error = "the name has bytes that are not text; rename the file"
-        elif reason := too_long(path.name):
-            error = reason
-        elif path in twins:
-            error = second_of_a_stem(twins[path])
-        elif reason := not_supported(path):
-            error = reason
-        else:
-            if (path, stamp) not in read:
-                try:
-                    read[path, stamp] = image_size(path), None
-                except DataError as unreadable:
-                    read[path, stamp] = None, str(unreadable).replace(f"{path}: ", "")
-            size, error = read[path, stamp]
-        number = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
-        inside = name.removesuffix(path.name)
-        photographs.append(Photograph(number, path, size, error, stamp, inside))
-    return photographs
+    for home, paths in files.items():
+        inside = (home / "_").relative_to(place).as_posix()[:-1]
+        linked = home.resolve() != folder.resolve() / home.relative_to(folder)
+        for path in paths:
+            name, stamp = inside + path.name, stamp_of(path)
+            size, error = None, None
+            if (linked or path.is_symlink()) and leads_out(path, folder) and not follows(path):
+                error = FOLLOW
+            elif any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are not UTF-8
+                error = "the name has bytes that are not text; rename the file"
+            elif reason := too_long(path.name):
+                error = reason
+            elif path in twins:
+                error = second_of_a_stem(twins[path])
+            elif reason := not_supported(path):
+                error = reason
+            else:
+                if (name, stamp) not in read:
+                    try:
+                        read[name, stamp] = image_size(path), None
+                    except DataError as unreadable:
+                        read[name, stamp] = None, str(unreadable).replace(f"{path}: ", "")
+                size, error = read[name, stamp]
+            number = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+            photographs.append(Photograph(number, path, size, error, stamp, inside))
+    return sorted(photographs, key=lambda photograph: photograph.path.parts)
 
 
 def refusals(reasons: Iterable[tuple[str, str]]) -> list[str]:
@@ -225,13 +234,18 @@ def thumbnail(photograph: Photograph) -> bytes:
     return _encoded(np.asarray(picture), "JPEG")
 
 
+def sized(size: tuple[int, ...] | None) -> str:
+    """Say how large a photograph of `(H, W)` is, the width first."""
+    return "no size" if size is None else f"{size[1]} x {size[0]} pixels"
+
+
 def stored_labels(mask: bytes, photograph: Photograph) -> npt.NDArray[np.uint8]:
     """Decode a mask of the database, as `probseg.formats.png.decode` does."""
-    size, expected = mask_size(mask), photograph.size
-    if size != expected:
+    size = mask_size(mask)
+    if size != photograph.size:
         raise DataError(
-            f"a stored mask of {photograph.name}: has the size {size}, the photograph {expected}; "
-            "delete the object"
+            f"a stored mask of {photograph.name}: has {sized(size)}, the photograph "
+            f"{sized(photograph.size)}; delete the object"
         )
     return png.decode(mask)
 

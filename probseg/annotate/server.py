@@ -85,7 +85,7 @@ def serve(app: ASGIApp, listening: Listening) -> None:
     """Serve an application until Ctrl-C or SIGTERM, which uvicorn sends again after its end."""
     import uvicorn
 
-    from probseg.annotate.routes import CONNECTIONS, Connection
+    from probseg.annotate.http import CONNECTIONS, Connection
 
     settings = uvicorn.Config(
         app,

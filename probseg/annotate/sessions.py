@@ -37,14 +37,15 @@ from probseg.annotate.imports import ANNOTATIONS, Upload
 from probseg.annotate.photographs import (
     Photograph,
     fingerprint,
-    list_photographs,
+    picture_files,
     place_of,
     read_readable,
     readable_size,
     small_map,
+    stamp_of,
     stored_region,
 )
-from probseg.annotate.steps import RequestError, as_step, check_step, check_truth, next_click
+from probseg.annotate.steps import RequestError, as_step, check_truth, next_click, stored_step
 from probseg.annotate.store import MissingError, Store
 from probseg.annotate.windows import LONGEST_NAME, Windows
 from probseg.errors import USER_ERRORS, DataError, UsageError
@@ -63,6 +64,9 @@ RULES = ("avoid_finished", "tidy")
 
 PATIENCE = 2.0
 """Seconds that a page waits for existing masks; those of large folders arrive later."""
+
+TELLING = 0.5
+"""Seconds between two news of how far an export is."""
 
 MOST_MASKS = 1000
 """Masks in one answer."""
@@ -87,7 +91,7 @@ class Sessions:
         imported: Path | None = None,
     ) -> None:
         self.out = out or folder
-        list_photographs(folder)  # nothing is made in a folder without any
+        picture_files(folder)  # nothing is made in a folder without any
         check_links(self.out)
         read_keys(self.out)
         self._lock = threading.RLock()
@@ -109,12 +113,16 @@ class Sessions:
             self.labels: list[str] = self.store.setting("labels") or []
             self.windows = Windows()
             self.shared = 0  # number of changes of what all windows have in common
-            self._aliases: dict[str | None, str | None] = {}  # new names of classes
+            self._changed_by: dict[str, str] = {}  # window of the last change of each photograph
+            # new names of classes, for windows and clients that know the old ones
+            self._aliases: dict[str | None, str | None] = self.store.setting("renamed") or {}
             rules = {name: self.store.setting(name) in (None, True) for name in RULES}
             self.answers = Answers(model_host, self.store, **rules)
+            self.files.on_new_objects = self.answers.drop_finished
             self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
             self._ahead: list[Future[None]] = []
             self._upload = Upload()
+            self._stopped: set[object] = set()  # windows that want no export any more
             self._reading = Thread(target=self._read_all, daemon=True)
             if labels or self.files.classes:
                 try:
@@ -185,12 +193,12 @@ class Sessions:
 
     # What clients read
 
-    def session(self) -> dict[str, Any]:
+    def begin(self) -> dict[str, Any]:
         """Return what a page needs to begin."""
         with self._lock:
             self._refresh()
-        if not self._reading.is_alive():  # of photographs that were added
-            self.files.read_all()
+        if not self._reading.is_alive():  # of photographs and masks that were added
+            self.files.read_all(look=True)
         self._reading.join(PATIENCE)
         with self._lock:
             overview, left = self.store.overview(), dict(self.files.unread())
@@ -234,6 +242,7 @@ class Sessions:
             "shared": self.shared,
             "model": {"name": self.model_host.name},
             "labels": [*self.labels],
+            "renamed": self._aliases,
             "settings": self.settings(),
         }
 
@@ -245,7 +254,7 @@ class Sessions:
     def photograph(self, name: str) -> Photograph:
         """Return a photograph by its opaque name, as its file is now."""
         photograph = self._folder.find(name)
-        if not self._folder.is_current(photograph):
+        if stamp_of(photograph.path) != photograph.stamp:
             with self._lock:
                 self._refresh(look=True)
             photograph = self._folder.find(name)
@@ -267,7 +276,7 @@ class Sessions:
             self._refresh(look=True)
             self.files.write_annotations_soon()
             self.windows.tell({"again": True})
-        return self.session()
+        return self.begin()
 
     def open(self, photograph: Photograph, window: object = None) -> dict[str, Any]:
         """Describe a photograph, and prepare it and the next one in the background."""
@@ -328,7 +337,7 @@ class Sessions:
 
     def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
         """Return the answer to one more click, which is not added; None if the model is busy."""
-        step = as_step(check_step({**request, "type": "click"}, readable_size(photograph)))
+        step = as_step(stored_step({**request, "type": "click"}, readable_size(photograph)))
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -387,7 +396,12 @@ class Sessions:
                     news["was"] = before.state
                 elif before.state in REVIEWED and action["type"] != "state":
                     news["reviewed"] = before.state
-            self._tell(photograph, request.get("window"))
+            window = request.get("window")
+            by = window if isinstance(window, str) and len(window) <= LONGEST_NAME else ""
+            self._changed_by[name] = by
+            if self.windows:  # whose lists show what one of them has changed
+                row = describe_overview(photograph, self.store.overview(name).get(name))
+                self.windows.tell({"photo": row, "by": by})
             return self._frame(photograph, {**news, **_timed(request, began)})
 
     def change_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -428,9 +442,7 @@ class Sessions:
         with self._lock:
             match change:
                 case {"add": label}:
-                    name = checked_label(label)
-                    self._aliases.pop(name, None)
-                    self.set_labels([*self.labels, name])
+                    self.set_labels([*self.labels, checked_label(label)])
                 case {"order": [*labels]}:
                     known = [label for label in labels if label in self.labels]
                     self.set_labels([*known, *self.labels])
@@ -439,7 +451,11 @@ class Sessions:
                     self._aliases.pop(new, None)
                     if old != new:
                         self._aliases[old] = new
+                        last = [*self._aliases.items()][-MOST_LABELS:]
+                        self.store.set_setting("renamed", dict(last))
                         self.store.relabel(old, new)
+                        if new is not None:
+                            self.files.rename_class(old, new)
                     self.set_labels([new if label == old else label for label in self.labels])
                     self.files.write_annotations_soon()
                 case _:
@@ -471,7 +487,7 @@ class Sessions:
     def current_label(self, label: object) -> str | None:
         """Return a label of a client under the name that it has now."""
         name = checked_label(label)
-        while name in self._aliases:
+        while name in self._aliases and name not in self.labels:
             name = self._aliases[name]
         return name
 
@@ -485,18 +501,35 @@ class Sessions:
             self.store.set_setting("labels", names)
             self._share()
 
-    def export(self, name: object) -> dict[str, Any]:
+    def export(self, name: object, window: object = None) -> dict[str, Any]:
         """Write the finished objects in a format of `export_names`, or the report of the work.
 
+        The windows are told how far the work is, with the name of the one that asked for it.
         Returns the path, the photographs with open objects, and what the format cannot hold.
         """
         names = list(export_names())
         if name not in names:
             raise RequestError(f"`format` must be one of {names}, got {name!r:.200}")
-        path, lost = self.files.export(str(name))
+        told = time.monotonic()
+        self._stopped.discard(window)
+
+        def progress(done: int) -> None:
+            nonlocal told
+            if window in self._stopped:
+                raise DataError("stopped: nothing was written, and the last version was removed")
+            if (now := time.monotonic()) - told > TELLING:
+                told = now
+                self.windows.tell({"export": done, "of": len(self.photographs), "by": window})
+
+        path, lost = self.files.export(str(name), progress)
         with self._lock:
             unfinished = self.store.with_open_objects()
         return {"path": str(path), "unfinished": unfinished, "lost": lost}
+
+    def stop_export(self, window: object) -> dict[str, Any]:
+        """End the export that a window asked for."""
+        self._stopped.add(window)
+        return {}
 
     def report(self) -> dict[str, Any]:
         """Return the work on finished objects by label."""
@@ -534,22 +567,17 @@ class Sessions:
         if current is not None and photograph.error is None:
             answer = self.answers.session(photograph, current).answer
             mask, whole = self.answers.mask(photograph, answer), answer.mask
-            empty = mask is not None and not mask.any()
+            covered: float = 0
+            if mask is not None and whole and (pixels := np.count_nonzero(whole.binary)):
+                covered = 1 - np.count_nonzero(mask) / pixels
             shown["current"] |= {
                 "quality": round(whole.quality, 3) if whole and answer.predicted else None,
                 "scales": len(answer.state.tried),
-                "covered": empty and whole is not None and bool(whole.binary.any()),
+                "covered": covered,
             }
-        return pack({"revision": stored.revision, "shared": self.shared, **shown, **news}, mask)
-
-    def _tell(self, photograph: Photograph, window: object = None) -> None:
-        """Send all windows what their lists say of a photograph that one of them has changed."""
-        if not self.windows:
-            return
-        name = photograph.name
-        row = describe_overview(photograph, self.store.overview(name).get(name))
-        by = window if isinstance(window, str) and len(window) <= LONGEST_NAME else None
-        self.windows.tell({"photo": row, "by": by})
+        by = self._changed_by.get(photograph.name)
+        known = {"revision": stored.revision, "shared": self.shared}
+        return pack({**known, **({} if by is None else {"by": by}), **news, **shown}, mask)
 
     def _share(self) -> None:
         """Tell all windows that what they have in common has changed."""

@@ -35,14 +35,14 @@ def check_stored(body: str) -> None:
 def check_place(step: StoredStep, size: tuple[int, int]) -> None:
     """Raise a `ValueError` unless a stored step lies in a photograph of `(H, W)`."""
     if step["type"] in ("click", "box", "brush"):
-        check_step(step, size)
+        stored_step(step, size)
     elif step["type"] == "patch" and tuple(step["segmentation"]["size"]) != size:
         raise ValueError(
             f"a patch has the size {step['segmentation']['size']}, its photograph {size}"
         )
 
 
-def check_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
+def stored_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
     """Validate a step on a photograph of `(H, W)`, and return it in its stored form."""
     height, width = size
     try:

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from probseg.annotate.database import (
     INVERSES,
     PLACES,
@@ -30,12 +33,16 @@ from probseg.annotate.database import (
 )
 from probseg.annotate.steps import check_stored
 from probseg.errors import UsageError
+from probseg.formats import png, run_lengths
 from probseg.paths import replacing
 
 _logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
 """Longer times in seconds between two steps count as this much."""
+
+NO_LABEL = "object"
+"""Category of objects without a label."""
 
 State = Literal["open", "done", "review", "accepted", "rejected", "returned"]
 """The annotator is at work, has finished, or is unsure; the reviewer is content, leaves the
@@ -48,6 +55,12 @@ class Finished(NamedTuple):
     png: bytes
     counts: str
     area: int
+
+    @classmethod
+    def from_labels(cls, labels: npt.NDArray[np.uint8]) -> Finished:
+        """Encode labels `(H, W)`; see `probseg.formats.png.encode`."""
+        mask = labels == 1
+        return cls(png.encode(labels), run_lengths.encode(mask)["counts"], int(mask.sum()))
 
 
 class StoredPhotograph(NamedTuple):
@@ -351,18 +364,21 @@ class Store:
         )
         return [Listed(*row) for row in self._db.execute(sql, (photo, *(numbers or ())))]
 
-    def in_files(self, photo: str) -> list[tuple[Any, ...]]:
-        """Return what files of a photograph depend on: whether it is rejected, and its masks."""
-        rejected = self.photograph(photo).state == "rejected"
+    def in_files(self, photo: str) -> tuple[bool, list[tuple[Any, ...]]]:
+        """Return what files of a photograph depend on: whether it is rejected, and its masks.
+
+        Of these: number, whether it is open, label, run lengths, and bytes of the PNG.
+        """
         sql = (
             "SELECT id, open, label, counts, LENGTH(mask) FROM objects "
             "WHERE photo = ? AND mask IS NOT NULL ORDER BY id"
         )
-        return [(rejected,), *self._db.execute(sql, (photo,))]
+        rows = self._db.execute(sql, (photo,)).fetchall()
+        return self.photograph(photo).state == "rejected", rows
 
     def mask(self, photo: str) -> bytes | None:
         """Return a finished mask of a photograph; None if it has none."""
-        _, *rows = self.in_files(photo)
+        _, rows = self.in_files(photo)
         return self.png(rows[0][0]) if rows else None
 
     def png(self, number: int) -> bytes:
@@ -435,6 +451,19 @@ class Store:
         """Keep what a reviewer says of a photograph; inside `change`."""
         self._db.execute("UPDATE photographs SET comment = ? WHERE name = ?", (comment, photo))
 
+    def labels(self) -> list[str]:
+        """Return the classes of all objects in the order of their names; without one comes last."""
+        sql = "SELECT DISTINCT label FROM objects ORDER BY label IS NULL, label"
+        return [NO_LABEL if label is None else label for (label,) in self._db.execute(sql)]
+
+    def without_label(self) -> int:
+        """Return how many finished objects have no label, but of rejected photographs."""
+        sql = (
+            "SELECT COUNT(*) FROM objects JOIN photographs ON photo = name "
+            "WHERE open = 0 AND label IS NULL AND state <> 'rejected'"
+        )
+        return int(self._db.execute(sql).fetchone()[0])
+
     def objects(self, photo: str) -> list[StoredObject]:
         """Return the objects of a photograph in the order in which they were begun."""
         return self._objects("photo = ?", photo)
@@ -453,14 +482,12 @@ class Store:
             f"FROM objects WHERE {condition} ORDER BY id"
         )
         rows = self._db.execute(sql, values_of_it).fetchall()
-        return [
-            StoredObject(number, label, bool(opened), self._steps(number), *rest)
-            for number, label, opened, *rest in rows
-        ]
-
-    def _steps(self, number: int) -> tuple[dict[str, Any], ...]:
         sql = "SELECT body FROM steps WHERE object = ? ORDER BY position"
-        return tuple([json.loads(body) for (body,) in self._db.execute(sql, (number,))])
+        objects = []
+        for number, label, opened, *rest in rows:
+            steps = [json.loads(body) for (body,) in self._db.execute(sql, (number,))]
+            objects.append(StoredObject(number, label, bool(opened), tuple(steps), *rest))
+        return objects
 
     def begin(self, photo: str, label: str | None = None, base: bytes | None = None) -> int:
         """Begin an object; inside `change`."""
@@ -514,7 +541,7 @@ class Store:
         self._db.execute("DELETE FROM steps WHERE object = ?", (number,))
         self._db.execute("UPDATE objects SET kept = 0, quality = NULL WHERE id = ?", (number,))
 
-    def finish(self, number: int, mask: Finished, model: str, quality: float | None) -> None:
+    def finish(self, number: int, mask: Finished, model: str | None, quality: float | None) -> None:
         """Close an object with its mask; inside `change`."""
         sql = (
             "UPDATE objects SET open = 0, mask = ?, counts = ?, area = ?, model = ?, quality = ?, "
@@ -540,6 +567,26 @@ class Store:
             self._reverse(rows[0][0], [row[1:] for row in rows])
         else:  # its history was left behind
             self._db.execute("UPDATE objects SET open = 0 WHERE id = ?", (number,))
+
+    def decide_again(self, photo: str, number: int) -> None:
+        """Give a photograph the state that it lost when an object was opened; inside `change`.
+
+        It is done where other objects have changed since; one that has got a state since keeps it.
+        """
+        known = "FROM history WHERE photo = ?1 AND undone = 0"
+        sql = (
+            f"SELECT revision, object, inverse, literals {known} AND revision >= (SELECT "
+            f"MAX(revision) {known} AND object = ?2 AND (inverse = 'objects_insert' OR (inverse = "
+            "'objects_open' AND literals = ?3)))"
+        )
+        since = self._db.execute(sql, (photo, number, f"0, {number}")).fetchall()
+        states = [row for row in since if row[2] == "photographs_state"]
+        if len(states) != 1 or states[0][0] != min(row[0] for row in since):
+            return
+        if any(row[1] not in (None, number) for row in since):
+            self.set_state(photo, "done")
+        else:
+            self._reverse(photo, [row[2:] for row in states])
 
     def set_label(self, number: int, label: str | None) -> None:
         """Set the class of an object; inside `change`."""

@@ -18,7 +18,7 @@ from probseg.attention.adaptation import (
 from probseg.attention.base import Attention2d, StandardAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
 from probseg.attention.tokens import ProbabilisticAttention, convert_attention
-from probseg.errors import UnknownNameError
+from probseg.errors import check_name
 from probseg.kinds import Registry, lazy_getattr
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def find_attention(name: str) -> type[Attention2d]:
     Raises:
         UnknownNameError: If there is none.
     """
-    if name not in ATTENTIONS:
-        of_module = " (import its module first)" if "." in name else ""
-        raise UnknownNameError(kind=f"attention{of_module}", name=name, known=ATTENTIONS)
+    of_module = " (import its module first)" if "." in name else ""
+    check_name(f"attention{of_module}", name, ATTENTIONS)
     return ATTENTIONS[name]
 
 
@@ -108,8 +107,7 @@ def replacing_convolution(
         UnknownNameError: If there is no attention, layout or position of that name.
         ValueError: If another argument does not fit.
     """
-    if layout not in LAYOUTS:
-        raise UnknownNameError(kind="layout", name=layout, known=LAYOUTS)
+    check_name("layout", layout, LAYOUTS)
     layers = []
     for axis in LAYOUTS[layout]:
         layer = build_attention(

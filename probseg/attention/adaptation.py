@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention.probabilistic import ProbabilisticAttention2d
-from probseg.errors import UsageError
-from probseg.ops.checks import check_least
+from probseg.errors import UsageError, check_least, require
 from probseg.ops.em import logistic_em
 from probseg.ops.numerics import working_dtype
 from probseg.ops.settings import KeyAdaptation, ValuePropagation
@@ -41,11 +40,9 @@ class ClickAdaptation:
     def __post_init__(self) -> None:
         check_least("iterations", self.iterations, 0)
         smallest, largest = PRECISIONS
-        if not smallest <= self.prior_precision <= largest:
-            raise ValueError(
-                f"`prior_precision` must be from {smallest:g} to {largest:g}, got "
-                f"{self.prior_precision}"
-            )
+        fits = smallest <= self.prior_precision <= largest
+        expected = f"from {smallest:g} to {largest:g}"
+        require(fits, "prior_precision", expected, self.prior_precision)
 
 
 class AdaptiveClassifier(nn.Conv2d):
@@ -152,10 +149,9 @@ class Adaptation:
                     update(**({} if value is None else {name: value}))
                 except ValueError as error:
                     raise ValueError(f"`{of}_{argument}`: {error}") from error
-        if self.query_precision is not None and not 0.0 < self.query_precision < math.inf:
-            raise ValueError(
-                f"`query_precision` must be finite and above 0, got {self.query_precision}"
-            )
+        alpha = self.query_precision
+        fits = alpha is None or 0.0 < alpha < math.inf
+        require(fits, "query_precision", "finite and above 0", alpha)
 
     def of(self, kind: str) -> dict[str, float | None]:
         """Return the settings of a kind of update, "key", "value" or "click", by their names."""

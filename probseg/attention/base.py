@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.errors import UnknownNameError
+from probseg.errors import check_least, check_name
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
-from probseg.ops.checks import check_least
 from probseg.ops.edges import EdgePosterior, gaussian_edges, row_blocks
 from probseg.ops.numerics import working_dtype
-from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition
+from probseg.ops.position import FactoredPosition, FullPosition, RelativePosition, cells
 from probseg.ops.priors import WindowPrior
 
 
@@ -97,8 +96,7 @@ def expected_offsets(edges: EdgePosterior, table: Tensor) -> Tensor:
     offsets is `(2H-1, 2W-1, V)`, the result `(B, G, N, V)` in the dtype of the probabilities.
     """
     height, width = ((side + 1) // 2 for side in table.shape[:2])
-    place = torch.arange(height * width, device=table.device)
-    rows, columns = place // width, place % width
+    rows, columns = cells(height, width, table.device)
     edges, parts = edges.prepared(), []
     table = table.to(working_dtype(table.dtype))  # of the probabilities
     for block in row_blocks(edges):
@@ -199,8 +197,8 @@ class Attention2d(nn.Module, ABC):
                     f"`{option}` must be None (null in a configuration) for {type(self).__name__}, "
                     f"got {value!r}: {reason}"
                 )
-        if position is not None and position not in POSITIONS:
-            raise UnknownNameError(kind="position", name=position, known=POSITIONS)
+        if position is not None:
+            check_name("position", position, POSITIONS)
         if num_heads < 1 or out_channels % num_heads:
             raise ValueError(
                 f"`out_channels` must be divisible by `num_heads`, got {out_channels} and "

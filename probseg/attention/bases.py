@@ -8,8 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, distributed, nn
 
-from probseg.errors import UnknownNameError
-from probseg.ops.checks import check_least
+from probseg.errors import UnknownNameError, check_least, check_name
 from probseg.ops.em import Normalise, l2_normalise, layer_normalise
 from probseg.ops.numerics import working_dtype
 
@@ -74,8 +73,7 @@ class Bases(nn.Module):
         renormalise: bool = True,
     ) -> None:
         super().__init__()
-        if update not in get_args(Update):
-            raise UnknownNameError(kind="update of bases", name=update, known=get_args(Update))
+        check_name("update of bases", update, get_args(Update))
         if normalisation not in NORMALISATIONS:
             known = get_args(Normalisation)
             raise UnknownNameError(kind="normalisation", name=str(normalisation), known=known)

@@ -185,7 +185,7 @@ def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: A
     if converted == 0:
         raise ValueError(
             "`model` must have an attention of timm's vision transformers (`blocks[i].attn`) or an "
-            f"nn.MultiheadAttention, got a {type(model).__name__} without any"
+            f"nn.MultiheadAttention inside, got a {type(model).__name__} without one"
         )
     return model
 

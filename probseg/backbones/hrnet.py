@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.backbones.timm import TimmBackbone
-from probseg.errors import UnknownNameError
+from probseg.errors import check_name
 
 # timm's names, with the tags of the weights that the authors of HRNet trained
 WIDTHS = {
@@ -44,8 +44,7 @@ class HRNetV2(TimmBackbone):
         self, width: str | int = "18", pretrained: bool = False, aligned: bool = False
     ) -> None:
         width = str(width)  # a YAML file has 18 as a number
-        if width not in WIDTHS:
-            raise UnknownNameError(kind="HRNet width", name=width, known=WIDTHS)
+        check_name("HRNet width", width, WIDTHS)
         # Without a location, timm leaves out the head that widens the maps for classification.
         options = {"feature_location": "", "out_indices": (1, 2, 3, 4)}
         super().__init__(WIDTHS[width], pretrained, options=options)

@@ -12,7 +12,7 @@ from torch import nn
 
 from probseg.attention import LAYOUTS, replacing_convolution
 from probseg.backbones.timm import TimmBackbone
-from probseg.errors import UnknownNameError, require
+from probseg.errors import check_name, require
 
 
 class ResNet(TimmBackbone):
@@ -158,8 +158,7 @@ class BoTNet(ResNet):
         attention_options: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        if layout not in LAYOUTS:
-            raise UnknownNameError(kind="layout", name=layout, known=LAYOUTS)
+        check_name("layout", layout, LAYOUTS)
         require(image_size >= 1, "image_size", "at least 1 pixel", image_size)
         super().__init__(name, pretrained, output_stride, options=options)
         from timm.models.resnet import Bottleneck

@@ -110,13 +110,13 @@ def writes_reports(trainer: L.Trainer) -> bool:
     return trainer.is_global_zero and not trainer.sanity_checking and keeps_files(trainer)
 
 
-def from_all_processes(value: T) -> list[T]:
+def from_all_processes(values: list[T]) -> list[T]:
     """Return the values of all processes, each of which must call this, in the order of ranks."""
     if not dist.is_initialized():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+        return values
+    shares: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(shares, values)
+    return [value for share in shares for value in share]
 
 
 def provenance(
@@ -152,7 +152,7 @@ def log_tested(about: Mapping[str, Any]) -> None:
         arguments = {**(model.get("init_args") or {}), **(model.get("dict_kwargs") or {})}
         trained = arguments.get("pretrained") or "weights" in arguments
         name = arguments.get("name") or arguments.get("of") or model.get("class_path", "the model")
-        source = f"{name} of the zoo" if trained else f"{name}, no checkpoint"
+        source = name if trained else f"{name}, no checkpoint"
     _logger.info("testing %s (weights %s)", source, about["weights_sha256"][:12])
 
 

@@ -35,11 +35,13 @@ from probseg.evaluation import (
     get_protocol,
     remove_journal,
     run_objects,
-    summarise_records,
+    scores_of,
 )
-from probseg.evaluation.summary import Summary
+from probseg.evaluation.summary import Summary, percents_up_to, summaries_of
 from probseg.interact import Model
 from probseg.interact.session import prepare_model
+from probseg.metrics import MeanIoUAtK, NumberOfClicks
+from probseg.metrics.interaction import Floats
 from probseg.models import Segmenter
 from probseg.terminal import console, print_paths
 from probseg.texts import count
@@ -241,9 +243,11 @@ class InteractiveEvaluation(Evaluation):
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a validation, and its report."""
         (collection,) = self._collections
-        records = _of_all_processes(collection)
-        summaries = summarise_records(records, self.val_protocol)
-        _log_scores(pl_module, "val", summaries)
+        records = from_all_processes(collection.records)
+        scores = scores_of(records, self.val_protocol.first_result)
+        summaries = summaries_of(scores, self.val_protocol)
+        for name, of_set in scores.items():
+            _log_scores(pl_module, f"val/{name}", of_set.ious, self.val_protocol)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
         if writes_reports(trainer):
@@ -259,9 +263,12 @@ class InteractiveEvaluation(Evaluation):
         several = len(self.test_protocols) > 1
         for collection in self._collections:
             protocol = collection.protocol
-            records = _of_all_processes(collection)
-            summaries = summarise_records(records, protocol)
-            _log_scores(pl_module, "test", summaries, protocol.name if several else None)
+            records = from_all_processes(collection.records)
+            scores = scores_of(records, protocol.first_result)
+            summaries = summaries_of(scores, protocol)
+            for name, of_set in scores.items():
+                prefix = f"test/{name}/{protocol.name}" if several else f"test/{name}"
+                _log_scores(pl_module, prefix, of_set.ious, protocol)
             paths: Mapping[str, Path] = {}
             if writes_reports(trainer):
                 folder = _test_folder(trainer, protocol)
@@ -342,20 +349,12 @@ def _network(trainer: L.Trainer) -> Model:
     return cast("Model", task.model)
 
 
-def _of_all_processes(collection: Collection) -> list[ObjectRecord]:
-    """Collect the records of all processes; `write_report` drops repeated ones."""
-    return [record for part in from_all_processes(collection.records) for record in part]
-
-
-def _log_scores(
-    pl_module: L.LightningModule,
-    stage: Stage,
-    summaries: Mapping[str, Summary],
-    protocol: str | None = None,
-) -> None:
-    for name, summary in summaries.items():
-        prefix = f"{stage}/{name}" if protocol is None else f"{stage}/{name}/{protocol}"
-        figures = {f"{prefix}/miou@{k}": value for k, value in enumerate(summary.miou)}
-        figures |= {f"{prefix}/noc@{q}": value for q, value in summary.noc.items()}
-        # Every process has the records of all, so that the mean over processes changes nothing.
-        pl_module.log_dict(figures, sync_dist=True)
+def _log_scores(task: L.LightningModule, prefix: str, ious: Floats, protocol: Protocol) -> None:
+    """Log what the metrics say of the runs of all processes, which each process has."""
+    clicks = [MeanIoUAtK(k, sync_on_compute=False) for k in range(ious.shape[2])]
+    percents = percents_up_to(protocol.target_iou)
+    reached = [NumberOfClicks(percent / 100, sync_on_compute=False) for percent in percents]
+    for metric in (*clicks, *reached):
+        metric.update(ious)
+        figure = float(metric.compute()[metric.title])
+        task.log(f"{prefix}/{metric.title}", figure, sync_dist=True)

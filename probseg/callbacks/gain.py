@@ -170,7 +170,8 @@ class Gain(L.Callback):
                 stored = read_checkpoint(last)
                 stored["callbacks"][keep.state_key] = keep.state_dict()
                 AtomicCheckpointIO().save_checkpoint(stored, last)
-        _logger.info("no clicks saved: %s; the best checkpoint is %s", self._reason(), start)
+        reason = self._reason(rose=best != start)
+        _logger.info("no clicks saved: %s; the best checkpoint is %s", reason, start)
 
     def _saved_clicks(
         self, trainer: L.Trainer, pl_module: L.LightningModule, start: Path, best: Path
@@ -217,12 +218,14 @@ class Gain(L.Callback):
                         batch_size=self.batch_size,
                         keep_pictures=True,
                     )
-        return [record for share in from_all_processes(records) for record in share], digest
+        return from_all_processes(records), digest
 
-    def _reason(self) -> str:
+    def _reason(self, *, rose: bool) -> str:
         """Say why no checkpoint is better, as far as the validations show it."""
         if self._scores[-1] == max(self._scores) and len(self._scores) > 1:
             return "validation was still rising; train longer"
+        if rose:
+            return "validation rose, but the clicks did not become fewer"
         if self._scores[-1] < self._scores[0] and len(self._scores) > 1:
             return (
                 "validation fell while the training went on; more photographs help, or fewer epochs"
@@ -240,7 +243,7 @@ def _prefer(keep: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
 def _sentence(row: Row, extent: str, percent: int) -> str:
     """Say in plain words how many clicks are saved, and how sure that is."""
     clicks = f"{row.reference_mean:.2f} clicks to {percent} %"
-    more = f"{row.difference:.2f} clicks more than the {clicks} of the start"
+    more = f"{row.difference:.2f} clicks more than the start's {clicks}"
     saved = f"{-row.difference:.2f} of {clicks} saved" if row.difference <= 0 else more
     if row.low is None or row.high is None:
         return f"{saved} on {extent} held out, which are too few for an interval"

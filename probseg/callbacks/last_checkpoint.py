@@ -38,7 +38,7 @@ from probseg.zoo.trained import LAST
 _logger = logging.getLogger(__name__)
 
 
-class Request(IntEnum):
+class Wish(IntEnum):
     """What a process asks for after a batch; of several processes, the greatest counts."""
 
     NOTHING, SAVE, STOP = range(3)
@@ -127,11 +127,11 @@ class LastCheckpoint(Checkpoint):
         due = trainer.should_stop or step == trainer.max_steps
         due = due or (steps is not None and step % steps == 0)
         due = due or (minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes)
-        wish = Request.SAVE if due else Request.NOTHING
-        wish = wish if self._asked is None else Request.STOP
+        wish = Wish.SAVE if due else Wish.NOTHING
+        wish = wish if self._asked is None else Wish.STOP
         agreed = _greatest(trainer, wish)
-        self._ends = agreed == Request.STOP
-        if agreed != Request.NOTHING:
+        self._ends = agreed == Wish.STOP
+        if agreed != Wish.NOTHING:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, *_: object, **__: object) -> None:
@@ -221,8 +221,8 @@ class LastCheckpoint(Checkpoint):
 
     def _is_asked(self, trainer: L.Trainer) -> bool:
         """Return whether any process was asked to stop, the same in all of them."""
-        wish = Request.NOTHING if self._asked is None else Request.STOP
-        return _greatest(trainer, wish) == Request.STOP
+        wish = Wish.NOTHING if self._asked is None else Wish.STOP
+        return _greatest(trainer, wish) == Wish.STOP
 
     def _stop(self) -> None:
         if self._asked == signal.SIGINT:

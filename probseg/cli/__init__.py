@@ -1,7 +1,8 @@
-"""The command line. Slow imports are deferred to the verb that needs them."""
+"""The doors: the command line, and `train`. Slow imports are deferred to what needs them."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -10,7 +11,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import probseg
 from probseg.cli.help import short_help
@@ -138,6 +141,18 @@ def _ending_in_order(verb: str) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def _any_terminal() -> None:
+    """Let the standard streams take any text, whatever their encoding is, and if they are closed.
+
+    A file that is opened would take the number of a closed one, and what libraries print.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(getattr(sys, name), io.TextIOWrapper):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
 def _with_megapixels(arguments: Sequence[str]) -> list[str]:
     """Take the option `--megapixels` out, for this process and those that it starts."""
     rest = list(arguments)
@@ -165,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Of Pillow, about photographs that probseg refuses in its own words.
     warnings.filterwarnings("ignore", r"Image size .* exceeds limit")
+    _any_terminal()
     say_what_is_logged()
     arguments = _with_megapixels(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -196,3 +212,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell("\nprobseg: stopped by Ctrl-C\n", sys.stderr)
         return 130
     return 0
+
+
+def train(
+    folder: Path | str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    minutes: float | None = None,
+    config: Path | str = "configs/experiment/folder.yaml",
+) -> Path:
+    """Train on a folder with `images/` and `masks/`, as `probseg fit --data.root FOLDER` does.
+
+    Args:
+        folder: See `probseg.data.ImageMaskFolder`.
+        settings: Options of `probseg fit` by their names, as `{"trainer.max_epochs": 5}`;
+            `{"ckpt_path": "last"}` goes on with a training that was interrupted.
+        minutes: Length of the training; by default that of the configuration.
+        config: A configuration, of those that ship with probseg or of your own.
+
+    Returns:
+        The folder of the run, which is a name of its model: `Predictor.from_pretrained(run)`.
+
+    Raises:
+        ValueError: For wrong settings or data, in the words of the command line.
+        SystemExit: After a signal to stop, as the command line.
+    """
+    from probseg.cli.invocation import as_options, run
+
+    say_what_is_logged()
+    budget = {} if minutes is None else {"minutes": minutes}
+    values = {"data.root": folder, **budget, **(settings or {})}
+    try:
+        cli = run("fit", ["--config", str(config), *as_options(values)])
+    except SystemExit as end:
+        if (finished := getattr(end, "run", None)) is None:
+            raise
+        return Path(finished)
+    from probseg.callbacks.run_folder import run_folder
+
+    return run_folder(cli.trainer).absolute()

@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from probseg import backbones, data, heads, losses
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError, history
+from probseg.models import list_presets
 from probseg.zoo.trained import LAST
 
 # exit statuses after SIGTERM and Ctrl-C: 128 and the number of the signal, as shells have it
@@ -64,7 +65,16 @@ _UNKNOWN = re.compile(
 
 _NO_CLASS = re.compile(r"Expected a dot import path string: ([\w.]+)")
 _KEY = re.compile(r'Parser key "([\w.]+)"')
-_NUMBER = re.compile(r"Expected a <class '(float|int)'>")
+_EXPECTED = re.compile(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])")
+_GIVEN = re.compile(r"(?:Got|Given) value: (.+)")
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+_KINDS: dict[str, type] = {
+    "callbacks": Callback,
+    "logger": Logger,
+    "optimizer": Optimizer,
+    "lr_scheduler": LRScheduler,
+}  # bases of the classes of an option
 
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 
@@ -75,6 +85,8 @@ _ABOUT_DESIGN = (
     ("LightningCLI's args parameter", UserWarning),
     # Normalisations with `fixed_statistics` or `frozen`; all others are set to training before.
     (r"Found \d+ module\(s\) in eval mode at the start of training", UserWarning),
+    # The stage of the curriculum is the same in all processes.
+    (r"It is recommended to use `self.log\('train/stage'", UserWarning),
     # Reading an object takes a few per cent of clicking through it.
     (r"The '(val|test|predict)_dataloader' does not have many workers", UserWarning),
 )
@@ -107,21 +119,29 @@ def explain_options(message: str, options: Iterable[str]) -> str:
     lines = [line for line in message.splitlines() if not _REPETITIONS.match(line)]
     short = "\n".join(_VALUE.sub("", line) for line in lines)
     unknown = _UNKNOWN.search(message)
-    no_class = _NO_CLASS.findall(message)
+    no_class, option = _NO_CLASS.findall(message), f"--{'.'.join(_KEY.findall(message))}"
+    # A value of a wrong type: there is one name for all types that the argument takes.
+    found = _EXPECTED.findall(message)
+    expected = {_WORDS.get(kind, choices and f"one of {choices}") for kind, choices in found} - {""}
+    given = no_class or _GIVEN.findall(short)
+    is_class = no_class and not expected <= {_WORDS["int"], _WORDS["float"]}
+    if unknown is None and len(expected) == 1 and given and not is_class:
+        return f"{option} must be {expected.pop()}, got {given[-1]}"
+    # A class that does not exist: the name is near that of one, or of a preset.
     if no_class and "." not in no_class[-1]:
-        option = f"--{'.'.join(_KEY.findall(message))}"
-        if _NUMBER.search(message):
-            return f"{option} must be a number, got {no_class[-1]}"
-        kinds: list[type] = [Callback, Logger, Optimizer, LRScheduler]
+        kinds = [kind for name, kind in _KINDS.items() if name in option.split(".")]
+        packages = () if kinds else (backbones, data, heads, losses)
         for kind in kinds:  # which grows
             kinds += kind.__subclasses__()
-        names = {kind.__name__ for kind in kinds}.union(
-            *(vars(package)["__all__"] for package in (backbones, data, heads, losses))
+        names = {kind.__name__ for kind in kinds if kind not in _KINDS.values()}.union(
+            list_presets() if packages else (),
+            *(vars(package)["__all__"] for package in packages),
         )
         if difflib.get_close_matches(no_class[-1], names):
             return str(UnknownNameError(f"class of {option}", no_class[-1], names))
     if unknown is None:
         return short
+    # An option that does not exist: of the verb, of a group, or of a class that its message names.
     name = unknown["name"]
     before = _OF_CLASS.findall(message, 0, unknown.start())
     # The parser names the class of a callable argument, such as an optimizer, after its options.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from probseg.data.published import PUBLISHED, PUBLISHED_PATHS, SOURCES
 from probseg.errors import DataError, UnknownNameError, UsageError, check_name
 from probseg.kinds import KINDS, TASKS, TaskName
 from probseg.paths import configs_dir, find_data, is_path
-from probseg.texts import read_text, read_yaml, tell
+from probseg.texts import read_yaml, tell
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -217,14 +218,13 @@ class Invocation:
 
     def _check_config(self, path: Path) -> None:
         try:
-            if not read_text(path).strip():
-                raise UsageError(f"--config {path}: must have settings, got an empty file")
+            content = self._contents[path] = read_yaml(path)
         except DataError as error:
             raise UsageError(f"--config {error}") from error
-        try:
-            content = self._contents[path] = read_yaml(path)
         except yaml.YAMLError:  # which the parser reports
             return
+        if content is None:
+            raise UsageError(f"--config {path}: must have settings, got an empty file")
         if not isinstance(content, dict):
             return
         trainer = content.get("trainer")
@@ -275,8 +275,15 @@ class Invocation:
         rest = list(arguments)
         for option in reversed(budgets):  # the last one counts
             del rest[option.start : option.stop]
+        minutes = budgets[-1].value
+        try:
+            right = 0 < float(minutes) < math.inf
+        except ValueError:
+            right = False
+        if not right:
+            raise UsageError(f"{MINUTES} must be a finite number above 0, got {minutes!r}")
         callback = "--trainer.callbacks+=probseg.callbacks.Budget"
-        return [*rest, callback, f"--trainer.callbacks.minutes={budgets[-1].value}"]
+        return [*rest, callback, f"--trainer.callbacks.minutes={minutes}"]
 
     def _with_folder(self, arguments: list[str]) -> list[str]:
         """Replace `--folder DIR` by options that make all objects of DIR the data of the run.
@@ -452,45 +459,6 @@ def run(verb: str, options: Sequence[str]) -> Any:  # noqa: ANN401 (a `ProbsegCL
     from probseg.cli import trainer  # with Lightning
 
     return trainer.run(invocation)
-
-
-def train(
-    folder: Path | str,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    minutes: float | None = None,
-    config: Path | str = "configs/experiment/folder.yaml",
-) -> Path:
-    """Train on a folder with `images/` and `masks/`, as `probseg fit --data.root FOLDER` does.
-
-    Args:
-        folder: See `probseg.data.ImageMaskFolder`.
-        settings: Options of `probseg fit` by their names, as `{"trainer.max_epochs": 5}`;
-            `{"ckpt_path": "last"}` goes on with a training that was interrupted.
-        minutes: Length of the training; by default that of the configuration.
-        config: A configuration, of those that ship with probseg or of your own.
-
-    Returns:
-        The folder of the run, which is a name of its model: `Predictor.from_pretrained(run)`.
-
-    Raises:
-        ValueError: For wrong settings or data, in the words of the command line.
-        SystemExit: After a signal to stop, as the command line.
-    """
-    from probseg.cli import say_what_is_logged
-
-    say_what_is_logged()
-    budget = {} if minutes is None else {"minutes": minutes}
-    values = {"data.root": folder, **budget, **(settings or {})}
-    try:
-        cli = run("fit", ["--config", str(config), *as_options(values)])
-    except SystemExit as end:
-        if (finished := getattr(end, "run", None)) is None:
-            raise
-        return Path(finished)
-    from probseg.callbacks.run_folder import run_folder
-
-    return run_folder(cli.trainer).absolute()
 
 
 fit, validate, test = (partial(run, verb) for verb in ("fit", "validate", "test"))

@@ -135,8 +135,8 @@ def _faults(options: argparse.Namespace) -> Iterator[tuple[bool, str]]:
 
 
 def _click(text: str) -> Step:
-    x, y, sign = [*text.split(","), "+"][:3]
     try:
+        x, y, sign = [*text.split(","), "+"][:3]
         if sign not in ("+", "-") or text.count(",") > 2:
             raise ValueError(sign)
         return parse_step({"type": "click", "x": float(x), "y": float(y), "positive": sign != "-"})

@@ -215,9 +215,7 @@ def _report(
     lines += reasons[:LISTED_FAILURES]
     if len(reasons) > LISTED_FAILURES:
         lines.append(f"failed: {len(reasons) - LISTED_FAILURES} more")
-    text = "".join(f"{one_line(line)}\n" for line in lines)
-    encoding = sys.stdout.encoding or "utf-8"
-    tell(text.encode(encoding, "backslashreplace").decode(encoding))
+    tell("".join(f"{one_line(line)}\n" for line in lines))
     if reasons:
         sys.stdout.flush()
         raise SystemExit(1)

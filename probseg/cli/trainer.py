@@ -62,7 +62,7 @@ from probseg.cli.machine import check_accelerator, check_processes, without_slow
 from probseg.clicks import IteratedClicks
 from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
-from probseg.lightning_internals import DataFirstParser, Summary, VerbCLI
+from probseg.lightning_internals import DataFirstParser, NetworkSummary, VerbCLI
 from probseg.texts import tell
 from probseg.zoo.trained import LAST
 
@@ -97,6 +97,8 @@ class ProbsegCLI(VerbCLI):
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
+            if user_error(error):
+                raise
             explained = explain_options(str(error), self.option_names())
             asked = [word for word in args or () if str(word).endswith(".help")]
             if asked and "expected one argument" in explained:
@@ -205,7 +207,7 @@ class ProbsegCLI(VerbCLI):
             for place, callback in enumerate(callbacks):
                 theirs = type(callback).__module__.startswith("lightning.")
                 if isinstance(callback, ModelSummary) and theirs:
-                    callbacks[place] = Summary(callback)
+                    callbacks[place] = NetworkSummary(callback)
             callbacks[:0] = [FiniteLoss(), StartScore()]
             if not trainer.loggers:
                 callbacks[:] = [c for c in callbacks if not isinstance(c, LearningRateMonitor)]

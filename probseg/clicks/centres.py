@@ -29,7 +29,7 @@ class Centre(NamedTuple):
     squared: int  # Euclidean distance to the nearest pixel outside; 0 where there is no such pixel
 
 
-class Region(NamedTuple):
+class ErrorRegion(NamedTuple):
     """A connected part of a map."""
 
     corner: tuple[int, int]  # column and row of the first pixel of its bounding box
@@ -38,7 +38,7 @@ class Region(NamedTuple):
 
 
 NO_CENTRE = Centre(0, 0, 0)
-NO_REGION = Region((0, 0), np.zeros((0, 0), dtype=np.bool_), 0)
+NO_REGION = ErrorRegion((0, 0), np.zeros((0, 0), dtype=np.bool_), 0)
 
 
 def deepest(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Centre]:
@@ -68,7 +68,7 @@ def deepest(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Centre]:
     return best
 
 
-def largest_region(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Region]:
+def largest_region(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, ErrorRegion]:
     """Find the 8-connected region with the most pixels that are not all taken, over several maps.
 
     Return the number of the map and the region; on a tie the first map, then the region whose first
@@ -130,7 +130,7 @@ def _clear(values: npt.NDArray[np.float32], corner: tuple[int, int], taken: Pixe
             values[y, x] = 0
 
 
-def _largest_of(inside: BoolMap, taken: Pixels) -> Region:
+def _largest_of(inside: BoolMap, taken: Pixels) -> ErrorRegion:
     x0, y0, width, height = _bounding_box(inside)
     box = inside[y0 : y0 + height, x0 : x0 + width]
     count, numbers = cv2.connectedComponents(box.view(np.uint8), connectivity=8)
@@ -151,4 +151,4 @@ def _largest_of(inside: BoolMap, taken: Pixels) -> Region:
         label = labels.flat[(np.isin(labels, largest) & fresh).argmax()]
     region = labels == label
     x, y, width, height = _bounding_box(region)
-    return Region((x0 + x, y0 + y), region[y : y + height, x : x + width], most)
+    return ErrorRegion((x0 + x, y0 + y), region[y : y + height, x : x + width], most)

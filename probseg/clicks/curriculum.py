@@ -25,6 +25,7 @@ from probseg.clicks.sampling import (
     random_clicks,
     random_points,
 )
+from probseg.errors import check_least, require
 from probseg.seeds import Draws
 from probseg.types import Prompts
 
@@ -63,26 +64,16 @@ class Curriculum:
     margin: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("box_epochs", "random_epochs"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"`{name}` must be a number of epochs >= 0, got {getattr(self, name)}"
-                )
+        for name in ("box_epochs", "random_epochs", "margin"):
+            check_least(name, getattr(self, name), 0)
         for name in ("positive_clicks", "negative_clicks", "rounds"):
             fewest, most = getattr(self, name)
-            if not 0 <= fewest <= most:
-                raise ValueError(
-                    f"`{name}` must be (fewest, most) with 0 <= fewest <= most, got {fewest, most}"
-                )
-        if not 0 <= self.box_dropout <= 1:
-            raise ValueError(f"`box_dropout` must be a probability, got {self.box_dropout}")
-        if self.box_dropout > 0 and self.positive_clicks[0] < 1:
-            raise ValueError(
-                "`positive_clicks` must be at least 1 with `box_dropout`, which leaves images "
-                f"without a box, got {self.positive_clicks}"
-            )
-        if self.margin < 0:
-            raise ValueError(f"`margin` must be a number of pixels >= 0, got {self.margin}")
+            expected = "(fewest, most) with 0 <= fewest <= most"
+            require(0 <= fewest <= most, name, expected, (fewest, most))
+        require(0 <= self.box_dropout <= 1, "box_dropout", "a probability", self.box_dropout)
+        fits = self.box_dropout == 0 or self.positive_clicks[0] >= 1
+        expected = "at least 1 with `box_dropout`, which leaves images without a box"
+        require(fits, "positive_clicks", expected, self.positive_clicks)
 
     def stage(self, epoch: int) -> Stage:
         """Return the stage of an epoch, counted from 0."""
@@ -189,8 +180,7 @@ class IteratedClicks:
             "single": (0 <= self.single <= 1, "a share"),
         }
         for name, (fine, expected) in checks.items():
-            if not fine:
-                raise ValueError(f"`{name}` must be {expected}, got {getattr(self, name)}")
+            require(fine, name, expected, getattr(self, name))
 
     @property
     def rounds(self) -> tuple[int, int]:

@@ -129,11 +129,15 @@ def seeds(points: Tensor, labels: Tensor, size: tuple[int, int]) -> Seeds:
     to_object = _distance(points, labels == 1, size)
     to_background = _distance(points, labels == 0, size)
     nearest = to_object <= to_background
-    longer = float(max(size))
-    radius = max(SEED_RADIUS * longer, 0.75)  # of a pixel's centre, from wherever it is clicked
+    longer = max(size)
+    # 0.75 of a pixel's centre, from wherever it is clicked; not the larger: graphs have any size
+    positive, negative = (
+        (distance <= SEED_RADIUS * longer) | (distance <= 0.75)
+        for distance in (to_object, to_background)
+    )
     return Seeds(
-        positive=(to_object <= radius) & nearest,
-        negative=(to_background <= radius) & ~nearest,
+        positive=positive & nearest,
+        negative=negative & ~nearest,
         near=(to_object <= GUESS_RADIUS * longer) & nearest,
     )
 

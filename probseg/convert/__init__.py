@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -12,6 +13,7 @@ from probseg.convert import coco_files, label_studio, labelme, masks, others, yo
 from probseg.convert.parts import (
     IMAGES,
     OBJECTS,
+    UNUSED,
     AnnotatedImage,
     LabelledRegion,
     Ledger,
@@ -52,6 +54,8 @@ WRITERS: dict[str, Writer] = {
 not read, as they name no images."""
 
 LARGEST = 1 << 32  # most bytes in an archive of annotations
+
+LISTING = ("coco", "coco-uncompressed", "coco-polygons", "yolo")  # formats that list all classes
 
 SCORED = ("coco", "labelme")  # beginnings of the names of formats that have scores
 
@@ -102,8 +106,11 @@ def convert(
             if is_folder:
                 draft.mkdir()
             images = READERS[reader](source, request, ledger)
+            images = chain([*islice(images, 1)], images)  # a reader lists its classes first
             counted = _checked(images, ledger, progress, writer.startswith(SCORED))
             WRITERS[writer](draft, counted, request, ledger)
+            if writer not in LISTING:
+                ledger.change(UNUSED, len(ledger.classes.keys() - ledger.used))
             fault = "" if ledger.found[IMAGES] else f"has no image in the format {reader}"
             ledger.check()
             if ledger.found[OBJECTS] and not ledger.written[OBJECTS]:
@@ -117,23 +124,31 @@ def convert(
 
 
 def export(
-    name: str, annotations: Path, target: Path, storage: PurePosixPath, images: Path
+    name: str,
+    annotations: Path,
+    target: Path,
+    places: tuple[PurePosixPath, Path],
+    progress: Callable[[int], None],
 ) -> list[str]:
     """Write COCO annotations in another format, to a path that does not exist.
 
-    `storage` is the folder of the photographs, `images`, for Label Studio, whose document root is
-    above it.
+    `places` are the folder of the photographs for Label Studio, whose document root is above it,
+    and as it is here; `progress` is called as by `convert`.
     Returns what the format cannot hold, one thing a line.
     """
+    storage, images = places
     request = Request(images, storage=storage, ids_of=annotations)
-    return convert(annotations, target, ("coco", name), request).lines()
+    return convert(annotations, target, ("coco", name), request, progress).lines()
 
 
-def bring(source: Path, images: Path, lost: Counter[str]) -> Iterator[tuple[str, LabelledRegion]]:
+def bring(
+    source: Path, images: Path, lost: Counter[str], classes: dict[str, None]
+) -> Iterator[tuple[str, LabelledRegion]]:
     """Yield the objects of a file, folder or archive in any format, with their photographs' paths.
 
     The photographs of formats without sizes are those that come along, or those in `images`.
-    Objects that cannot be read are counted in `lost` by the reason why.
+    Objects that cannot be read are counted in `lost` by the reason why; the names that the source
+    lists go to `classes`, in their order.
     """
     ledger = Ledger()
     with TemporaryDirectory(prefix="probseg-", ignore_cleanup_errors=True) as room:
@@ -149,6 +164,7 @@ def bring(source: Path, images: Path, lost: Counter[str]) -> Iterator[tuple[str,
                 for image in READERS[reader](path, request, ledger):
                     for item in image.objects:
                         yield image.file, item
+            classes.update(ledger.classes)
             lost.update(
                 {why: count for (what, why), count in ledger.lost.items() if what == OBJECTS}
             )
@@ -166,6 +182,7 @@ def _checked(
 
     def drawn(objects: Iterable[LabelledRegion]) -> Iterator[LabelledRegion]:
         for item in objects:
+            ledger.used.add(item.label)
             if any("\ud800" <= sign <= "\udfff" for sign in item.label):
                 raise DataError(
                     f"{item.label!a}: is the name of a class with half a character; rename it"

@@ -14,7 +14,6 @@ import numpy as np
 
 from probseg.convert.parts import (
     NO_NAME,
-    UNUSED,
     AnnotatedImage,
     LabelledRegion,
     Ledger,
@@ -50,7 +49,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     names = Counter(index.categories())
     shared = sum(count for count in names.values() if count > 1)
     ledger.change("categories of the same names, which become one", shared)
-    ledger.change(UNUSED, len(index.categories()) - np.unique(index.kinds[index.kinds >= 0]).size)
+    ledger.classes.update(dict.fromkeys(names))
     order = np.argsort(index.owners, kind="stable")
     borders = np.searchsorted(index.owners[order], np.arange(len(index.image_sizes) + 1))
     for owner, (begin, end) in enumerate(pairwise(borders.tolist())):
@@ -75,19 +74,27 @@ def _objects(
 
 
 def writer(segmentation: Callable[[LabelledRegion, Request, Ledger], Any]) -> Writer:
-    """Return a writer of files whose `segmentation` a function makes, or None to leave one out."""
+    """Return a writer of files whose `segmentation` a function makes, or None to leave one out.
+
+    Categories have the numbers of the order in which the source lists them, or the ids of the file
+    `request.ids_of`, as images have.
+    """
 
     def write(
         place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
     ) -> None:
         listed: list[coco.Entry] = []
-        numbers: dict[str, int] = {}
+        image_ids, numbers = _ids(request.ids_of) if request.ids_of else ({}, {})
+        for name in ledger.classes:
+            coco.number(numbers, name)
+        following = max(image_ids.values(), default=0) + 1
         categories: list[coco.Entry] = []
 
         def annotations() -> Iterator[coco.Entry]:
             count = 0
-            for key, image in enumerate(images, start=1):
+            for image in images:
                 height, width = image.size
+                key = image_ids.get(image.file, following + len(listed))
                 listed.append(
                     {"id": key, "file_name": image.file, "height": height, "width": width}
                 )
@@ -97,22 +104,36 @@ def writer(segmentation: Callable[[LabelledRegion, Request, Ledger], Any]) -> Wr
                     if outline is None:
                         continue
                     count += 1
-                    category = numbers.setdefault(item.label, len(numbers) + 1)
-                    if category > len(categories):
-                        categories.extend(coco.numbered({item.label: category}))
                     yield {
                         "id": count,
                         "image_id": key,
-                        "category_id": category,
+                        "category_id": coco.number(numbers, item.label),
                         "segmentation": outline,
                         **coco.measures(run_lengths.encode(item.region)),
                         **({} if item.score is None else {"score": item.score}),
                     }
                     ledger.write(objects=1)
+            categories.extend(coco.categories(numbers))
 
         coco.write(place, listed, annotations(), categories)
 
     return write
+
+
+def _ids(place: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the ids of images and categories of a COCO file by their names."""
+    with reading(place, "annotations of COCO", "see --ids-of"):
+        image_ids = {
+            PurePosixPath(coco.file_of(entry)).as_posix(): coco.whole(entry, "id")
+            for entry in entries(place, "images")
+        }
+        categories = {
+            coco.text(entry, "name"): coco.whole(entry, "id")
+            for entry in entries(place, "categories")
+        }
+        if not image_ids:
+            raise ValueError("it has no image")
+    return image_ids, categories
 
 
 def write_results(
@@ -128,17 +149,7 @@ def write_results(
             f"{place}: results have ids of images and categories; give the COCO file of the "
             "ground truth as --ids-of"
         )
-    with reading(request.ids_of, "annotations of COCO", "see --ids-of"):
-        image_ids = {
-            PurePosixPath(coco.file_of(entry)).as_posix(): coco.whole(entry, "id")
-            for entry in entries(request.ids_of, "images")
-        }
-        categories = {
-            coco.text(entry, "name"): coco.whole(entry, "id")
-            for entry in entries(request.ids_of, "categories")
-        }
-        if not image_ids:
-            raise ValueError("it has no image")
+    image_ids, categories = _ids(request.ids_of)
 
     def results() -> Iterator[coco.Entry]:
         for image in images:

@@ -64,9 +64,9 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
             size = size_of(content, ("imageHeight", "imageWidth"))
             groups: dict[tuple[object, ...], list[Shape]] = defaultdict(list)
             for number, shape in enumerate(content["shapes"]):
-                why = f"of the label {IGNORED}, which are not objects"
+                why = f"of the label {IGNORED}, not an object"
                 if shape.get("shape_type", "polygon") not in ("polygon", "mask"):
-                    why = "that are other shapes than polygons and masks"
+                    why = "of shapes other than polygons and masks"
                 elif shape["label"] != IGNORED:
                     group = shape.get("group_id")
                     key = (number,) if group is None else (text(shape, "label"), group)

@@ -36,7 +36,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     objects and 255 is ignored; with 0 and 255 only, 255 is the object.
     """
     whole = place / "masks" if (place / "masks").is_dir() else place
-    for folder in folders(whole, request, ledger, "png", mask_files):
+    for folder in folders(whole, request, ledger, "png or index", mask_files):
         masks = pair_masks(folder.photos, folder.files, place / folder.inside, folder.images)
         for stem, photo in folder.photos.items():
             ledger.find(images=1)

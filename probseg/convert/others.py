@@ -175,6 +175,8 @@ def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotat
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
             raise ValueError("it defines entities, which CVAT does not")
         root = ElementTree.fromstring(text)
+    with_names = root.iterfind("meta//labels/label/name")
+    ledger.classes.update(dict.fromkeys(name.text or NO_NAME for name in with_names))
     tracks = len(root.findall("track"))
     ledger.find(objects=tracks)
     ledger.lose("of videos, whose frames have no names; export each frame", objects=tracks)
@@ -190,7 +192,7 @@ def read_cvat(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotat
                 ledger.find(objects=1)
                 draw = {"polygon": _cvat_polygon, "mask": _cvat_mask}.get(shape.tag)
                 if draw is None:
-                    ledger.lose("that are other shapes than polygons and masks", objects=1)
+                    ledger.lose("of shapes other than polygons and masks", objects=1)
                 else:
                     shapes.append((partial(draw, shape.attrib, size), shape.attrib["label"], None))
             name = _inside(image.attrib["name"])
@@ -229,7 +231,7 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
             "`images` must be the folder of the photographs, got None: VIA does not know sizes"
         )
     with reading(place, what):
-        entries = _via_entries(place)
+        entries = _via_entries(place, ledger)
         names = [_inside(entry["filename"]) for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         size = image_size(request.images / name)
@@ -240,7 +242,7 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
                 ledger.find(objects=1)
                 shape = region["shape_attributes"]
                 if shape["name"] != "polygon":
-                    ledger.lose("that are other shapes than polygons", objects=1)
+                    ledger.lose("of shapes other than polygons", objects=1)
                     continue
                 corners = [*zip(shape["all_points_x"], shape["all_points_y"], strict=True)]
                 attributes = (region.get("region_attributes") or {}).values()
@@ -252,8 +254,8 @@ def read_via(place: Path, request: Request, ledger: Ledger) -> Iterator[Annotate
         yield AnnotatedImage(name, size, _objects(place, what, shapes))
 
 
-def _via_entries(place: Path) -> list[dict[str, Any]]:
-    """Return the entries of photographs, as version 2 has them."""
+def _via_entries(place: Path, ledger: Ledger) -> list[dict[str, Any]]:
+    """Return the entries of photographs, as version 2 has them, and note what classes it lists."""
     text = read_text(place)
     if text.lstrip()[:1] != "{":  # CSV: a row for each region
         photos: dict[str, list[Any]] = {}
@@ -264,7 +266,12 @@ def _via_entries(place: Path) -> list[dict[str, Any]]:
                 regions.append({"shape_attributes": shape, "region_attributes": attributes})
         return [{"filename": name, "regions": regions} for name, regions in photos.items()]
     content = read_json(place)
-    if "fid_list" not in text:
+    is_third = "fid_list" in text
+    attributes = content.get("attribute" if is_third else "_via_attributes") or {}
+    offered = (attributes if is_third else attributes.get("region") or {}).values()
+    classes: dict[str, str] = next(filter(None, (one.get("options") for one in offered)), {})
+    ledger.classes.update(dict.fromkeys(classes.values() if is_third else classes))
+    if not is_third:
         return [*content.get("_via_img_metadata", content).values()]
     # Version 3: shapes are numbers, the kind first; attributes have numbers, and so have options.
     entries = {

@@ -18,6 +18,7 @@ from probseg.formats import polygons
 from probseg.formats.mask_names import refuse_name
 from probseg.formats.regions import Region, overlap
 from probseg.picture_formats import unread_files
+from probseg.texts import count as number_of
 
 OBJECTS, IMAGES = "objects", "images"
 
@@ -57,6 +58,8 @@ class Ledger:
 
     found: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
+    classes: dict[str, None] = field(default_factory=dict)  # names that the source lists, in order
+    used: set[str] = field(default_factory=set)  # names of classes of objects
     lost: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     outlines: int = 0
@@ -107,7 +110,11 @@ class Ledger:
             AssertionError: If the account does not balance.
         """
         self.check()
-        lines = [f"{count} {thing} {why}" for (thing, why), count in self.lost.items() if count]
+        lines = [
+            f"{number_of(count, thing[:-1])} {why}"
+            for (thing, why), count in self.lost.items()
+            if count
+        ]
         lines += [f"{what}: {count}" for what, count in self.changes.items() if count]
         if self.changed_outlines:
             lines.append(
@@ -148,7 +155,7 @@ class Request(NamedTuple):
         images: Folder of the photographs, for formats that have neither their names nor sizes.
         tolerance: Of outlines, in pixels; see `probseg.formats.polygons.trace`.
         storage: Folder of the photographs inside the document root of Label Studio.
-        ids_of: COCO file whose ids of images and categories results take.
+        ids_of: COCO file whose ids of images and categories other ones take.
     """
 
     images: Path | None = None
@@ -203,7 +210,7 @@ def outlined(
     return None
 
 
-class Folder(NamedTuple):
+class PairedFolder(NamedTuple):
     """A folder of masks or texts, and the photographs in the folder of the same name."""
 
     inside: str  # its path inside the whole folder, with `/` at the end; empty for the whole folder
@@ -219,7 +226,7 @@ def folders(
     name: str,
     listed: Callable[[Path], dict[str, Path]],
     known: Collection[Path] = (),
-) -> list[Folder]:
+) -> list[PairedFolder]:
     """List a folder and the folders in it, in the order of their names.
 
     Hidden files and folders are left out; other files of another kind, except those that are
@@ -238,7 +245,7 @@ def folders(
         others = set(folder.glob("[!.]*")) - {*files.values(), *photos.values(), *known}
         ledger.change("files that are not read", sum(path.is_file() for path in others))
         prefix = "" if folder == place else f"{inside.as_posix()}/"
-        listing.append(Folder(prefix, files, photos, images / inside))
+        listing.append(PairedFolder(prefix, files, photos, images / inside))
     if not any(folder.photos for folder in listing):
         raise DataError(
             f"`images` must be the folder of the photographs, got {images}: the format {name} has "

@@ -60,7 +60,7 @@ def add_verb(verbs: Verbs) -> None:
         "--ids-of",
         type=Path,
         metavar="FILE",
-        help="COCO file of the ground truth, to write coco-results with its ids",
+        help="COCO file of the ground truth, whose ids of images and classes COCO files get",
     )
     verb.set_defaults(action=_convert)
 

@@ -20,7 +20,6 @@ from scipy.spatial import cKDTree
 
 from probseg.convert.parts import (
     NO_NAME,
-    UNUSED,
     AnnotatedImage,
     LabelledRegion,
     Ledger,
@@ -133,9 +132,9 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     The names of the classes are those of `classes.txt` or of a `data.yaml`, in the folder or above
     its `labels/`. Photographs are in `images/` beside `labels/` unless the request says where.
     """
-    used: set[int] = set()
     roots = sorted({place, *(path for path in place.rglob("labels") if path.is_dir())} - {place})
     names = next(filter(None, map(_names, (place, *place.parents[:2]))), [])
+    ledger.classes.update(dict.fromkeys(names))
     for root in roots or [place]:
         beside = len(roots) > 1 or request.images is None
         images = root.parent / "images" if beside else request.images
@@ -153,9 +152,8 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
                 ledger.find(images=1)
                 text, size = folder.files.get(stem), image_size(photo)
                 labelled = None if text == listing else text
-                objects = _objects(labelled, size, names, used, ledger) if labelled else ()
+                objects = _objects(labelled, size, names, ledger) if labelled else ()
                 yield AnnotatedImage(f"{inside}{folder.inside}{photo.name}", size, objects)
-    ledger.change(UNUSED, len(set(range(len(names))) - used))
 
 
 def _names(place: Path) -> list[str]:
@@ -178,7 +176,7 @@ def _names(place: Path) -> list[str]:
 
 
 def _objects(
-    path: Path, size: tuple[int, int], names: list[str], used: set[int], ledger: Ledger
+    path: Path, size: tuple[int, int], names: list[str], ledger: Ledger
 ) -> Iterator[LabelledRegion]:
     unnamed = f"objects of classes after the last of {CLASSES}"
     if not names:
@@ -189,20 +187,25 @@ def _objects(
             number, region, score, outside = decode(line, size)
         except ValueError as error:
             raise DataError(f"{path}, line {row}: {error}") from error
-        used.add(number)
         name = names[number] if number < len(names) else f"{NO_NAME} {number}"
         ledger.change(unnamed, number >= len(names))
         ledger.change("objects with corners outside of their image, which are cut", outside)
         yield LabelledRegion(region, name, score)
 
 
+def _in_a_line(name: str) -> str:
+    return " ".join(name.split()) or NO_NAME
+
+
 def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger) -> None:
     """Write a data set that Ultralytics trains from.
 
     That is `labels/<stem>.txt` for each image, `data.yaml`, and `classes.txt` for other programs.
-    The photographs of `request.images` are linked into `images/`, or copied.
+    Classes have the numbers of the order in which the source lists them. The photographs of
+    `request.images` are linked into `images/`, or copied.
     """
-    classes: dict[str, int] = {}
+    listed = dict.fromkeys(map(_in_a_line, ledger.classes))
+    classes = {name: number for number, name in enumerate(listed)}
     for image, stem in stems(images):
         if f"{stem}.txt" == CLASSES:
             raise DataError(
@@ -210,7 +213,7 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
             )
         lines = []
         for item in image.objects:
-            name = " ".join(item.label.split()) or NO_NAME
+            name = _in_a_line(item.label)
             number = classes.get(name, len(classes))
             write_line = partial(encode, number, size=image.size)
 
@@ -234,6 +237,6 @@ def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledge
             except OSError:  # another file system
                 shutil.copyfile(photo, target)
     write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))
-    listed = {number: name for name, number in classes.items()}
-    config = {"train": "images", "val": "images", "names": listed}
+    numbers = {number: name for name, number in classes.items()}
+    config = {"train": "images", "val": "images", "names": numbers}
     write_text(place / CONFIG, yaml.safe_dump(config, allow_unicode=True, sort_keys=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,6 +57,14 @@ class InteractiveDataset(Named, Dataset[Sample], ABC):
     def object_name(self, index: int) -> str:
         """Return the name of an object, where possible without reading its files."""
         return self[index].name
+
+    def image_file(self, index: int) -> Path | None:
+        """Return the file that alone is the image of an object, if `read_masks` reads the mask."""
+        return None
+
+    def read_masks(self, indices: Iterable[int]) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield the masks of objects that have an `image_file`; a file of several is read once."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Refuse a first object that networks would not understand, with a `DataError`."""

@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import albumentations as A
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
@@ -21,15 +22,14 @@ from probseg.data.loading import (
     CachedObjects,
     TrainingData,
     as_list,
-    check_least,
     check_names,
     refuse_none,
-    stack_cuts,
+    stack_crops,
 )
 from probseg.data.sampling import MixedOrder
 from probseg.data.selection import checksum, held_out
 from probseg.data.transforms import SMALLEST_CROP, TrainingCrop
-from probseg.errors import DataError, require
+from probseg.errors import DataError, check_least, require
 from probseg.masks import Meaning
 from probseg.texts import count, read_lines
 from probseg.types import Sample
@@ -75,6 +75,8 @@ class InteractiveDataModule(TrainingData):
             objects of all sets. See `MixedOrder`.
         samples_per_epoch: Training crops per epoch of all sets and devices; None for as many as
             there are objects. RITM (Sofiiuk, Petrov and Konushin 2021) has 30000.
+        augmentation: Changes crops and their masks, a transform of albumentations, instead of those
+            of colours, sharpness and noise; see `probseg.data.transforms.Augmentation`.
 
     Raises:
         DataError: If two sets of `val`, or two of `test`, have the same name, or if
@@ -98,10 +100,12 @@ class InteractiveDataModule(TrainingData):
         max_skipped: int = 10,
         proportions: list[float] | None = None,
         samples_per_epoch: int | None = None,
+        augmentation: A.BasicTransform | A.BaseCompose | None = None,
     ) -> None:
         super().__init__(batch_size, num_workers, max_skipped)
-        check_least(1, val_objects=val_objects, eval_batch_size=eval_batch_size)
-        check_least(SMALLEST_CROP, crop_size=crop_size)
+        check_least("val_objects", val_objects)
+        check_least("eval_batch_size", eval_batch_size)
+        check_least("crop_size", crop_size, SMALLEST_CROP)
         self.save_hyperparameters()
         self.val_objects = val_objects
         self.eval_batch_size = eval_batch_size
@@ -120,12 +124,12 @@ class InteractiveDataModule(TrainingData):
                 "give it another name, as ImageMaskFolder does by its `name` argument, or test it "
                 "in a run of its own",
             )
-        self.crop = TrainingCrop(crop_size, scale, padding)
+        self.crop = TrainingCrop(crop_size, scale, padding, augmentation)
 
     def train_dataloader(self) -> DataLoader[TrainBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        sets = [CachedObjects(dataset, self.crop.prepare) for dataset in self.train]
-        collate = partial(stack_cuts, TrainBatch)
+        sets = [CachedObjects(dataset, self.crop) for dataset in self.train]
+        collate = partial(stack_crops, TrainBatch)
         return self.training_loader(sets, self.crop, collate, of="objects", order=self.order)
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
@@ -269,17 +273,22 @@ def split_folder(
     when others are added; see `FolderDataModule` for the arguments.
     """
     require(0 < val_fraction < 1, "val_fraction", "between 0 and 1", val_fraction)
-    check_least(0, split_seed=split_seed)
+    check_least("split_seed", split_seed, 0)
     folder = ImageMaskFolder(root, masks=masks)
     members: dict[str, set[Path]] = defaultdict(set)
     listed = folder.root / (group or ".")
     column = _groups(listed, folder.photographs) if listed.is_file() else None
+    forms = f"a pattern or a text file in {folder.root}"
+    try:
+        pattern = re.compile("^.*$" if group is None or column else group, re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"`group` must be {forms}, got {group!r}: {error}") from error
     for path in folder.photographs:
-        match = re.search(group or "^.*$", path.stem, re.DOTALL)
+        match = pattern.search(path.stem)
         name = match and match[0] if column is None else column.get(path.stem)
         if name is None:
-            what = "match the name of each image" if column is None else "list each image"
-            raise ValueError(f"`group` must {what}, got {group!r}: not {path.stem!r}")
+            fits = f"{forms}, that fits each image"
+            raise ValueError(f"`group` must be {fits}, got {group!r}: not {path.stem!r}")
         members[name].add(path)
     if len(members) < 2:
         of = "images" if group is None else f"groups of images (`group` {group!r})"

@@ -8,9 +8,9 @@ import re
 import shlex
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +35,10 @@ from probseg.masks import (
     DoubtError,
     Meaning,
     count_values,
+    object_mask,
     read_grey,
-    read_object,
     read_objects,
+    read_own_labels,
 )
 from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
@@ -143,32 +144,42 @@ class ImageMaskFolder(InteractiveDataset):
         used = {image for image, *_ in self.objects}
         bare_of_objects = sorted({image.name for image, _ in pairs if image not in used})
         unread = [path.name for path in unread_files(place)]
-        self._warn("photographs are in a format that is not read, and are not used", unread)
+        self._warn("photographs in a format that is not read, not used", unread)
         folders = [str(path.relative_to(self.root)) for path in unread_folders(place, within)]
-        self._warn("folders inside of it have pictures that are not used", folders)
-        self._warn("images have no mask and are not used", bare)
-        small = f"images have no object of at least {min_area} pixels and are not used"
+        self._warn("folders of pictures inside of it, not used", folders)
+        self._warn("images without a mask, not used", bare)
+        small = f"images without an object of at least {min_area} pixels, not used"
         self._warn(small, bare_of_objects)
         drawn_on = {mask for (_, mask), *_ in rows}
         empty = [mask.name for _, mask in pairs if mask not in drawn_on]
-        self._warn("masks have no object and are not used", empty)
-        white = "masks are filled by one object (255 alone is white, not ignored), no background"
+        self._warn("masks without an object, not used", empty)
+        white = "masks that one object fills, no background (255 alone is white, not ignored)"
         self._warn(white, filled)
 
     def _warn(self, what: str, names: Sequence[str]) -> None:
         """Log which images are left out, unless there are none."""
         if names:
-            _logger.warning("%s: %d %s: %s", self.root, len(names), what, preview(names, NAMED))
+            _logger.warning("%s: %s (%d): %s", self.root, what, len(names), preview(names, NAMED))
 
     def __len__(self) -> int:
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Sample:
         """Read one object and its image."""
-        image_path, mask_path, number = self.objects[index]
-        image = read_image(image_path)
-        mask = read_object(mask_path, number, self.meaning)
-        return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
+        path = self.image_file(index)
+        (mask,) = self.read_masks([index])
+        return Sample(read_image(path), mask, self.object_name(index), self.name, path.stem)
+
+    def image_file(self, index: int) -> Path:
+        """Return the file of an object's image."""
+        return self.objects[index][0]
+
+    def read_masks(self, indices: Iterable[int]) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield the masks of objects; see the base class."""
+        labels = lru_cache(maxsize=1)(partial(read_own_labels, meaning=self.meaning))
+        for index in indices:
+            _, path, number = self.objects[index]
+            yield object_mask(labels(path), number)
 
     @property
     def photographs(self) -> list[Path]:
@@ -293,31 +304,13 @@ def pair_masks(
     )
 
 
-class ImageMaskPairs(PublishedDataset):
-    """Base of the test sets in two folders; every mask has an image and every image a mask.
+class Pairs(InteractiveDataset):
+    """Base of data sets with one object in each mask.
 
     `pairs` has image and mask of each object, in the order of the masks' names.
     """
 
-    image_folder: str
-    mask_folder: str
-
-    def __init__(self, root: Path | str | None = None) -> None:
-        self.root = self.source.folder(root)
-        images, masks = (self._files(folder) for folder in (self.image_folder, self.mask_folder))
-        owners = {stem: stem if stem in images else self.photo(stem) for stem in masks}
-        strangers = sorted(stem for stem, owner in owners.items() if owner not in images)
-        refuse_missing(self.root / self.image_folder, "image", strangers, self.mask_folder)
-        unused = sorted(set(images) - set(owners.values()))
-        refuse_missing(self.root / self.mask_folder, "mask", unused, self.image_folder)
-        self.pairs = [(images[owners[stem]], masks[stem]) for stem in sorted(masks)]
-
-    def _files(self, folder: str) -> dict[str, Path]:
-        files = picture_files(self.root / folder)
-        if not files:
-            expected = f"the folders {self.image_folder}/ (images) and {self.mask_folder}/ (masks)"
-            raise self.absent(expected)
-        return files
+    pairs: list[tuple[Path, Path]]
 
     @staticmethod
     def photo(stem: str) -> str:
@@ -346,7 +339,27 @@ class ImageMaskPairs(PublishedDataset):
         return self.pairs[index][1].stem
 
 
-class ImagePairs(InteractiveDataset):
+class ImageMaskPairs(Pairs, PublishedDataset):
+    """Base of the test sets in two folders; every mask has an image and every image a mask."""
+
+    image_folder: str
+    mask_folder: str
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        self.root = self.source.folder(root)
+        folders = self.image_folder, self.mask_folder
+        images, masks = (picture_files(self.root / folder) for folder in folders)
+        if not images or not masks:
+            raise self.absent("the folders {}/ (images) and {}/ (masks)".format(*folders))
+        owners = {stem: stem if stem in images else self.photo(stem) for stem in masks}
+        strangers = sorted(stem for stem, owner in owners.items() if owner not in images)
+        refuse_missing(self.root / self.image_folder, "image", strangers, self.mask_folder)
+        unused = sorted(set(images) - set(owners.values()))
+        refuse_missing(self.root / self.mask_folder, "mask", unused, self.image_folder)
+        self.pairs = [(images[owners[stem]], masks[stem]) for stem in sorted(masks)]
+
+
+class ImagePairs(Pairs):
     """Images `<stem>.jpg` and masks `<stem>.png` with one object each, named by two folders.
 
     Grey values above 128 are the object and nothing is ignored. Both folders may be the same; a
@@ -377,7 +390,7 @@ class ImagePairs(InteractiveDataset):
 
         def count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
             image, mask = pair
-            inside = read_grey(mask) > 128
+            inside = self.read_mask(mask)
             check_same_size(image_size(image), inside.shape, image, mask)
             return np.array([0, inside.sum()])  # of number 1 of a map
 
@@ -385,21 +398,10 @@ class ImagePairs(InteractiveDataset):
         rows = index_objects("pairs", self.masks, count, self.pairs, files, rules=RULES)
         self._areas = np.array([area for *_, area in rows], np.int64)
 
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, index: int) -> Sample:
-        """Read one object and its image."""
-        image_path, mask_path = self.pairs[index]
-        image = read_image(image_path)
-        mask = (read_grey(mask_path) > 128).astype(np.uint8)
-        check_same_size(image.shape, mask.shape, image_path, mask_path)
-        name = self.object_name(index)
-        return Sample(image, mask, name, self.name, name)
-
-    def object_name(self, index: int) -> str:
-        """Return the stem of a mask."""
-        return self.pairs[index][1].stem
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
+        """Read a mask; see the base class."""
+        return (read_grey(path) > 128).astype(np.uint8)
 
 
 def _of_suffixes(folder: Path, suffixes: Sequence[str], name: str) -> dict[str, Path]:

@@ -73,7 +73,8 @@ def sort_pictures(
 def unread_folders(*places: Path) -> dict[Path, str]:
     """Find folders with pictures inside of folders of photographs and masks, where none is read.
 
-    Hidden folders do not count, nor does `masks/`, which photographs may lie next to.
+    Hidden folders do not count, nor do `masks/` and exports of the annotation page, which
+    photographs may lie next to.
     """
     reasons = {}
     for folder in sorted(path for place in places for path in place.glob("[!.]*")):
@@ -81,7 +82,7 @@ def unread_folders(*places: Path) -> dict[Path, str]:
             continue
         inside = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
         count = sum(len(list_pictures(path)) for path in inside)
-        if count and folder.name != "masks":
+        if count and folder.name != "masks" and not folder.name.startswith("annotations-"):
             pictures = "a picture" if count == 1 else f"{count} pictures"
             reasons[folder] = f"is a folder with {pictures}, not used; move them one folder up"
     return reasons

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import signal
@@ -11,7 +12,9 @@ import tempfile
 import uuid
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,9 +24,12 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from probseg.data.base import InteractiveDataset
 from probseg.data.cache import available_cores
 from probseg.data.sampling import DrawnSample, Order, Shuffled, TrainingSampler
-from probseg.errors import DataError, require
+from probseg.data.transforms import LARGE, Part, Picture, TrainingCrop
+from probseg.errors import DataError, check_least
+from probseg.images import image_size, read_image
 from probseg.lightning_internals import position, recount_batches
 from probseg.paths import HEARTBEAT, LONGEST_WAIT, replacing
 from probseg.seeds import mix_seeds
@@ -35,6 +41,7 @@ _logger = logging.getLogger(__name__)
 # where processes that read leave their batches; a container has 64 MB by default
 SHARED_MEMORY = Path("/dev/shm")
 ROOM = 2_000_000_000  # bytes that stay free on the disk of parts of large photographs
+MEGABYTE = 1 << 20  # bytes of shared memory with less than which no batch will come
 READER_GRACE = 120  # seconds that a process that reads outlives SIGTERM
 # result of an augmentation: image `(H, W, 3)` and labels or mask `(H, W)`, both uint8
 Pixels = tuple[np.ndarray, np.ndarray]
@@ -84,30 +91,63 @@ class CachedObjects(Dataset[Sample]):
     """Objects of which those on large photographs are cut out once and kept until the process ends.
 
     To decode a photograph of 12 megapixels and its mask takes a hundred times as long as a crop.
-    The parts are in a temporary folder, where that has room.
+    The parts are in a temporary folder, where that has room; with one of them, those are cut out
+    that are halved as often.
     """
 
-    def __init__(self, samples: Dataset[Sample], prepare: Callable[[Sample], Sample]) -> None:
+    def __init__(self, samples: InteractiveDataset, crop: TrainingCrop) -> None:
         self.samples = samples
-        self.prepare = prepare
+        self.crop = crop
         self.folder = Path(tempfile.gettempdir(), f"probseg-crops-{uuid.uuid4().hex}")
         weakref.finalize(self, _remove, self.folder, os.getpid())
 
     def __len__(self) -> int:
-        return len(self.samples)  # type: ignore[arg-type]
+        return len(self.samples)
 
     def __getitem__(self, number: int) -> Sample:
-        path = self.folder / f"{number}.npz"
-        if path.is_file():
-            with np.load(path) as kept:
+        if self._path(number).is_file():
+            with np.load(self._path(number)) as kept:
                 return Sample(kept["image"], kept["mask"], *kept["names"].tolist())
-        whole = self.samples[number]
-        sample = self.prepare(whole)
-        if sample is not whole and shutil.disk_usage(self.folder.parent).free > ROOM:
-            names = (sample.name, sample.dataset)
+        file = self.samples.image_file(number)
+        if file is None or math.prod(size := image_size(file)) < LARGE:
+            whole = self.samples[number]
+            part = self.crop.part(whole.mask)
+            return whole if part is None else self._keep(number, part, whole.image)
+        (mask,) = self.samples.read_masks([number])
+        part = self.crop.part(mask)
+        if part is None or mask.shape != size:
+            return self.samples[number]  # raises, or the crop does
+        image = read_image(file, coarse=part.step)
+        sample = self._keep(number, part, image)
+        others = [other for other in self._together[file] if not self._path(other).is_file()]
+        if number in others:  # there is no room
+            return sample
+        with contextlib.suppress(DataError):  # raised when its object is asked for
+            for other, mask in zip(others, self.samples.read_masks(others), strict=True):
+                like = self.crop.part(mask)
+                if like is not None and like.step == part.step:
+                    self._keep(other, like, image)
+        return sample
+
+    @cached_property
+    def _together(self) -> dict[Path | None, list[int]]:
+        """The objects of each photograph."""
+        together = defaultdict[Path | None, list[int]](list)
+        for number in range(len(self)):
+            together[self.samples.image_file(number)].append(number)
+        return together
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number}.npz"
+
+    def _keep(self, number: int, part: Part, image: Picture) -> Sample:
+        """Return the part of an object, and write it into the folder where that has room."""
+        names = (self.samples.object_name(number), self.samples.name)
+        sample = Sample(part.cut(image), part.mask, *names)
+        if shutil.disk_usage(self.folder.parent).free > ROOM:
             with contextlib.suppress(OSError):
                 self.folder.mkdir(mode=0o700, exist_ok=True)
-                with replacing(path) as draft, draft.open("wb") as file:
+                with replacing(self._path(number)) as draft, draft.open("wb") as file:
                     np.savez(file, image=sample.image, mask=sample.mask, names=names)
         return sample
 
@@ -154,8 +194,9 @@ class TrainingData(L.LightningDataModule):
 
     def __init__(self, batch_size: int, num_workers: int, max_skipped: int) -> None:
         super().__init__()
-        check_least(1, batch_size=batch_size)
-        check_least(0, num_workers=num_workers, max_skipped=max_skipped)
+        check_least("batch_size", batch_size)
+        check_least("num_workers", num_workers, 0)
+        check_least("max_skipped", max_skipped, 0)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.skips = SkipCounter(max_skipped)
@@ -280,9 +321,6 @@ class _TrainingLoader(DataLoader[_Batch]):
         """Do nothing; the sampler was positioned when the loader was made."""
 
 
-MEGABYTE = 1 << 20
-
-
 def _free_shared_memory() -> int | None:
     """Return the free bytes of `SHARED_MEMORY`; None on systems that have it elsewhere."""
     return shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
@@ -319,24 +357,18 @@ def _prepare_worker(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(READER_GRACE))
 
 
-def stack_cuts(kind: Callable[..., _Batch], cuts: Sequence[TrainCrop]) -> _Batch:
+def stack_crops(kind: Callable[..., _Batch], crops: Sequence[TrainCrop]) -> _Batch:
     """Stack crops of one size, and make a batch of them.
 
     `kind` takes images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`;
     seeds, int64, shape `(B,)`; names; and what was skipped.
     """
-    images = torch.from_numpy(np.stack([cut.image for cut in cuts]))
-    labels = torch.from_numpy(np.stack([cut.labels for cut in cuts]))
-    seeds = torch.tensor([cut.seed for cut in cuts])
-    skipped = [message for cut in cuts for message in cut.skipped]
-    names = [cut.name for cut in cuts]
+    images = torch.from_numpy(np.stack([crop.image for crop in crops]))
+    labels = torch.from_numpy(np.stack([crop.labels for crop in crops]))
+    seeds = torch.tensor([crop.seed for crop in crops])
+    skipped = [message for crop in crops for message in crop.skipped]
+    names = [crop.name for crop in crops]
     return kind(images.permute(0, 3, 1, 2).contiguous(), labels, seeds, names, skipped)
-
-
-def check_least(least: int, **arguments: int | None) -> None:
-    """Raise a `ValueError` for an argument that is not None and below the least value."""
-    for name, value in arguments.items():
-        require(value is None or value >= least, name, f"at least {least}", value)
 
 
 def refuse_none(sets: Sequence[object], use: str, role: str) -> None:

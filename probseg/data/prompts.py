@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
-from probseg.errors import DataError
+from probseg.errors import DataError, UnknownNameError
 from probseg.formats.coco import crowds_left_out, file_of, is_crowd, size_of, text, whole
 from probseg.formats.mask_names import refuse_name
 from probseg.formats.prompts import parse_number, parse_step
@@ -22,6 +22,8 @@ COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "
 SIGNS = {"1": True, "0": False, "true": True, "false": False, "+": True, "-": False}
 
 PROMPTS = "check the `prompts` argument"
+
+KEYS = {"box", "clicks", "label"}  # of an object in JSON
 
 UNNAMED = "object"  # label of objects without one
 
@@ -160,8 +162,9 @@ def _read_json(path: Path) -> PromptFile:
         if fault is not None:
             raise ValueError(fault)
         for number, entry in enumerate(entries, start=1):
-            if unknown := sorted(entry.keys() - {"box", "clicks", "label"}):
-                raise ValueError(f"{file}, object {number}: unknown keys {unknown}")
+            if unknown := sorted(entry.keys() - KEYS):
+                meant = UnknownNameError("key", unknown[0], KEYS)
+                raise ValueError(f"{file}, object {number}: {meant}")
             steps = []
             for click in entry.get("clicks", ()):
                 if not isinstance(click, list) or len(click) not in (2, 3):

@@ -45,7 +45,7 @@ class Outline(TypedDict):
     without: NotRequired[list[str]]
 
 
-class Photo(TypedDict):
+class SamplePhoto(TypedDict):
     """One photograph in the outline file; the module's docstring describes the fields."""
 
     name: str
@@ -62,14 +62,14 @@ class _Entry(NamedTuple):
     in_front: list[Outline]
 
 
-def read_outlines() -> list[Photo]:
+def read_outlines() -> list[SamplePhoto]:
     """Read the photographs of the outline file, in the order of the data set."""
     text = resources.files("probseg.data").joinpath("sample_photos.json").read_text("utf-8")
-    photos: list[Photo] = json.loads(text)["photos"]
+    photos: list[SamplePhoto] = json.loads(text)["photos"]
     return photos
 
 
-def photo_path(photo: Photo) -> Path:
+def photo_path(photo: SamplePhoto) -> Path:
     """Find a photograph inside the package that installs it, without importing the package."""
     package = photo["package"]
     project = {"skimage": "scikit-image"}.get(package, package)

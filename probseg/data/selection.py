@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -118,6 +118,14 @@ class Selected(InteractiveDataset):
     def __getitem__(self, index: int) -> Sample:
         """Return one of the selected objects."""
         return self.dataset[int(self.chosen[index])]
+
+    def image_file(self, index: int) -> Path | None:
+        """Return the file of a selected object's image; see the base class."""
+        return self.dataset.image_file(int(self.chosen[index]))
+
+    def read_masks(self, indices: Iterable[int]) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield the masks of selected objects; see the base class."""
+        return self.dataset.read_masks(int(self.chosen[index]) for index in indices)
 
     @property
     def areas(self) -> npt.NDArray[np.int64] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from typing import NamedTuple
 
 import albumentations as A
 import cv2
@@ -19,43 +20,76 @@ from probseg.types import IGNORE, Sample
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
 
-class PhotometricAugmentation:
-    """Random changes of colours, sharpness and noise.
+Picture = npt.NDArray[np.uint8]
+Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
 
-    Independently of each other: brightness and contrast in 60 % of the cases, hue, saturation and
-    value in 50 %, all colours become grey in 5 %, and 15 % are blurred, compressed or noisy.
+
+class Augmentation:
+    """Random changes of an image and its mask by a transform, whose draws follow a generator.
+
+    Without one, changes of colours, sharpness and noise. Independently of each other: brightness
+    and contrast in 60 % of the cases, hue, saturation and value in 50 %, all colours become grey in
+    5 %, and 15 % are blurred, compressed or noisy.
     """
 
-    def __init__(self) -> None:
-        self.transform = A.Compose(
-            [
-                A.RandomBrightnessContrast(0.25, 0.25, p=0.6),
-                A.HueSaturationValue(10, 25, 10, p=0.5),
-                A.ToGray(p=0.05),
-                A.OneOf(
-                    [A.GaussianBlur(), A.ImageCompression(quality_range=(50, 90)), A.GaussNoise()],
-                    p=0.15,
-                ),
-            ]
+    def __init__(self, transform: A.BasicTransform | A.BaseCompose | None = None) -> None:
+        self.transform = (
+            transform
+            if transform is not None
+            else A.Compose(
+                [
+                    A.RandomBrightnessContrast(0.25, 0.25, p=0.6),
+                    A.HueSaturationValue(10, 25, 10, p=0.5),
+                    A.ToGray(p=0.05),
+                    A.OneOf(
+                        [
+                            A.GaussianBlur(),
+                            A.ImageCompression(quality_range=(50, 90)),
+                            A.GaussNoise(),
+                        ],
+                        p=0.15,
+                    ),
+                ]
+            )
         )
 
-    def __call__(
-        self, image: npt.NDArray[np.uint8], generator: np.random.Generator
-    ) -> npt.NDArray[np.uint8]:
-        """Return an augmented copy of a photograph: RGB, uint8, shape `(H, W, 3)`."""
+    def __call__(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
+        """Return changed copies; as they were if nothing of the object would be left."""
         # Not by `set_random_seed`: all transforms would draw the same numbers.
         python_random = random.Random(int(generator.integers(2**63)))
         self.transform.set_random_state(generator, python_random)
-        changed: npt.NDArray[np.uint8] = self.transform(image=image)["image"]
-        return changed
+        changed = self.transform(image=image, mask=mask)
+        new, labels = changed["image"], changed["mask"]
+        fits = [isinstance(of, np.ndarray) and of.dtype == np.uint8 for of in (new, labels)]
+        fits += [new.shape == image.shape, labels.shape == mask.shape]
+        expected = f"a transform that keeps arrays of uint8 and their size, {mask.shape}"
+        require(all(fits), "augmentation", expected, f"{new.dtype} of {new.shape}")
+        return (new, labels) if (labels == 1).any() else (image, mask)
 
 
 ATTEMPTS = 4  # number of attempts to draw a crop that contains part of its object
 ROTATED = 0.3  # fraction of the object crops that are rotated
 MAX_TURN = 15.0  # largest angle in degrees, to either side
 
-Picture = npt.NDArray[np.uint8]
-Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
+
+class Part(NamedTuple):
+    """A part of a photograph, halved or not."""
+
+    mask: Picture  # of the part, halved
+    rows: slice  # of the photograph
+    columns: slice
+    step: int  # sides of a pixel of the part, in pixels of the photograph
+    height: int  # of the photograph
+
+    def cut(self, image: Picture) -> Picture:
+        """Cut the part out of its photograph, which `read_image` may have reduced."""
+        coarse = self.height // image.shape[0]
+        rows, columns = (slice(s.start // coarse, s.stop // coarse) for s in self[1:3])
+        if self.step == coarse:
+            return image[rows, columns].copy()
+        size = self.mask.shape[::-1]
+        part: Picture = cv2.resize(image[rows, columns], size, interpolation=cv2.INTER_AREA)
+        return part
 
 
 LARGE = 2_000_000  # pixels from which on a photograph is cut before crops are made of it
@@ -65,8 +99,8 @@ SMALLEST_CROP = 32  # least side of a training crop, in pixels
 class TrainingCrop:
     """Crops an object with padding, changes its scale and colours, and fits it to a fixed size.
 
-    One crop in two is mirrored, and three in ten are turned by up to 15 degrees; for colours see
-    `PhotometricAugmentation`. Outside the photograph the image is black and the mask ignored.
+    One crop in two is mirrored, three in ten are turned by up to 15 degrees, and an `Augmentation`
+    changes them in the end. Outside the photograph the image is black and the mask ignored.
     Labels are never blended.
 
     `scale` is the size of the padded crop relative to `size`; above 1 only a part of it, always
@@ -80,6 +114,7 @@ class TrainingCrop:
         size: int = 256,
         scale: tuple[float, float] = (0.6, 1.4),
         padding: tuple[float, float] = (0.1, 0.8),
+        augmentation: A.BasicTransform | A.BaseCompose | None = None,
     ) -> None:
         check_scale(scale)
         in_order = "(smallest, largest) with 0 <= smallest <= largest"
@@ -87,13 +122,12 @@ class TrainingCrop:
         self.size = size
         self.scale = scale
         self.padding = padding
-        self.photometric = PhotometricAugmentation()
+        self.augmentation = Augmentation(augmentation)
 
     def __call__(self, sample: Sample, seed: int) -> Pair:
         """Return a crop `(size, size, 3)` in other colours and its mask `(size, size)`, uint8."""
         generator = np.random.default_rng(seed)
-        image, mask = self.cut(sample, generator)
-        return self.photometric(image, generator), mask
+        return self.augmentation(*self.cut(sample, generator), generator)
 
     def cut(self, sample: Sample, generator: np.random.Generator) -> Pair:
         """Cut out a crop in the colours of the photograph; see `__call__`."""
@@ -124,28 +158,28 @@ class TrainingCrop:
         # Reduced, a line falls between the pixels: a part of it at its own size.
         return self._fit(sample.image, sample.mask, generator)
 
-    def prepare(self, sample: Sample) -> Sample:
-        """Cut out what crops of an object can show, of a large photograph; others stay.
+    def part(self, mask: Picture) -> Part | None:
+        """Return what crops of an object can show of a large photograph; None of others.
 
         Crops are the same, unless all of them are less than half as large as in the photograph:
         then it is halved before, and once more where they are less than a quarter, and so on.
         """
-        if sample.mask.size < LARGE or not (sample.mask == 1).any():
-            return sample
-        box, size = mask_box(sample.mask), sample.mask.shape
+        if mask.size < LARGE or not (mask == 1).any():
+            return None
+        box, size = mask_box(mask), mask.shape
         # As much as the largest padding shows, and a window around each pixel of the object.
         x0, y0, x1, y1 = padded_crop(box, size, padding=self.padding[1], min_padding=self.size)
-        image, mask = sample.image[y0:y1, x0:x1], sample.mask[y0:y1, x0:x1]
         near = padded_crop(box, size, padding=self.padding[0], min_padding=4)
         factor = self.size * self.scale[1] / max(near[2] - near[0], near[3] - near[1])
-        halvings = int(math.log2(1 / factor)) if factor < 0.5 else 0
-        if halvings:
-            width, height = (max(1, side >> halvings) for side in mask.shape[::-1])
-            small = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
-            if (small == 1).any():  # no line that falls between the pixels
-                image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-                mask = small
-        return sample._replace(image=np.ascontiguousarray(image), mask=np.ascontiguousarray(mask))
+        step = 2 ** int(math.log2(1 / factor)) if factor < 0.5 else 1
+        rows, columns = (  # between multiples of the step, of which few may be left at an edge
+            slice(first // step * step, min(-(-last // step), side // step) * step)
+            for first, last, side in ((y0, y1, size[0]), (x0, x1, size[1]))
+        )
+        small = mask[rows, columns][step // 2 :: step, step // 2 :: step]
+        if step > 1 and not (small == 1).any():  # a line that falls between the pixels
+            return Part(mask[y0:y1, x0:x1].copy(), slice(y0, y1), slice(x0, x1), 1, size[0])
+        return Part(small.copy(), rows, columns, step, size[0])
 
     def _fit(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
         """Crop or pad to the size, with some of the object if any is left; mirror one in two."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from probseg.clicks import CLICK_RULES, HUMAN, Mistakes
 from probseg.clicks.annotators import jitter_box
-from probseg.errors import DataError, UnknownNameError
+from probseg.errors import DataError, check_name, require
 from probseg.geometry import (
     CROP_PADDING,
     MIN_PADDING,
@@ -112,10 +112,9 @@ class Protocol:
     target_iou: float | None = None
 
     def __post_init__(self) -> None:
-        if self.click_rule not in CLICK_RULES:
-            raise UnknownNameError(kind="click rule", name=self.click_rule, known=CLICK_RULES)
-        if self.zoom is not None and self.zoom not in ZOOMS:
-            raise UnknownNameError(kind="zoom", name=self.zoom, known=ZOOMS)
+        check_name("click rule", self.click_rule, CLICK_RULES)
+        if self.zoom is not None:
+            check_name("zoom", self.zoom, ZOOMS)
         least = 1 - 2 * self.corner_noise  # the part of the side that is left in the worst case
         target = 1.0 if self.target_iou is None else self.target_iou
         needed = 0 if self.answers_at_once else 1
@@ -145,8 +144,7 @@ class Protocol:
             ),
         }
         for field, (fine, expected) in checks.items():
-            if not fine:
-                raise ValueError(f"`{field}` must be {expected}, got {getattr(self, field)}")
+            require(fine, field, expected, getattr(self, field))
 
     @property
     def begins_with(self) -> Beginning:
@@ -268,8 +266,7 @@ def get_protocol(name: str) -> Protocol:
     Raises:
         UnknownNameError: If no protocol has this name.
     """
-    if name not in PROTOCOLS:
-        raise UnknownNameError(kind="protocol", name=name, known=PROTOCOLS)
+    check_name("protocol", name, PROTOCOLS)
     return PROTOCOLS[name]
 
 

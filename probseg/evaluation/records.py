@@ -9,8 +9,9 @@ import csv
 import hashlib
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -21,7 +22,7 @@ from probseg.clicks.annotators import BoolMap
 from probseg.errors import DataError
 from probseg.evaluation.scores import SCORES
 from probseg.geometry import Box
-from probseg.texts import encoding_of, from_cell, write_rows
+from probseg.texts import from_cell, open_text, write_rows
 from probseg.types import Click, Sample
 
 RUN = ("dataset", "object", "photo", "pixels", "trial")
@@ -158,41 +159,72 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         DataError: If it is another file or not UTF-8, or its runs have different numbers of clicks.
     """
     path = Path(path)
-    content = path.read_bytes()
-    if unfinished:  # whole lines only: half a line could pass for a shorter number
-        content = content[: content.rfind(b"\n") + 1]
-        while content.count(b'"') % 2:  # inside a name of several lines
-            content = content[: content.rfind(b"\n", 0, -1) + 1]
-        if not content:
-            return []
-    steps: dict[tuple[str, str, str, str, int], list[ClickRecord]] = defaultdict(list)
+    if not unfinished:
+        return [*each_object(path)]
+    content = path.read_bytes()  # whole lines only: half a line could pass for a shorter number
+    content = content[: content.rfind(b"\n") + 1]
+    while content.count(b'"') % 2:  # inside a name of several lines
+        content = content[: content.rfind(b"\n", 0, -1) + 1]
+    if not content:
+        return []
     try:
-        text = content.decode(encoding_of(content[:4]))
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected UTF-8, as `probseg test` writes it: {error}") from error
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    header = tuple(rows.fieldnames or ())
-    known = tuple(name for name in COLUMNS if name in header)
-    if header != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(header):
-        raise DataError(f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}")
-    try:
-        for row in rows:
-            dataset, name, photo, pixels = (from_cell(row[column]) for column in RUN[:4])
-            steps[dataset, name, photo, pixels, int(row["trial"])].append(_read_click(row))
-    except (TypeError, AttributeError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: line {rows.line_num} cannot be read ({error})") from error
-    lengths = [len(of_run) for of_run in steps.values()]
-    if unfinished:
-        complete = max(lengths[:-1], default=None)  # only the last run can be half
-        steps = {run: of_run for run, of_run in steps.items() if len(of_run) == complete}
-    elif len(set(lengths)) > 1:
-        raise DataError(
-            f"{path}: its runs have {min(lengths)} to {max(lengths)} lines; is it complete?"
+    records = [*_records(path, io.StringIO(text, newline=""))]
+    complete = max((len(record.steps) for record in records[:-1]), default=None)
+    return [record for record in records if len(record.steps) == complete]
+
+
+def each_object(path: Path) -> Iterator[ObjectRecord]:
+    """Read the runs of a finished `objects.csv` one after the other, as `read_objects` does."""
+    with open_text(path) as file:
+        first = None
+        for record in _records(path, file):
+            first = first or len(record.steps)
+            if (lines := len(record.steps)) != first:
+                raise DataError(
+                    f"{path}: its runs have {min(first, lines)} to {max(first, lines)} lines; is "
+                    "it complete?"
+                )
+            yield record
+
+
+def _records(path: Path, file: TextIO) -> Iterator[ObjectRecord]:
+    """Read runs, whose lines follow one another."""
+    rows = csv.reader(file)
+    header = next(rows, [])
+    if not {*RUN, *CLICK, "iou", "seconds"} <= set(header) or header != [
+        name for name in COLUMNS if name in header
+    ]:
+        raise DataError(f"{path}: expected the columns {', '.join(COLUMNS)}, got {header}")
+    columns = [(name, header.index(name)) for name in SCORES if name in header]
+    lacking = dict.fromkeys(SCORES)
+    last = len(header) - 1
+
+    def click(row: Sequence[str]) -> ClickRecord:
+        k, x, y, sign = row[5:9]
+        scores = {name: float(row[n]) if row[n] else None for name, n in columns}
+        if scores["iou"] is None:
+            raise ValueError("it has no IoU")
+        return ClickRecord(
+            int(k),
+            int(x) if x else None,
+            int(y) if y else None,
+            int(sign) > 0 if sign else None,
+            lacking | scores,
+            float(row[last]) if row[last] else None,
         )
-    return [
-        ObjectRecord(dataset, name, trial, tuple(of_run), photo, pixels)
-        for (dataset, name, photo, pixels, trial), of_run in steps.items()
-    ]
+
+    try:
+        for run, lines in groupby(filter(None, rows), key=lambda row: row[:5]):
+            dataset, name, photo, pixels = map(from_cell, run[:4])
+            steps = tuple(map(click, lines))
+            yield ObjectRecord(dataset, name, int(run[4]), steps, photo, pixels)
+    except (IndexError, ValueError, csv.Error) as error:
+        if isinstance(error, UnicodeDecodeError):  # which `open_text` explains
+            raise
+        raise DataError(f"{path}: line {rows.line_num} cannot be read ({error})") from error
 
 
 def unique(records: Sequence[ObjectRecord]) -> list[ObjectRecord]:
@@ -218,22 +250,3 @@ def best_and_worst(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[s
         for ranked in map(sorted, by_dataset.values())
         for _, key in (*ranked[:few], *ranked[-few:])
     }
-
-
-def _read_click(row: dict[str, str]) -> ClickRecord:
-    def integer(cell: str) -> int | None:
-        return int(row[cell]) if row[cell] else None
-
-    def number(cell: str) -> float | None:
-        return float(row[cell]) if row.get(cell) else None
-
-    sign = integer("sign")
-    scores = {name: number(name) for name in SCORES} | {"iou": float(row["iou"])}
-    return ClickRecord(
-        k=int(row["k"]),
-        x=integer("x"),
-        y=integer("y"),
-        positive=None if sign is None else sign > 0,
-        scores=scores,
-        seconds=number("seconds"),
-    )

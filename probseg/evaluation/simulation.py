@@ -146,10 +146,10 @@ class _Run:
         strokes: tuple[Click, ...] = ()
         initial: BoolMap | None = None
         if protocol.scribbles:
-            known = _require(sample, sample.scribbles, "scribbles", "GrabCut(scribbles='set1')")
+            known = _needed(sample, sample.scribbles, "scribbles", "GrabCut(scribbles='set1')")
             strokes = scribble_clicks(known, SCRIBBLE_SPACING)
         if protocol.initial_mask:
-            initial = _require(sample, sample.initial, "an initial mask", "DAVIS585(initial='stm')")
+            initial = _needed(sample, sample.initial, "an initial mask", "DAVIS585(initial='stm')")
         drawn = draw_crop(sample, protocol, trial=trial, seed=seed)
         self._sample, self._protocol, self._trial, self._seed = sample, protocol, trial, seed
         self._pixels = pixels
@@ -227,26 +227,21 @@ class _Run:
     def _picture(self, kept: dict[int, BoolMap]) -> Picture:
         (x0, y0, x1, y1), box = self.state.crop, self.state.box
         sample, rows, columns = self._sample, slice(y0, y1), slice(x0, x1)
+        corrective = sum(step.x is not None for step in self._steps)  # after strokes
+        clicks = self.state.clicks[len(self.state.clicks) - corrective :]
         return Picture(
             image=sample.image[rows, columns].copy(),
             mask=sample.mask[rows, columns].copy(),
             box=box and (box[0] - x0, box[1] - y0, box[2] - x0, box[3] - y0),
-            clicks=tuple(
-                click._replace(x=click.x - x0, y=click.y - y0) for click in self._corrections()
-            ),
+            clicks=tuple(click._replace(x=click.x - x0, y=click.y - y0) for click in clicks),
             frames=tuple(
                 Frame(k, prediction[rows, columns].copy(), self._steps[k].iou)
                 for k, prediction in kept.items()
             ),
         )
 
-    def _corrections(self) -> tuple[Click, ...]:
-        """Return the clicks that came after an answer, and not the strokes before it."""
-        count = sum(step.x is not None for step in self._steps)
-        return self.state.clicks[len(self.state.clicks) - count :]
 
-
-def _require(sample: Sample, part: T | None, words: str, some: str) -> T:
+def _needed(sample: Sample, part: T | None, words: str, some: str) -> T:
     """Return the part of a sample that a protocol begins with; `some` data sets have it."""
     if part is None:
         raise DataError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.evaluation.protocols import Protocol
-from probseg.evaluation.records import ObjectRecord, unique
+from probseg.evaluation.records import ObjectRecord
 from probseg.evaluation.scores import SCORES
 from probseg.metrics.interaction import (
     area_under_curve,
@@ -88,11 +90,11 @@ class Scores:
         return np.isfinite(self.seconds)
 
 
-def scores_of(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
-    """Arrange the scores of runs in arrays; repeated runs count once.
+def scores_of(records: Iterable[ObjectRecord], first: int) -> dict[str, Scores]:
+    """Arrange the scores of runs in arrays; of repeated runs the first one counts.
 
     Args:
-        records: All runs, in any order.
+        records: All runs of one number of clicks, in any order; none is kept.
         first: Number of clicks of the first result, see `Protocol.first_result`.
 
     Returns:
@@ -101,30 +103,40 @@ def scores_of(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.
     """
-    if not records:
+    columns: dict[str, array[float]] = {name: array("d") for name in (*SCORES, "seconds")}
+    rows: dict[tuple[str, str, int], int] = {}
+    photos: dict[tuple[str, str], str] = {}
+    for record in records:
+        if record.key in rows:
+            continue
+        rows[record.key] = len(rows)
+        photos.setdefault(record.key[:2], record.photo)
+        for step in record.steps:
+            for name, value in (*step.scores.items(), ("seconds", step.seconds)):
+                columns[name].append(math.nan if value is None else value)
+    if not rows:
         raise ValueError("`records` must hold at least one, got none; is the data set empty?")
-    objects: dict[str, dict[str, list[ObjectRecord]]] = {}
-    for record in unique(records):
-        objects.setdefault(record.dataset, {}).setdefault(record.name, []).append(record)
+    runs: dict[str, dict[str, dict[int, int]]] = {}
+    for dataset, name, trial in sorted(rows):
+        runs.setdefault(dataset, {}).setdefault(name, {})[trial] = rows[dataset, name, trial]
     arrays = {}
-    for dataset, by_name in objects.items():
-        trials = sorted({run.trial for runs in by_name.values() for run in runs})
-        for name, runs in by_name.items():
-            if (ran := [run.trial for run in runs]) != trials:
+    for dataset, objects in runs.items():
+        trials = sorted({trial for of_object in objects.values() for trial in of_object})
+        for name, of_object in objects.items():
+            if [*of_object] != trials:
                 raise ValueError(
-                    f"`records` must hold trials {trials} of every object of {dataset}, got {ran} "
-                    f"of {name}"
+                    f"`records` must hold trials {trials} of every object of {dataset}, got "
+                    f"{[*of_object]} of {name}"
                 )
-        steps = [[run.steps for run in runs] for runs in by_name.values()]
-        seconds = [[[step.seconds for step in run] for run in runs] for runs in steps]
-        values = {
-            score: [[[step.scores[score] for step in run] for run in runs] for runs in steps]
-            for score in SCORES
-        }
+        places = np.array([[*of_object.values()] for of_object in objects.values()])
+        seconds, *values = (
+            np.frombuffer(columns[name]).reshape(len(rows), -1)[places]
+            for name in ("seconds", *SCORES)
+        )
         arrays[dataset] = Scores(
-            values={score: np.array(of, dtype=np.float64) for score, of in values.items()},
-            seconds=np.array(seconds, dtype=np.float64),  # turns None into NaN
-            photos=tuple(runs[0].photo for runs in by_name.values()),
+            values=dict(zip(SCORES, values, strict=True)),
+            seconds=seconds,
+            photos=tuple(photos[dataset, name] for name in objects),
             first=first,
         )
     return arrays

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.exc import UserError
 
 import probseg
 from probseg import geometry
@@ -38,6 +39,7 @@ def export_model(
     folder: Path | str,
     to: str = "onnx",
     size: int | None = None,
+    fixed: bool = False,
     name: str = "",
     classes: Sequence[str] | None = None,
     cases: bool = False,
@@ -51,6 +53,9 @@ def export_model(
         to: Name in `TARGETS`.
         size: Longest side in pixels that the graphs work at; the network's `working_size` by
             default. Networks for semantic segmentation work at the size of each image.
+        fixed: Whether images are padded to one square, for runtimes that know no other sizes; their
+            masks are slightly worse. So are images for networks whose code depends on the size, and
+            for those whose prompts enter at the stem.
         name: Of the model, for the description.
         classes: Names of the classes of a network for semantic segmentation; numbers by default.
         cases: Whether to write answers to drawn pictures into `cases.json`, by which a runner in
@@ -79,17 +84,24 @@ def export_model(
     if isinstance(model, Segmenter):
         if classes is not None:
             raise UsageError("`classes` are names for a network for semantic segmentation alone")
-        about = _prepare_clicks(model, size)
+        fixed = fixed or model.prompts_enter == "stem"  # ONNX Runtime takes no other size of them
+        about = _prepare_clicks(model, size, fixed)
     else:
-        about = _describe_classes(model, to, classes, size is not None or cases)
+        about = _describe_classes(model, to, classes, size is not None or fixed or cases)
     with replacing(folder) as draft:
         draft.mkdir()
         tell("writing what goes with the graphs")
         target.accompany(draft)
         write_licences(draft)
         if isinstance(model, Segmenter):
-            tell(f"tracing the network at {model.cell} x {model.cell} pixels")
-            graphs = trace(model, model.cell)
+            side = about["working_size"]
+            tell(f"tracing the network for {side} pixels")
+            try:
+                graphs = trace(model, side, fixed)
+            except UserError:  # of the tracer
+                tell("its code depends on the size: tracing it for one square")
+                about["cell"] = model.cell = _square(model, side)
+                graphs = trace(model, side, fixed=True)
         else:
             tell("tracing the network")
             graphs = trace_classes(model)
@@ -138,7 +150,7 @@ def export_model(
     return parity
 
 
-def _prepare_clicks(model: Segmenter, size: int | None) -> dict[str, Any]:
+def _prepare_clicks(model: Segmenter, size: int | None, fixed: bool) -> dict[str, Any]:
     """Give the network its working size; return what runners must know."""
     if model.sizing != "reduce":
         raise UsageError(
@@ -152,14 +164,20 @@ def _prepare_clicks(model: Segmenter, size: int | None) -> dict[str, Any]:
             f"{size}; 320 is a good compromise between contours and time"
         )
     model.working_size = size
-    model.cell *= -(-size // model.cell)  # one cell is the whole square: all images are padded so
+    if fixed:
+        model.cell = _square(model, size)
     return {
         "settings": {k: v for k, v in asdict(model.adaptation()).items() if v is not None},
         "working_size": size,
-        "side": model.cell,
+        "cell": model.cell,
         "temperature": model.temperature,
         **geometry_settings(),
     }
+
+
+def _square(model: Segmenter, size: int) -> int:
+    """Return the side of a square for all images, in whole cells, which becomes one cell."""
+    return model.cell * -(-size // model.cell)
 
 
 def _describe_classes(
@@ -171,7 +189,7 @@ def _describe_classes(
     """Return what runners must know of a network for semantic segmentation."""
     if clicked or to == "page":
         raise UsageError(
-            "`size`, `cases` and the target page are for networks for clicks; one for "
+            "`size`, `fixed`, `cases` and the target page are for networks for clicks; one for "
             "semantic segmentation works at the size of each image: leave them out, with to='onnx'"
         )
     number = model.num_classes

@@ -1,4 +1,4 @@
-"""A network as graphs of tensors, traced by `torch.export`: of one size for clicks.
+"""A network as graphs of tensors, traced by `torch.export`, for images of any whole cells.
 
 Networks whose prompts enter at the head are two graphs, "encode" for an image and "click" for its
 prompts; the others are one, "whole", which takes both. EM iterations are unrolled. Operators that
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,15 @@ from torch.overrides import TorchFunctionMode
 
 from probseg.errors import UsageError
 from probseg.heads.base import DecoderMaps, Units
-from probseg.models import Encoded, Segmenter
+from probseg.models import Segmenter
 from probseg.types import Prompts
 
 COARSER = "coarser_"
 """Beginning of the names of the decoder's further levels, finest first."""
+
+
+Axes = Mapping[int, Any]
+"""What is free of a tensor: dimensions of `torch.export` by axis."""
 
 
 class Shape(NamedTuple):
@@ -37,7 +41,7 @@ class Shape(NamedTuple):
 class Graph(NamedTuple):
     """A traced part of a network."""
 
-    program: ExportedProgram  # Of positional tensors. The number of clicks is free, but at least 2
+    program: ExportedProgram  # Of positional tensors; at least 2 clicks
     inputs: dict[str, Shape]  # Type and shape by name; free dimensions have names
     outputs: dict[str, Shape]
 
@@ -50,28 +54,24 @@ class Encode(nn.Module):
         self.model = model
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Return the features of a normalised image `(1, 3, S, S)`; see `named_features`."""
+        """Return the features of a normalised image `(1, 3, H, W)`; see `named_features`."""
         return tuple(named_features(self.model.image_features(image)).values())
 
 
 class Click(nn.Module):
     """The logits for all prompts on an image."""
 
-    def __init__(self, model: Segmenter, names: list[str], side: int) -> None:
+    def __init__(self, model: Segmenter, names: list[str]) -> None:
         super().__init__()
-        self.model, self.names, self.side = model, names, side
+        self.model, self.names = model, names
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Return logits `(1, 1, S, S)`."""
+        """Return logits `(1, 1, H, W)`."""
         inputs = dict(zip(self.names, tensors, strict=True))
-        size = (self.side, self.side)
-        image = inputs.get("image")
-        if image is None:  # of which nothing but its size matters
-            image = tensors[0].new_zeros(1, 3, *size)
-        prompts = Prompts(inputs["points"], inputs["labels"], inputs["box"], inputs.get("previous"))
-        return self.model.raw_logits(
-            Encoded(size, size, image, decoder_maps_of(inputs)), prompts
-        ).main
+        previous = inputs.get("previous")
+        image = inputs["image"] if previous is None else inputs.get("image", previous)  # its size
+        prompts = Prompts(inputs["points"], inputs["labels"], inputs["box"], previous)
+        return self.model.padded_logits(image, decoder_maps_of(inputs), prompts).main
 
 
 class Classes(nn.Module):
@@ -106,14 +106,24 @@ def decoder_maps_of(named: Mapping[str, Tensor]) -> DecoderMaps | None:
 
 
 @torch.no_grad()
-def trace(model: Segmenter, side: int) -> dict[str, Graph]:
-    """Trace the graphs of a network, in the order in which they run."""
+def trace(model: Segmenter, size: int, fixed: bool = False) -> dict[str, Graph]:
+    """Trace the graphs of a network, in the order in which they run.
+
+    Images have any whole cells. Where the size is fixed, they have one cell, a square.
+    """
     if model.refinement is not None:
         raise UsageError(
             f"`model` must have no refinement, which no graph can hold, got a "
             f"{type(model.refinement).__name__}; set model.refinement = None, and export that"
         )
-    known = {"image": torch.zeros(1, 3, side, side)}
+    # Two sizes that neither are one cell nor equal, which PyTorch takes for what never changes
+    cell, cells = model.cell, max(2, size // model.cell)
+    rows, columns = (1, 1) if fixed else (cells, cells + 1)
+    known = {"image": torch.zeros(1, 3, rows * cell, columns * cell)}
+    axes = {2: Dim("rows", min=1), 3: Dim("columns", min=1)}
+    free: dict[str, Axes] = {} if fixed else {"image": {n: cell * axes[n] for n in axes}}
+    model = copy.deepcopy(model)
+    _fix_padding(model, corners=False)
     features = named_features(model.image_features(known["image"]))
     graphs, answering = {}, copy.deepcopy(model)
     answering.quality = None
@@ -121,9 +131,14 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
         # A program holds all weights of its module, also those that it does not use.
         encoding = copy.deepcopy(model)
         del encoding.head, encoding.quality, answering.backbone, answering.decoder
-        graphs["encode"] = _graph(Encode(encoding), known, list(features))
-        if model.propagated_clicks is None:
+        graphs["encode"] = _graph(Encode(encoding), known, list(features), free)
+        if model.propagated_clicks is None and model.previous_mask:
             del known["image"]
+        if not fixed:
+            for name in features.keys() - set(Units._fields):
+                sides = zip(features[name].shape[2:], (rows, columns), axes.items(), strict=True)
+                free[name] = {axis: side // n * dim for side, n, (axis, dim) in sides}
+            free["queries"] = {2: Dim.AUTO}  # as many as a level has pixels
     known |= features
     known |= {
         "points": torch.zeros(1, 3, 2),
@@ -131,9 +146,10 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
         "box": torch.full((1, 4), torch.nan),
     }
     if model.previous_mask:
-        known["previous"] = torch.zeros(1, 1, side, side)
-    click = Click(answering, list(known), side)
-    graphs["click" if features else "whole"] = _graph(click, known, ["logits"])
+        known["previous"] = torch.zeros(1, 1, rows * cell, columns * cell)
+        free["previous"] = free.get("image", {})
+    click = Click(answering, list(known))
+    graphs["click" if features else "whole"] = _graph(click, known, ["logits"], free)
     return graphs
 
 
@@ -141,23 +157,27 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
 def trace_classes(model: Any) -> dict[str, Graph]:  # noqa: ANN401 (of a wing)
     """Trace the graph of a network for semantic segmentation, for images of any whole cells."""
     stride, classes = model.backbone.features.strides[-1], Classes(copy.deepcopy(model))
-    _fix_padding(classes)
+    _fix_padding(classes, corners=True)
     cells = {2: Dim("rows", min=1), 3: Dim("columns", min=1)}
     free = {axis: stride * number + 1 for axis, number in cells.items()}
     image = torch.zeros(1, 3, 10 * stride + 1, 11 * stride + 1)
-    return {"classes": _graph(classes, {"image": image}, ["logits"], free)}
+    return {"classes": _graph(classes, {"image": image}, ["logits"], {"image": free})}
 
 
-def _fix_padding(module: nn.Module) -> None:
-    """Give timm's convolutions with "same" padding that of images of whole cells and one pixel.
+def _fix_padding(module: nn.Module, corners: bool) -> None:
+    """Give timm's convolutions with "same" padding that of images of whole cells.
 
-    They compute it from the size of the map, which no tracer simplifies.
+    They compute it from the size of the map, which no tracer simplifies. With one pixel more, the
+    `corners` of cells are pixels.
     """
     for part in module.modules():
         if type(part).__name__ == "Conv2dSame":
             assert isinstance(part, nn.Conv2d), "a convolution"
-            sides = zip(part.kernel_size, part.dilation, strict=True)
-            rows, columns = ((kernel - 1) * dilation for kernel, dilation in sides)
+            sides = zip(part.kernel_size, part.dilation, part.stride, strict=True)
+            rows, columns = (
+                max(0, (kernel - 1) * dilation + 1 - (1 if corners else stride))
+                for kernel, dilation, stride in sides
+            )
             around = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
             part.forward = partial(_convolve, part, around)  # type: ignore[method-assign]
 
@@ -172,11 +192,11 @@ def _graph(
     module: nn.Module,
     inputs: Mapping[str, Tensor],
     names: list[str],
-    image: Mapping[int, Any] | None = None,
+    free: Mapping[str, Axes],
 ) -> Graph:
-    """Trace a module with these inputs, with free axes of the image, and with names for outputs."""
+    """Trace a module with these inputs, with their free axes, and with names for outputs."""
     clicks = Dim("clicks", min=2)  # PyTorch takes a size of 1 for one that never changes
-    free = {"points": {1: clicks}, "labels": {1: clicks}, "image": image or {}}
+    free = {"points": {1: clicks}, "labels": {1: clicks}, **free}
     dims = tuple(free.get(name, {}) for name in inputs)
     with Replaced():
         program = torch.export.export(
@@ -197,7 +217,8 @@ def _graph(
 
 def _shape(name: str, value: Tensor) -> Shape:
     """Describe an input or output; the names of its free dimensions are documented."""
-    named = {1: "clicks"} if name in ("points", "labels") else {2: "height", 3: "width"}
+    beginning = "" if name in ("image", "previous", "logits") else f"{name}_"
+    named = {1: "clicks", 2: f"{beginning}height", 3: f"{beginning}width"}
     sides: list[int | str] = [
         n if isinstance(n, int) else named[axis] for axis, n in enumerate(value.shape)
     ]
@@ -211,6 +232,16 @@ def adaptive_avg_pool2d(maps: Tensor, output_size: Sequence[int] | int) -> Tenso
         _shares(side, cells, maps) for side, cells in zip(maps.shape[2:], grid, strict=True)
     )
     return rows @ maps @ columns.mT
+
+
+def adaptive_max_pool2d(
+    maps: Tensor, output_size: list[int], return_indices: Literal[False] = False
+) -> Tensor:
+    """Return the largest values in a grid: of whole cells, whose number may be free."""
+    sides = list(zip(maps.shape[2:], output_size, strict=True))
+    if any(side % cells for side, cells in sides):
+        return F.adaptive_max_pool2d(maps, output_size, return_indices)
+    return F.max_pool2d(maps, [side // cells for side, cells in sides])
 
 
 def _shares(length: int, cells: int, like: Tensor) -> Tensor:
@@ -247,5 +278,6 @@ class Replaced(TorchFunctionMode):
 
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.adaptive_avg_pool2d: adaptive_avg_pool2d,
+    F.adaptive_max_pool2d: adaptive_max_pool2d,
     torch.linalg.solve: solve,
 }

@@ -52,7 +52,7 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
     among several.
 
     Args:
-        model: In evaluation mode, without refinement; it pads as the graphs do.
+        model: In evaluation mode, without refinement.
         runner: Of the exported graphs.
     """
     zoom = runner.zoom

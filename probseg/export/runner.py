@@ -1,7 +1,7 @@
 """Segmentation by clicks with an exported network; needs NumPy, and ONNX Runtime or PyTorch.
 
 Copy this file and `geometry.py` into a project of yours. It answers as `probseg.Predictor(model)`
-does for a network that pads all images to the same square, with the same zoom and kept clicks.
+does, with the same zoom and kept clicks.
 
     runner = Runner("exported")
     runner.set_image(image)
@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +97,7 @@ class Runner:
         if max(self.size) > self.about["large"]["copies"][0]:
             copy = self.image
             for longest in self.about["large"]["copies"]:
-                copy = averaged(copy, shrink_to(self.size, longest))
+                copy = reduced(copy, shrink_to(self.size, longest))
                 self.copies.append(copy)
         self._known: dict[View, tuple[Size, dict[str, Array]]] = {}
         self.reset()
@@ -253,8 +255,8 @@ class Runner:
         }
 
     def _padded(self, maps: Array) -> Array:
-        """Pad `(h, w, C)` with zeros at the bottom and on the right; return `(1, C, S, S)`."""
-        bottom, right = (self.about["side"] - side for side in maps.shape[:2])
+        """Pad `(h, w, C)` to whole cells, at the bottom and on the right; return `(1, C, H, W)`."""
+        bottom, right = (-side % self.about["cell"] for side in maps.shape[:2])
         padded = np.pad(maps, ((0, bottom), (0, right), (0, 0)))
         return np.ascontiguousarray(padded.transpose(2, 0, 1)[None], np.float32)
 
@@ -311,7 +313,10 @@ def _load(about: Mapping[str, Any], folder: Path, threads: int) -> dict[str, Gra
             import torch
 
             inputs = [one["name"] for one in graph["inputs"]]
-            graphs[name] = partial(_run_torch, torch.export.load(file).module(), inputs)
+            load = torch.export.load(file).module
+            # Guards refuse images of one cell, which PyTorch 2.8 does not check.
+            unchecked = {"check_guards"} & signature(load).parameters.keys()
+            graphs[name] = partial(_run_torch, load(**dict.fromkeys(unchecked, False)), inputs)
             continue
         import onnxruntime
 
@@ -365,6 +370,16 @@ def resized(maps: Array, size: Size) -> Array:
         weights /= weights.sum(axis=1, keepdims=True)
         maps = _weighted(maps, axis, taps, weights)
     return maps
+
+
+def reduced(image: npt.NDArray[np.uint8], size: Size) -> npt.NDArray[np.uint8]:
+    """Reduce an image by means of areas: by OpenCV, as probseg does, where it is installed."""
+    if find_spec("cv2") is None:
+        return averaged(image, size)
+    import cv2
+
+    copy: npt.NDArray[np.uint8] = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+    return copy
 
 
 def averaged(image: npt.NDArray[np.uint8], size: Size) -> npt.NDArray[np.uint8]:

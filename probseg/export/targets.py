@@ -26,6 +26,9 @@ from probseg.page import SHARED
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 
+OPSET = 18
+"""The oldest that PyTorch's exporter writes, for runtimes that are behind."""
+
 RUNTIME = "onnxruntime-web@1.30.0"
 """npm package of ONNX Runtime Web, MIT licence."""
 
@@ -70,6 +73,7 @@ def write_onnx(graph: Graph, path: Path) -> None:
             output_names=list(graph.outputs),
             dynamo=True,
             verbose=False,
+            opset_version=OPSET,
         )
     assert program is not None, "a program for dynamo=True"
     model = program.model_proto

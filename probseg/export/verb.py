@@ -53,13 +53,14 @@ def run(arguments: Sequence[str]) -> None:
             options.output,
             options.to,
             options.size,
+            options.fixed,
             options.model,
             None if options.classes is None else options.classes.split(","),
             options.cases,
             tell=lambda step: tell(f"{step}\n", sys.stderr),
         )
     except UsageError as error:  # about an argument of the function
-        raise UsageError(re.sub("`(output|size|classes)`", r"--\1", str(error))) from error
+        raise UsageError(re.sub("`(output|size|fixed|classes)`", r"--\1", str(error))) from error
     console().print(
         f"{parity.answers} answers compared: logits differ by at most "
         f"{parity.logit_difference:.2g} (largest: {parity.largest_logit:.3g}), "
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="longest side in pixels that the graphs work at (default: the model's)",
     )
+    add("--fixed", action="store_true", help="one square for all images (default: any size)")
     add("--cases", action="store_true", help="also write answers to check another runner by")
     add("--classes", metavar="A,B,C", help="names of the classes (default: numbers)")
     for kind in SETTINGS:

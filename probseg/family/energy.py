@@ -53,9 +53,9 @@ import torch
 from torch import Tensor
 
 from probseg.attention.base import Attention2d, Shared
-from probseg.errors import require
+from probseg.errors import check_least, require
 from probseg.ops.attention import LogPrior, attend, attend_checked, checked_terms
-from probseg.ops.checks import check_least, check_shape, check_units
+from probseg.ops.checks import check_shape, check_units
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
 from probseg.ops.numerics import working_dtype
 

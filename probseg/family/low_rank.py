@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared, line_size
+from probseg.errors import check_least
 from probseg.family.energy import check_positive, hopfield_retrieval
 from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.backends.interface import Attended, Context
-from probseg.ops.checks import check_least, check_shape, check_units
+from probseg.ops.checks import check_shape, check_units
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, log_softmax, widened
 from probseg.ops.numerics import working_dtype
 

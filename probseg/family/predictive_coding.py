@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
-from probseg.errors import require
+from probseg.errors import check_least, require
 from probseg.family.low_rank import BasesEdges
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked
-from probseg.ops.checks import as_precision, as_terms, check_least, check_shape, check_units
+from probseg.ops.checks import as_precision, as_terms, check_shape, check_units
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.numerics import full_precision, working_dtype
 

@@ -34,12 +34,12 @@ from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
 from probseg.attention.bases import Bases, Normalisation, Update
-from probseg.errors import require
+from probseg.errors import check_least, require
 from probseg.family.energy import check_positive, edge_energy, node_energy
 from probseg.family.low_rank import BasesEdges
 from probseg.ops.attention import LogPrior, assign_checked, attend, attend_checked, checked_terms
 from probseg.ops.backends.interface import Attended
-from probseg.ops.checks import check_least, check_like, check_shape, check_units
+from probseg.ops.checks import check_like, check_shape, check_units
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.em import m_step
 from probseg.ops.numerics import working_dtype

@@ -110,6 +110,13 @@ def write_list(file: TextIO, entries: Iterable[object]) -> None:
     file.write("]")
 
 
-def numbered(names: Mapping[str, int]) -> list[Entry]:
+def number(numbers: dict[str, int], name: str) -> int:
+    """Return the number of a class, which is the next one if it is new."""
+    if name not in numbers:
+        numbers[name] = max(numbers.values(), default=0) + 1
+    return numbers[name]
+
+
+def categories(numbers: Mapping[str, int]) -> list[Entry]:
     """Return the entries of `categories` for numbers by names."""
-    return [{"id": number, "name": name} for name, number in names.items()]
+    return [{"id": number, "name": name} for name, number in numbers.items()]

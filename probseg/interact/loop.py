@@ -9,7 +9,7 @@ What it computes for one object (`tests/interact/test_straight_line.py` is the s
    (`probseg.geometry.next_window`).
 2. Image, clicks, box and last answer are cut and resized to this view; the logits of the view and
    of the mirrored view are averaged (`flip`), and their sigmoid is put back into the image.
-3. Clicked pixels get the label of their click (`keep_clicks`).
+3. Clicked pixels get the label of their click (`ProbabilityMap.with_clicks`).
 4. A second look at a smaller window around the last click, with this answer as its previous mask,
    is blended into the answer, and fades out on its rim. Before the second click there is no such
    window: the same view is answered once more.
@@ -38,7 +38,7 @@ from torch import Tensor
 from probseg import geometry
 from probseg.errors import require
 from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click, scale_to
-from probseg.interact.mask import ProbabilityMap, keep_clicks, with_look
+from probseg.interact.mask import ProbabilityMap
 from probseg.interact.photograph import Photograph, resize_aligned
 from probseg.models import Segmenter
 from probseg.models.network import Model, SegmenterModel
@@ -118,12 +118,6 @@ def begin(
         answer = ProbabilityMap.from_array(initial.astype(np.float32))
     height, width = photograph.size
     return InteractionState(photograph, crop or (0, 0, width, height), box, tuple(clicks), answer)
-
-
-def with_crop(state: InteractionState) -> InteractionState:
-    """Return a state with the crop for its prompts, see `probseg.geometry.crop_around`."""
-    crop = geometry.crop_around(state.box, state.clicks, state.photograph.size)
-    return state._replace(crop=crop)
 
 
 @dataclass(frozen=True)
@@ -289,7 +283,7 @@ class InteractionLoop:
             share = timed.seconds() / len(part)
             for i, answer in zip(part, answers, strict=True):
                 if self.keep_clicks:
-                    answer = keep_clicks(answer, states[i].clicks)
+                    answer = answer.with_clicks(states[i].clicks)
                 seconds = (states[i].seconds or 0.0) + share
                 decoded[i] = states[i]._replace(answer=answer, seconds=seconds)
         return decoded
@@ -321,9 +315,9 @@ class InteractionLoop:
         seconds = (state.seconds or 0.0) + (look.seconds or 0.0)
         if look.view is None or look.view == state.view:
             return state._replace(answer=look.answer, seconds=seconds)
-        answer = with_look(state.answer, look.answer)
+        answer = state.answer.with_look(look.answer)
         if self.keep_clicks:  # again: blending resamples the answers of large photographs
-            answer = keep_clicks(answer, state.clicks)
+            answer = answer.with_clicks(state.clicks)
         return state._replace(answer=answer, look=(look.view, look.encoded), seconds=seconds)
 
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:

@@ -106,26 +106,24 @@ class ProbabilityMap:
             part[0, y0 - y : y1 - y, x0 - x : x1 - x] = inside
         return resize_aligned(part, size)
 
+    def with_clicks(self, clicks: Sequence[Click]) -> ProbabilityMap:
+        """Return the map in which clicked pixels have the label of their click.
 
-def keep_clicks(answer: ProbabilityMap, clicks: Sequence[Click]) -> ProbabilityMap:
-    """Return an answer in which clicked pixels have the label of their click.
+        See `probseg.geometry.keep_clicks`; a map that obeys all clicks is returned itself.
+        """
+        values = self.array()
+        changed = geometry.keep_clicks(values, self.box, clicks)
+        if changed is values:
+            return self
+        return replace(self, values=torch.from_numpy(changed).to(self.values.device))
 
-    See `probseg.geometry.keep_clicks`; an answer that obeys all clicks stays as it is.
-    """
-    values = answer.array()
-    changed = geometry.keep_clicks(values, answer.box, clicks)
-    if changed is values:
-        return answer
-    return replace(answer, values=torch.from_numpy(changed).to(answer.values.device))
-
-
-def with_look(answer: ProbabilityMap, look: ProbabilityMap) -> ProbabilityMap:
-    """Return an answer with the second look in its window, which fades out on its rim."""
-    box, rows, columns = geometry.look_share(answer, look)
-    view = View(box, (len(rows), len(columns)))
-    weight = torch.from_numpy(rows[:, None] * columns).to(answer.values)
-    values = torch.lerp(answer.part(view)[0], look.part(view)[0], weight)
-    return replace(answer, values=values, box=box)
+    def with_look(self, look: ProbabilityMap) -> ProbabilityMap:
+        """Return the map with a second look in its window, which fades out on its rim."""
+        box, rows, columns = geometry.look_share(self, look)
+        view = View(box, (len(rows), len(columns)))
+        weight = torch.from_numpy(rows[:, None] * columns).to(self.values)
+        values = torch.lerp(self.part(view)[0], look.part(view)[0], weight)
+        return replace(self, values=values, box=box)
 
 
 class Mask:
@@ -212,7 +210,7 @@ class Mask:
             ValueError: If the path has another suffix.
         """
         fits = Path(path).suffix.lower() == ".png"
-        require(fits, "path", "one of a .png, a lossless format", repr(str(path)))
+        require(fits, "path", "a .png file, which is lossless", repr(str(path)))
         png.write_binary(Path(path), self.binary)
 
     def polygons(self, tolerance: float = 0.0) -> list[Polygon]:

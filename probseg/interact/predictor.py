@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 
 from probseg.attention import Adaptation
-from probseg.errors import UnknownNameError, require
+from probseg.errors import check_name, require
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, Size
 from probseg.images import rgb_pixels
-from probseg.interact.loop import InteractionState, with_crop
+from probseg.interact.loop import InteractionState
 from probseg.interact.mask import Mask
 from probseg.interact.photograph import Photograph, as_photograph, open_photograph
 from probseg.interact.session import (
@@ -81,8 +81,10 @@ class Predictor:
         device: torch.device | str = "cpu",
         zoom: str | None = RECOMMENDED_ZOOM,
     ) -> None:
-        if zoom is not None and zoom not in ZOOMS:
-            raise UnknownNameError(kind="zoom", name=zoom, known=ZOOMS)
+        hint = "Predictor.from_pretrained(NAME) takes a name"
+        require(isinstance(model, Segmenter), "model", "a Segmenter", type(model).__name__, hint)
+        if zoom is not None:
+            check_name("zoom", zoom, ZOOMS)
         self.device = torch.device(device)
         self.model = prepare_model(model, self.device)
         self._loop = build_loop(self.model, zoom)
@@ -160,9 +162,9 @@ class Predictor:
             return open_photograph(Path(image), self.device)
         if isinstance(image, Image.Image):
             image = rgb_pixels(image)
-        is_array, hint = isinstance(image, np.ndarray), "np.asarray(image) makes one of a list"
-        expected = "an array (H, W, 3), a Pillow image or a path"
-        require(is_array, "image", expected, type(image).__name__, hint)
+        kind, expected = type(image).__name__, "an array (H, W, 3), a Pillow image or a path"
+        hint = "np.asarray(image) makes one" if kind == "list" else ""
+        require(isinstance(image, np.ndarray), "image", expected, kind, hint)
         fits = image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8 and image.size
         got = f"shape {image.shape} and dtype {image.dtype}"
         require(fits, "image", "RGB, uint8, of shape (H, W, 3)", got, _to_rgb(image))
@@ -255,8 +257,8 @@ class Predictor:
         """
         with self._locked_session():
             blank = Answer(cast("InteractionState", self._image))
-            asked = [with_steps(blank, [_as_box(box)]).state for box in boxes]
-            states = answer_prompts(self._loop, [with_crop(state) for state in asked])
+            steps = [_as_box(box, f"boxes[{n}]") for n, box in enumerate(boxes)]
+            states = answer_prompts(self._loop, [with_steps(blank, [s]).state for s in steps])
             return [Mask(state.answer) for state in states]
 
     def undo(self) -> Mask | None:
@@ -341,12 +343,13 @@ def _as_click(value: object, name: str) -> Click:
     )
 
 
-def _as_box(value: Sequence[float]) -> BoxStep:
+def _as_box(value: Sequence[float], name: str = "box") -> BoxStep:
     """Return a box as a step; a ValueError refuses anything but four numbers."""
     try:
         x0, y0, x1, y1 = (float(number) for number in value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"`box` must be four numbers (x0, y0, x1, y1), got {value!r}") from error
+        expected = "four numbers (x0, y0, x1, y1)"
+        raise ValueError(f"`{name}` must be {expected}, got {value!r}") from error
     return BoxStep((x0, y0, x1, y1))
 
 

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from probseg import geometry
 from probseg.errors import require
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, box_size, check_click, round_box
-from probseg.interact.loop import InteractionLoop, InteractionState, begin, with_crop
+from probseg.interact.loop import InteractionLoop, InteractionState, begin
 from probseg.interact.mask import Mask, ProbabilityMap
 from probseg.interact.photograph import Photograph
 from probseg.interact.steps import paint
@@ -130,7 +131,8 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
                 begun = ProbabilityMap.from_array(step.probability)
                 blank = state._replace(clicks=(), box=None, window=None, look=None, tried=())
                 state, strokes = blank._replace(answer=begun), None
-    return replace(before, state=state, strokes=strokes)
+    crop = geometry.crop_around(state.box, state.clicks, state.photograph.size)
+    return replace(before, state=state._replace(crop=crop), strokes=strokes)
 
 
 def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
@@ -147,7 +149,7 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
     prompted = bool(state.clicks) or state.box is not None or state.answer.any()
     asks = prompted and not all(isinstance(step, Stroke | Patch | ScaleStep) for step in steps)
     if asks:
-        (state,) = answer_prompts(loop, [with_crop(state)])
+        (state,) = answer_prompts(loop, [state])
     for step in steps:
         if isinstance(step, ScaleStep):
             state = loop.at_scale(state, step.number)

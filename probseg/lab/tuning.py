@@ -23,7 +23,7 @@ import torch
 import yaml
 
 from probseg.attention import UPDATES, Adaptation, restored
-from probseg.cli.arguments import Parser, add_device, check_writable, count, new_file, positive
+from probseg.cli.arguments import Parser, add_device, count, new_file, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
 from probseg.data.base import InteractiveDataset
 from probseg.data.datamodule import spread
@@ -40,7 +40,6 @@ from probseg.terminal import Terminal
 from probseg.texts import count as number_of
 from probseg.types import Sample
 from probseg.zoo import create_interactive
-from probseg.zoo.lookup import find_description, find_run
 
 TARGET = 0.9  # IoU of the number of clicks (NoC) that is minimised
 
@@ -48,13 +47,11 @@ OBJECTS_AT_ONCE = 16
 
 DRAWS = 20_000  # resamples for the bounds far out in the tails that many comparisons need
 
-FILE = "adaptation.yaml"
-
 EXAMPLES = """\
 examples:
   probseg tune lite2_unet_prop --data my_folder
   probseg tune models/mine/ --data BSDS500 --split train --objects 100 --value-priors 1 10
-  probseg test --config configs/experiment/grabcut.yaml --evaluation.adaptation FILE
+  probseg test --config configs/experiment/grabcut.yaml --evaluation.adaptation adaptation.yaml
 
 The search takes (1 + settings of keys + settings of values) evaluations of all objects.
 """
@@ -208,14 +205,6 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(str(error)) from error
     model = create_interactive(options.model, pretrained=True).to(options.device)
     total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
-    folder = find_run(options.model)
-    if folder is None:
-        folder, _ = find_description(options.model, pretrained=True)
-    elif folder.is_file():
-        folder = folder.parent
-    assert folder is not None, "trained weights have a folder"
-    output: Path = options.output or folder / FILE
-    check_writable("--output", output)
     objects = _objects(options)
     if options.held_out is not None:
         objects = Selected(objects, held_out=options.held_out)
@@ -263,8 +252,8 @@ def run(arguments: Sequence[str]) -> None:
         f"(protocol {protocol.name}, seed {options.seed}).\n"
         f"As trained: {tuning.trials[0]}\nBest: {tuning.best}"
     )
-    write_text(output, tuning.as_yaml(comment))
-    console.print(f"best: {tuning.best}\n  {output}", soft_wrap=True, markup=False)
+    write_text(options.output, tuning.as_yaml(comment))
+    console.print(f"best: {tuning.best}\n  {options.output}", soft_wrap=True, markup=False)
     interval = tuning.best.difference
     if interval is None or not interval.high < 0:  # of a single photograph, it is NaN
         console.print(
@@ -358,7 +347,8 @@ def _parser() -> Parser:
     add(
         "--output",
         type=new_file,
+        default="adaptation.yaml",
         metavar="FILE",
-        help=f"file for the settings (default: {FILE} in the model's folder)",
+        help="file for the settings (default: %(default)s)",
     )
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from probseg.errors import require
 from probseg.metrics.interaction import Floats, area_under_curve, checked_ious, noc, standard_error
 from probseg.metrics.masks import iou
 
@@ -26,16 +28,20 @@ class ClickMetric(Metric):  # type: ignore[misc]
     """
 
     full_state_update = False
+    entry = 0  # of the scores of an object, where it has several
     ious: list[Tensor]
+    index: list[Tensor]
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
         self.add_state("ious", default=[], dist_reduce_fx="cat")
+        self.add_state("index", default=[], dist_reduce_fx="cat")
 
     def update(
         self,
         ious: Tensor | npt.NDArray[np.generic],
         masks: Tensor | npt.NDArray[np.uint8] | None = None,
+        index: Tensor | Sequence[int] | None = None,
     ) -> None:
         """Add the runs of some objects.
 
@@ -43,6 +49,9 @@ class ClickMetric(Metric):  # type: ignore[misc]
             ious: After `0 ... K` clicks, `(objects, K + 1)` or `(objects, trials, K + 1)`; or,
                 with `masks`, what was predicted then, bool, `(objects, K + 1, H, W)`.
             masks: uint8, `(objects, H, W)`: 1 object, 0 background, 255 ignored.
+            index: Numbers of the objects in their data set, `(objects,)`, in each update or in
+                none. Objects of one number count once, as those that a `DistributedSampler` gives
+                to two processes, and their order does not matter to the last bit.
         """
         curves = ious.detach().cpu().numpy() if isinstance(ious, Tensor) else np.asarray(ious)
         if masks is not None:
@@ -51,13 +60,21 @@ class ClickMetric(Metric):  # type: ignore[misc]
             curves = np.array([[iou(answer, truth) for answer in run] for run, truth in pairs])
         runs = checked_ious(curves[:, None] if curves.ndim == 2 else curves)
         self.ious.append(torch.from_numpy(runs.copy()).to(self.device))
+        if index is not None:
+            self.index.append(torch.as_tensor(index, device=self.device))
 
     def compute(self) -> dict[str, Tensor]:
         """Return the mean over objects and its standard error; NaN for a single object."""
-        values = self.of_objects(checked_ious(dim_zero_cat(self.ious).cpu().numpy()))
-        figures = {self.title: values.mean(), f"{self.title}_se": standard_error(values)}
+        ious = dim_zero_cat(self.ious).cpu().numpy()
+        if len(self.index):
+            index = dim_zero_cat(self.index).cpu().numpy()
+            of_all = f"a number for each of {len(ious)} objects, in each update or in none"
+            require(index.shape == ious.shape[:1], "index", of_all, f"shape {index.shape}")
+            ious = ious[np.unique(index, return_index=True)[1]]
+        values = self.of_objects(checked_ious(ious))
+        figures = {self.title: values.mean(axis=0), f"{self.title}_se": standard_error(values)}
         return {
-            name: torch.tensor(float(figure), device=self.device)
+            name: torch.tensor(float(np.ravel(figure)[self.entry]), device=self.device)
             for name, figure in figures.items()
         }
 
@@ -68,7 +85,10 @@ class ClickMetric(Metric):  # type: ignore[misc]
 
     @abstractmethod
     def of_objects(self, ious: Floats) -> Floats:
-        """Return the score of each object, the mean over its trials, `(objects,)`."""
+        """Return the score of each object, the mean over its trials, `(objects,)`.
+
+        Or several, `(objects, scores)`, of which `entry` counts.
+        """
 
 
 class NumberOfClicks(ClickMetric):
@@ -103,16 +123,16 @@ class MeanIoUAtK(ClickMetric):
 
     def __init__(self, clicks: int = 5, **options: object) -> None:
         super().__init__(**options)
-        self.clicks = clicks
+        self.entry = clicks
 
     @property
     def title(self) -> str:
         """Name of the figure."""
-        return f"miou@{self.clicks}"
+        return f"miou@{self.entry}"
 
     def of_objects(self, ious: Floats) -> Floats:
-        """Return the IoU of each object."""
-        return np.asarray(ious[:, :, self.clicks].mean(axis=1))
+        """Return the IoUs of each object after all numbers of clicks, as `miou_at` sums them."""
+        return np.asarray(ious.mean(axis=1))
 
 
 class ClickAUC(ClickMetric):

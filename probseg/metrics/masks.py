@@ -47,7 +47,7 @@ DILATION = 0.02
 _SQUARE = np.ones((3, 3), dtype=np.uint8)
 
 
-class Region(NamedTuple):
+class BoxedRegion(NamedTuple):
     """Pixels of an image within a box: those of a boundary, for example."""
 
     pixels: npt.NDArray[np.uint8]  # 0 or 1, the part within the box
@@ -89,20 +89,20 @@ def boundary_width(shape: tuple[int, ...], dilation: float = DILATION) -> int:
     return max(1, round(dilation * math.hypot(*shape)))
 
 
-def boundary_region(inside: npt.NDArray[np.uint8], width: int) -> Region:
+def boundary_region(inside: npt.NDArray[np.uint8], width: int) -> BoxedRegion:
     """Return the pixels of a 0-1 mask within `width` of its outside (chessboard)."""
     x0, y0, w, h = cv2.boundingRect(inside)
     cropped = inside[y0 : y0 + h, x0 : x0 + w]  # all background outside of the box
     if not cropped.size:
-        return Region(cropped, x0, y0, 0)
+        return BoxedRegion(cropped, x0, y0, 0)
     core = cv2.erode(
         cropped, _SQUARE, iterations=width, borderType=cv2.BORDER_CONSTANT, borderValue=0
     )
     pixels = np.asarray(cv2.bitwise_xor(cropped, core))
-    return Region(pixels, x0, y0, cv2.countNonZero(pixels))
+    return BoxedRegion(pixels, x0, y0, cv2.countNonZero(pixels))
 
 
-def region_iou(first: Region, second: Region) -> float:
+def region_iou(first: BoxedRegion, second: BoxedRegion) -> float:
     """Return intersection over union of two regions of one image; 1 where both are empty."""
     x0, y0 = max(first.x0, second.x0), max(first.y0, second.y0)
     x1 = min(region.x0 + region.pixels.shape[1] for region in (first, second))

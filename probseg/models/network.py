@@ -15,6 +15,7 @@ from probseg.errors import require
 from probseg.geometry import Size
 from probseg.heads.base import DecoderMaps, Units
 from probseg.kinds import TaskName
+from probseg.ops.backends import transformed
 from probseg.types import Prompts
 
 if TYPE_CHECKING:
@@ -54,6 +55,34 @@ def check_image(image: Tensor) -> None:
     fits = is_tensor and image.ndim == 4 and image.shape[1] == 3 and image.is_floating_point()
     got = f"{image.dtype} of shape {tuple(image.shape)}" if is_tensor else type(image).__name__
     require(fits, "image", "a float tensor in [0, 1] of shape (B, 3, H, W)", got)
+
+
+def check_values(image: Tensor, prompts: Prompts | None = None) -> None:
+    """Refuse images that are not in [0, 1] and clicks outside of them, unless a graph is made.
+
+    For calls of a whole network: it waits for the device, and other doors know what they pass.
+    """
+    if torch.compiler.is_compiling() or transformed() or image.is_meta:
+        return
+    low, high = (float(value) for value in image.detach().aminmax())
+    require(
+        -0.5 <= low <= high <= 1.5,  # cubic interpolation leaves [0, 1] by a little
+        "image",
+        "RGB in [0, 1]",
+        f"values from {low:g} to {high:g}",
+        "divide 0 ... 255 by 255, and leave the normalisation to the network",
+    )
+    if prompts is None:
+        return
+    clicks = prompts.points[prompts.labels >= 0]
+    outside = ((clicks < -0.5) | (clicks >= clicks.new_tensor(image.shape[:1:-1]))).any(-1)
+    require(
+        not outside.any(),
+        "prompts.points",
+        f"(x, y) in pixels of an image {tuple(image.shape[2:])}",
+        clicks[outside].tolist(),
+        "where there is no click the label is -1",
+    )
 
 
 def normalise(image: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -124,6 +153,8 @@ def resize_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
 
 def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool) -> None:
     """Raise a ValueError unless prompts fit `batch` images `(H, W)` and what the network takes."""
+    are_prompts = isinstance(prompts, Prompts)
+    require(are_prompts, "prompts", "`probseg.types.Prompts`", type(prompts).__name__)
     points, labels, boxes = (tuple(part.shape) for part in prompts[:3])
     require(
         points == (*labels, 2) and labels[:1] == (batch,) and boxes == (batch, 4),

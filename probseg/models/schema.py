@@ -86,7 +86,7 @@ def checked(
     return network
 
 
-class Budget(TorchFunctionMode):
+class SizeBudget(TorchFunctionMode):
     """Refuses to make tensors of more numbers than these in all, before they take memory.
 
     It counts those that the context makes by their size, as layers make their weights.

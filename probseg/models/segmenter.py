@@ -24,6 +24,7 @@ from probseg.models.network import (
     check_head,
     check_image,
     check_prompts,
+    check_values,
     normalise,
     resize_maps,
     resize_prompts,
@@ -181,7 +182,13 @@ class Segmenter(Network):
         Returns:
             Calibrated logits, float32, shape `(B, 1, H, W)`: their sigmoid is the probability of
             the object.
+
+        Raises:
+            ValueError: If image and prompts do not fit each other or are not as above.
         """
+        check_image(image)
+        check_prompts(prompts, len(image), (image.shape[2], image.shape[3]), self.previous_mask)
+        check_values(image, prompts)
         return self.decode(self.encode(image), prompts)
 
     def encode(self, image: Tensor) -> Encoded:

@@ -153,7 +153,8 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
     """
     if torch.compiler.is_exporting() or mask.is_meta:
         return FixedTokens(None, mask)
-    count = max(1, int(mask.sum(dim=1).max())) if mask.shape[0] else 1
+    least = 2 if torch.compiler.is_compiling() else 1  # inductor must know that it is not one row
+    count = max(least, int(mask.sum(dim=1).max())) if mask.shape[0] else 1
     rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
     return FixedTokens(rows, mask.gather(1, rows))
 
@@ -235,7 +236,8 @@ def propagate_values(
         elif half_norms is None:
             logits = clicked
         else:  # what a tied prior adds, which no value cancels
-            logits = clicked + _each(beta) * (level - spread)
+            each = beta.unsqueeze(-2) if isinstance(beta, Tensor) else beta  # (B, G, 1, M)
+            logits = clicked + each * (level - spread)
         for term in weights:
             logits = logits + term.clamp_min(HIDDEN)
         log_weights = _log_responsibilities(logits)
@@ -302,11 +304,6 @@ def _add_log_density(logits: Tensor, half_distances: Tensor, beta: Precision, wi
     return torch.addcmul(
         logits + log_normaliser.unsqueeze(-2), half_distances, beta.unsqueeze(-2), value=-1.0
     )
-
-
-def _each(beta: Precision) -> Precision:
-    """Bring a value precision to `(B, G, 1, M)`, with sizes of 1, next to `(B, G, S, M)`."""
-    return beta.unsqueeze(-2) if isinstance(beta, Tensor) else beta
 
 
 def _log_responsibilities(logits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from probseg.errors import UnknownNameError
+from probseg.errors import check_name
 from probseg.ops.checks import check_like, check_shape, check_units
 from probseg.ops.numerics import working_dtype
 from probseg.ops.position import RelativePosition
@@ -168,8 +168,7 @@ def line_mask(
 
 def check_axis(axis: str, span: int | None) -> None:
     """Check an axis and the span that goes with it."""
-    if axis not in get_args(Axis):
-        raise UnknownNameError(kind="axis", name=axis, known=get_args(Axis))
+    check_name("axis", axis, get_args(Axis))
     if span is not None and axis == "full":
         raise ValueError(
             f"`span` must be None with axis='full', got {span}; choose axis 'height' or 'width'"

@@ -183,9 +183,3 @@ def as_precision(
             f"{tuple(precision.shape)}; use size 1 where it is shared"
         )
     return view.to(working_dtype(keys.dtype))
-
-
-def check_least(name: str, number: int, least: int = 1) -> None:
-    """Refuse a number below the least one."""
-    if number < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {number}")

@@ -198,8 +198,10 @@ def row_blocks(*posteriors: EdgePosterior) -> Iterator[slice]:
     batch, heads, count, keys = posteriors[0].shape
     numbers = max(posterior.numbers_per_pair for posterior in posteriors)
     together = max(posterior.row_multiple for posterior in posteriors)
-    in_one = torch.compiler.is_compiling() and batch * heads * count * keys <= WRITTEN_OUT
-    if in_one or not isinstance(batch * count, int):  # a graph for all sizes has no loop
+    for_all_sizes = not isinstance(batch * count, int)  # such a graph has no loop, and no bound
+    if for_all_sizes or (
+        torch.compiler.is_compiling() and batch * heads * count * keys <= WRITTEN_OUT
+    ):
         yield slice(None)
         return
     size = TILE // max(1, batch * heads * keys * numbers)

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.errors import check_least
 from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
 from probseg.ops.backends.interface import Terms
-from probseg.ops.checks import check_least, check_units
+from probseg.ops.checks import check_units
 from probseg.ops.edges import SoftmaxEdges
 from probseg.ops.numerics import full_precision, working_dtype
 

@@ -78,10 +78,9 @@ class FullPositionPrior(PairwisePrior):
     def _some_pairs(self, block: Block) -> Tensor:
         """Look up the embedding of each pair: `D` numbers a pair, for few pairs."""
         height, width = self._map_size()
-        everyone = torch.arange(height * width, device=self.queries.device)
-        rows, columns = everyone[block.rows, None], everyone[block.columns]
-        down = columns // width - rows // width + height - 1  # (n, m)
-        right = columns % width - rows % width + width - 1  # (n, m)
+        y, x = cells(height, width, self.queries.device)
+        down = y[block.columns] - y[block.rows, None] + height - 1  # (n, m)
+        right = x[block.columns] - x[block.rows, None] + width - 1  # (n, m)
         queries = self.queries[block.batch, block.heads][:, :, block.rows]  # (b, g, n, D)
         keys = self.keys[block.batch, block.heads][:, :, block.columns]  # (b, g, m, D)
         table = _take_heads(self.query_table, block)[:, down, right]  # (g, n, m, D)
@@ -124,6 +123,16 @@ class FullPositionPrior(PairwisePrior):
     def _map_size(self) -> tuple[int, int]:
         rows, columns = self.query_table.shape[1:3]
         return (rows + 1) // 2, (columns + 1) // 2
+
+
+def cells(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the rows and the columns of the tokens of a map, `(H W,)` each.
+
+    Not by division: ONNX knows no remainder by a size that may vary.
+    """
+    sides = (torch.arange(side, device=device) for side in (height, width))
+    rows, columns = torch.meshgrid(*sides, indexing="ij")
+    return rows.flatten(), columns.flatten()
 
 
 def _take_heads(table: Tensor, block: Block) -> Tensor:
@@ -208,10 +217,10 @@ class FactoredPosition:
         same for the columns, and the mirror image for the tables of the keys.
         """
         height, width = self.size
-        at = torch.arange(height * width, device=queries.device)
+        y, x = cells(height, width, queries.device)
         axes = (
-            (at // width, height, self.query_height, self.key_height),
-            (at % width, width, self.query_width, self.key_width),
+            (y, height, self.query_height, self.key_height),
+            (x, width, self.query_width, self.key_width),
         )
         left: list[Tensor] = []
         right: list[Tensor] = []

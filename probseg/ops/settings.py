@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor
 
-from probseg.errors import UnknownNameError
+from probseg.errors import check_least, check_name
 from probseg.ops.attention import LogPrior
-from probseg.ops.checks import as_precision, check_least
+from probseg.ops.checks import as_precision
 from probseg.ops.mixture import PRIOR_NAMES, Precision, PriorName
 
 PriorMean = Literal["initial", "previous"]
@@ -114,10 +114,7 @@ class ValuePropagation:
 
     def __post_init__(self) -> None:
         _check_update(self)
-        if self.given not in get_args(Given):
-            raise UnknownNameError(
-                kind="ValuePropagation.given", name=self.given, known=get_args(Given)
-            )
+        check_name("ValuePropagation.given", self.given, get_args(Given))
 
 
 Update = TypeVar("Update", KeyAdaptation, ValuePropagation)
@@ -147,9 +144,7 @@ def _check_update(update: KeyAdaptation | ValuePropagation) -> None:
             f"`{name}.prior_precision` must be finite and not negative, got {precision}; 0 is "
             "maximum likelihood"
         )
-    if update.prior_mean not in ("initial", "previous"):
-        kind = f"{name}.prior_mean"
-        raise UnknownNameError(kind, update.prior_mean, ("initial", "previous"))
+    check_name(f"{name}.prior_mean", update.prior_mean, ("initial", "previous"))
 
 
 NO_KEY_ADAPTATION = KeyAdaptation(iterations=0)
@@ -182,8 +177,8 @@ class InferenceSettings:
             raise TypeError(
                 f"`log_prior` must be one of {PRIOR_NAMES} or a tensor, got None; see 'uniform'"
             )
-        if isinstance(prior, str) and prior not in PRIOR_NAMES:
-            raise UnknownNameError(kind="log prior", name=prior, known=PRIOR_NAMES)
+        if isinstance(prior, str):
+            check_name("log prior", prior, PRIOR_NAMES)
         check_least("value_iterations", self.value_iterations)  # the read-out itself
         beta = self.value_precision
         if self.propagates and not isinstance(beta, Tensor) and beta == 0.0:

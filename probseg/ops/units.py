@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseg.errors import check_least
 from probseg.ops.attention import assign_checked, attend_checked
-from probseg.ops.checks import check_least
 
 Scales = Sequence[tuple[float, float]]
 """Pairs `(colour, position)`, one per space: factors of RGB in [0, 1] and of positions in units of

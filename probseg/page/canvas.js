@@ -170,8 +170,9 @@ export class Region {
   /** Return a point inside, in the middle of the widest of some rows. */
   anchor() {
     let [widest, place] = [0, { x: this.x + this.width / 2, y: this.y + this.height / 2 }];
+    const [first, last] = [this.bytes.indexOf(1), this.bytes.lastIndexOf(1)].map((at) => Math.floor(at / this.width));
     for (const share of [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8]) {
-      const row = Math.floor(share * this.height);
+      const row = first + Math.floor(share * (last + 1 - first));
       for (let from = 0, column = 0; column <= this.width; column++) {
         if (column < this.width && this.bytes[row * this.width + column]) continue;
         if (column - from > 1.2 * widest) {
@@ -256,6 +257,7 @@ export class Clicker extends EventTarget {
     for (const action of Object.keys(KEYS)) for (const key of keys[action]) this.bound.set(key, action);
     this.extra = null;
     this.colourOf = colourOf; // of an object
+    this.picking = null; // a finished object for which another one is to be clicked on
     this.look = { contrast: 100, brightness: 100, opacity: 50, names: false };
     this.transport = transport;
     this.edits = edits;
@@ -429,6 +431,7 @@ export class Clicker extends EventTarget {
       if (opened !== this.opened) return null; // it was meant for another photograph
       const object = positive ? this._selectable(x, y) : null;
       if (object !== null) return this.select(object);
+      if (positive && this.picking !== null) return this._problem(new Error("There is no finished object: click on one, or press Escape."));
       const sign = positive ? "Object" : "Background";
       this._say(`${sign} mark at ${Math.floor(x)}, ${Math.floor(y)}`);
       return this.send({ type: "click", x, y, positive, ...this._begun }, since);
@@ -1398,8 +1401,9 @@ export class Clicker extends EventTarget {
 
   _status() {
     const parts = [];
-    const { quality, scales } = this.current;
-    if (quality != null && this.mask) parts.push(`expected IoU ${Math.round(100 * quality)} %`);
+    const { quality, scales, covered } = this.current;
+    if (covered > 0.5) parts.push(`${covered === 1 ? "all" : "most"} of this object is on finished ones, which it may not overlap`);
+    else if (quality != null && this.mask) parts.push(`expected IoU ${Math.round(100 * quality)} %`);
     if (scales > 1 && this.keys.rescale.length) parts.push(`${keyName(this.keys.rescale[0])}: another size`);
     if (!this.edits && this.timings.length) parts.push(`${Math.round(this.timings.at(-1))} ms per click`);
     if (this.image) parts.push(`${Math.round(100 * this.view.scale)} %`);
@@ -1407,9 +1411,7 @@ export class Clicker extends EventTarget {
     if (!this.layers.mask) parts.push(`masks hidden (${keyName(this.keys.hide[0])})`);
     const sent = this.pending.length + this.waiting.length;
     if (sent > 1) parts.push(`${sent} commands on their way`);
-    else if (!sent && this._marked() && !this.mask) {
-      parts.push(this.current.covered ? "all of this object is on finished ones, which it may not overlap" : "an object without a pixel is open");
-    }
+    else if (!sent && this._marked() && !this.mask && !covered) parts.push("an object without a pixel is open");
     this.readout.textContent = parts.join("  ·  ");
     this.readout.hidden = !parts.length;
     this.dispatchEvent(new CustomEvent("status"));

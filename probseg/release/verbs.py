@@ -99,10 +99,9 @@ def _publish(options: argparse.Namespace) -> None:
             return reevaluate(model.to(options.device), evaluation, options.device)
         except (DataError, DatasetNotFoundError) as error:
             reason = str(error).removesuffix(".")
-        # Outside of the block: the command line shows the innermost error of a chain.
-        raise UsageError(
-            f"{reason}. --no-parity publishes without this check, and the card says so"
-        )
+            raise UsageError(
+                f"{reason}. --no-parity publishes without this check, and the card says so"
+            ) from error
 
     entry = publish(
         trained,
@@ -151,7 +150,6 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
         if name in stated
     ]
     missing = f"{', '.join(faults)} must be given, in a YAML or JSON file"
-    # Outside of the block: the command line shows the innermost error of a chain.
     raise UsageError(f"{path or '--facts'}: {wrong[0] if wrong else missing}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import BEGINNINGS, all_options, beginning
-from probseg.evaluation.records import read_objects, unique
+from probseg.evaluation.records import ObjectRecord, each_object
 from probseg.evaluation.summary import Scores, percents_up_to, scores_of
 from probseg.paths import no_folder, run_of
 from probseg.texts import read_json
@@ -311,21 +311,25 @@ def _read_scores(
 ) -> tuple[dict[str, list[str]], dict[str, Scores]]:
     """Return names and scores of the objects of an `objects.csv` by data set."""
     max_clicks = protocol["max_clicks"]
-    records = unique(read_objects(path))
-    for record in records:
-        clicks = [step.k for step in record.steps]
-        if len(clicks) != max_clicks + 1 or clicks != list(range(len(clicks))):
-            raise DataError(
-                f"{path}: expected lines for 0 to {max_clicks} clicks of each run, got "
-                f"{len(record.steps)} of {record.dataset}/{record.name}, trial {record.trial}"
-            )
+    names: dict[str, set[str]] = {}
+
+    def checked() -> Iterator[ObjectRecord]:
+        for record in each_object(path):
+            lines = len(record.steps)
+            if lines != max_clicks + 1 or [step.k for step in record.steps] != [*range(lines)]:
+                raise DataError(
+                    f"{path}: expected lines for 0 to {max_clicks} clicks of each run, got "
+                    f"{lines} of {record.dataset}/{record.name}, trial {record.trial}"
+                )
+            names.setdefault(record.dataset, set()).add(record.name)
+            yield record
+
     try:
-        scores = scores_of(records, _first_result(protocol))
+        scores = scores_of(checked(), _first_result(protocol))
+    except DataError:  # which names the file
+        raise
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
-    names: dict[str, set[str]] = {}
-    for record in records:
-        names.setdefault(record.dataset, set()).add(record.name)
     return {dataset: sorted(of_dataset) for dataset, of_dataset in names.items()}, scores
 
 

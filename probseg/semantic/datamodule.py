@@ -15,7 +15,7 @@ from probseg.data.loading import (
     as_list,
     check_names,
     refuse_none,
-    stack_cuts,
+    stack_crops,
 )
 from probseg.data.transforms import Pair, check_scale, cut_window, rescale
 from probseg.errors import DataError, require
@@ -147,7 +147,7 @@ class SemanticDataModule(TrainingData):
 
     def train_dataloader(self) -> DataLoader[SemanticBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        collate = partial(stack_cuts, SemanticBatch)
+        collate = partial(stack_crops, SemanticBatch)
         return self.training_loader(self.train, self.crop, collate, of="photographs")
 
     def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:

@@ -67,9 +67,8 @@ def gather_totals(accumulators: dict[str, Accumulator], pictures: int) -> dict[s
         for name, of in accumulators.items()
     }
     parts: dict[str, list[Totals]] = {}
-    for part in from_all_processes(mine):
-        for name, counted in part.items():
-            parts.setdefault(name, []).append(counted)
+    for name, part in from_all_processes([*mine.items()]):
+        parts.setdefault(name, []).append(part)
     every = {}
     for name, of_set in parts.items():
         drawn = sorted((each for part in of_set for each in part.pictures), key=itemgetter(0))

@@ -14,10 +14,17 @@ from torch import Tensor
 from probseg.attention.bases import Bases
 from probseg.backbones import Backbone, ResNet
 from probseg.descriptions import Changes
+from probseg.errors import check_least
 from probseg.kinds import TaskName
 from probseg.models import build, override, read_preset
-from probseg.models.network import Network, check_head, check_image, normalise, resize_maps
-from probseg.ops.checks import check_least
+from probseg.models.network import (
+    Network,
+    check_head,
+    check_image,
+    check_values,
+    normalise,
+    resize_maps,
+)
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo
 from probseg.zoo.store import check_fit
@@ -58,6 +65,8 @@ class SemanticSegmenter(Network):
 
     def forward(self, image: Tensor) -> Tensor:
         """Return logits `(B, C, H, W)`, float32, of RGB images `(B, 3, H, W)` in [0, 1]."""
+        check_image(image)
+        check_values(image)
         return self.decode(self.features(image), image.shape[-2:])
 
     def decode(self, maps: list[Tensor], size: Sequence[int]) -> Tensor:

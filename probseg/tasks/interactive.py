@@ -218,21 +218,11 @@ class InteractiveSegmentation(NetworkTask):
     def learn(
         self, batch: TrainBatch, encoded: Encoded | None, *, epoch: int, batch_seed: int
     ) -> StepResult:
-        """Answer the clicks on a batch, with EM iterations that are drawn for it.
+        """Answer the clicks of all annotators, whose rows follow one another for each image.
 
         `encoded` is that of the batch's images, where these are what the network is shown; None
         encodes them.
         """
-        with restored(self.model):
-            for number, (kind, limits) in enumerate(self.drawn_iterations.items()):
-                drawn = draw_count(limits, mix_seeds(batch_seed, number))
-                self.model.adapt(Adaptation(**{f"{kind}_iterations": drawn}))
-            return self._learn(batch, encoded, {"epoch": epoch, "batch_seed": batch_seed})
-
-    def _learn(
-        self, batch: TrainBatch, encoded: Encoded | None, when: dict[str, int]
-    ) -> StepResult:
-        """Answer the clicks of all annotators, whose rows follow one another for each image."""
         crops = batch.images.float() / 255
         images, masks = halve(crops, batch.masks) if self.second_looks else (crops, batch.masks)
         masks = masks.repeat_interleave(self.annotators, dim=0)
@@ -240,18 +230,22 @@ class InteractiveSegmentation(NetworkTask):
         if self.annotators > 1:  # a seed for each of them
             limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
             seeds = Draws(seeds).below(limits).flatten()
-        if self.every_round:
-            encoded = (encoded or self.model.encode(images)).repeat(self.annotators)
-            answers = self.answer_rounds(encoded, masks, seeds, **when)
-        else:
-            prompts = self.draw_prompts(images, masks, seeds, **when)
-            encoded = self.model.encode(images).repeat(self.annotators)
-            answers = [TrainedAnswer(self.model.raw_logits(encoded, prompts), masks, prompts)]
-        of_first_annotators = slice(None, None, self.annotators)
-        logits = answers[-1].logits.main.detach()[of_first_annotators]
-        prompts = answers[-1].prompts.at(of_first_annotators)
-        if self.second_looks:
-            answers = [*answers, *self._look_again(crops, batch, prompts, logits)]
+        with restored(self.model):
+            for number, (kind, few_and_many) in enumerate(self.drawn_iterations.items()):
+                drawn = draw_count(few_and_many, mix_seeds(batch_seed, number))
+                self.model.adapt(Adaptation(**{f"{kind}_iterations": drawn}))
+            if self.every_round:
+                encoded = (encoded or self.model.encode(images)).repeat(self.annotators)
+                answers = self.answer_rounds(encoded, masks, seeds, epoch, batch_seed)
+            else:
+                prompts = self.draw_prompts(images, masks, seeds, epoch, batch_seed)
+                encoded = self.model.encode(images).repeat(self.annotators)
+                answers = [TrainedAnswer(self.model.raw_logits(encoded, prompts), masks, prompts)]
+            of_first_annotators = slice(None, None, self.annotators)
+            logits = answers[-1].logits.main.detach()[of_first_annotators]
+            prompts = answers[-1].prompts.at(of_first_annotators)
+            if self.second_looks:
+                answers = [*answers, *self._look_again(crops, batch, prompts, logits)]
         losses, total = self._losses(answers)
         size = (crops.shape[-2], crops.shape[-1])
         network_size = (images.shape[-2], images.shape[-1])
@@ -262,7 +256,7 @@ class InteractiveSegmentation(NetworkTask):
         return StepResult(losses, total, shown)
 
     def answer_rounds(
-        self, encoded: Encoded, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
+        self, encoded: Encoded, masks: Tensor, seeds: Tensor, epoch: int, batch_seed: int
     ) -> list[TrainedAnswer]:
         """Answer all rounds of clicks, in training mode where the answer is trained.
 
@@ -293,7 +287,7 @@ class InteractiveSegmentation(NetworkTask):
         return answers
 
     def draw_prompts(
-        self, images: Tensor, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
+        self, images: Tensor, masks: Tensor, seeds: Tensor, epoch: int, batch_seed: int
     ) -> Prompts:
         """Draw the prompts of a training batch, as the curriculum has them.
 

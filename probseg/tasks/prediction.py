@@ -20,7 +20,6 @@ from probseg.errors import DataError
 from probseg.formats.regions import Region, as_region
 from probseg.images import read_image
 from probseg.interact import InteractionState, Mask, begin
-from probseg.interact.loop import with_crop
 from probseg.interact.photograph import Photograph, as_photograph
 from probseg.interact.session import (
     Answer,
@@ -189,4 +188,4 @@ class ObjectPrediction(Prediction):
 
 def prompted_state(photograph: Photograph, prompted: PromptedObject) -> InteractionState:
     """Return the state of an interaction with all prompts of an object, before the answer."""
-    return with_crop(with_steps(Answer(begin(photograph)), prompted.steps).state)
+    return with_steps(Answer(begin(photograph)), prompted.steps).state

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from probseg.descriptions import Changes
-from probseg.errors import UsageError, WeightsError
+from probseg.errors import UsageError, WeightsError, check_name
 from probseg.kinds import TASKS, TaskName
 from probseg.models import Network, Segmenter, build, list_presets, override, read_preset
 from probseg.paths import is_path
@@ -42,6 +42,8 @@ def list_models(
     Returns:
         Names in alphabetical order.
     """
+    if task is not None:
+        check_name("task", task, TASKS)
     tasks = list(TASKS) if task is None else [task]
     patterns, excluded = (
         [given] if isinstance(given, str) else list(given) for given in (pattern, exclude_filters)

@@ -15,6 +15,8 @@ from probseg.paths import is_path, offline, zoo_dir
 from probseg.zoo.index import CHECKSUMS, CONFIG, INDEX, WEIGHTS, Entry, description_of, read_index
 from probseg.zoo.store import check_files, check_folder, read_config
 
+PREFIX = "hf-hub:"  # of the names of models on the hub
+
 
 class ZooModel(NamedTuple):
     """A model's line in the index, and the folder of the zoo."""
@@ -147,9 +149,6 @@ def find_description(name: str, pretrained: bool) -> tuple[Path | None, Descript
         return None, description
     check_folder(folder)
     return folder, description
-
-
-PREFIX = "hf-hub:"
 
 
 def hub_folder(name: str, weights: bool = True) -> Path:

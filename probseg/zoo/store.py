@@ -47,7 +47,7 @@ def file_of(path: Path) -> File:
 
 def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
     """Raise unless a folder has files with these checksums."""
-    hint = "restore the file: reinstall probseg, or copy or download the model again"
+    hint = "reinstall probseg, or copy or download the model again"
     for name, expected in checksums.items():
         path = folder / name
         if not path.is_file():
@@ -56,7 +56,7 @@ def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
         if checksum != expected:
             raise ChecksumError(
                 f"{path}: sha256 must be {expected}, got {checksum}; the file is damaged or was "
-                f"replaced: {hint}"
+                f"replaced: remove {path.resolve()}, and {hint}"  # a link in the hub's cache
             )
 
 
@@ -100,12 +100,12 @@ def build_to_fit(
 
     With weights it is in evaluation mode, else fresh and in training mode.
     """
-    from probseg.models.schema import Budget  # with pydantic, which presets do not need
+    from probseg.models.schema import SizeBudget  # with pydantic, which presets do not need
 
     spare = FRESH if weights is None else SPARE
     numbers = sum(tensor.numel() for tensor in (weights or {}).values())
     try:
-        with Budget(numbers + spare, source):
+        with SizeBudget(numbers + spare, source):
             model = build(description, kind)
     except USER_ERRORS:
         raise

@@ -42,6 +42,14 @@ def refuse_writing(monkeypatch):
     monkeypatch.setattr(files, "write_masks", full)
 
 
+def test_looking_at_a_photograph_needs_no_room_on_the_disk(client, monkeypatch):
+    def full(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(client.sessions.store, "change", full)
+    assert client.http.get(client.path()).status_code == 200
+
+
 @pytest.mark.parametrize("way", ["timer", "export", "close"])
 def test_masks_that_could_not_be_written_are_written_again(way, client, monkeypatch):
     monkeypatch.setattr(files, "DELAY", 0.2 if way == "timer" else 60)
@@ -97,6 +105,7 @@ def test_signals_end_the_page_in_order(number, tmp_path):
     signal.signal(number, before)
     for action in (CLICK, {"type": "finish", "label": "disk"}):
         assert server.change(f"{server.path()}/actions", {"action": action})[0] == 200
+    server.ask("GET", "/api/report")  # looks for masks: else they wait for the next start
     os.kill(server.process.pid, number)
     server.process.join(60)
     assert server.process.exitcode == 143, server.output.read_text()

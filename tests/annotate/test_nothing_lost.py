@@ -21,7 +21,9 @@ from probseg.annotate.frames import unpack
 from probseg.annotate.photographs import refusals
 from probseg.annotate.verbs import lasting_token
 from probseg.convert import EXPORTS
+from probseg.data.checks import check_folder
 from probseg.errors import DataError, UsageError
+from probseg.formats import coco
 from support.annotate_client import MODEL, again, begin, draw_photographs
 from support.pages import Disks
 
@@ -103,6 +105,8 @@ def test_exports_have_all_masks_whether_photographs_were_opened_or_not(folder, m
     assert exported(client) == before
     assert client.get("/api/report")["labels"] == []
     client.sessions.close()
+    problems = [problem.text for problem in check_folder(folder).problems]
+    assert not any("one folder up" in text for text in problems), "exports are where they belong"
 
 
 def test_masks_that_cannot_be_read_are_named_and_the_others_exported(folder, model_host):
@@ -111,6 +115,16 @@ def test_masks_that_cannot_be_read_are_named_and_the_others_exported(folder, mod
     client = begin(folder, model_host)
     answer = client.http.post("/api/export", json={"format": "coco"}).json()
     assert any("photo2.png" in line for line in answer["lost"])
+    assert len(written(folder)) == 6
+    client.sessions.close()
+
+
+def test_black_masks_keep_nothing_from_being_written(folder, model_host):
+    bring_masks(folder)
+    Image.fromarray(np.zeros((96, 128), np.uint8)).save(folder / "masks" / "photo2.png")
+    client = begin(folder, model_host)
+    assert client.get("/api/session")["unread"] == 0
+    client.http.post("/api/export", json={"format": "coco"})
     assert len(written(folder)) == 6
     client.sessions.close()
 
@@ -157,6 +171,144 @@ def test_annotations_of_other_programs_are_imported_or_refused_but_not_replaced(
     assert [one[:2] for one in written(folder)] == [("photo1.png", "horse")]
     assert any("elsewhere.png" in line for line in lost)
     assert json.loads((folder / ".probseg" / "masks" / "annotations.json").read_text()) == content
+    client.sessions.close()
+
+
+def drawn(place):
+    """Draw a mask of 100 pixels to a file, and return its bytes and run lengths."""
+    place.parent.mkdir(exist_ok=True)
+    mask = np.zeros((96, 128), np.uint8)
+    mask[70:80, 70:80] = 255
+    Image.fromarray(mask).save(place)
+    counts = coco_mask.encode(np.asfortranarray(mask // 255))["counts"].decode()
+    return place.read_bytes(), counts
+
+
+@pytest.mark.parametrize("state", ["open", "rejected"])
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize(
+    ("name", "objects"),
+    [("photo0_3.png", 3), ("photo0_1.png", 2), ("photo0.png", 3), ("photo1_1.png", 1)],
+)
+def test_masks_that_others_add_or_change_later_are_objects(
+    folder, model_host, name, objects, running, state
+):
+    annotate(folder, model_host, 1)
+    client = begin(folder, model_host)
+    client.click(20, 20, n=1)  # known, without an object
+    client.act({"type": "undo"}, 1)
+    for n in range(2):
+        client.act({"type": "state", "state": state}, n)
+
+    def shown():
+        keys = ("id", "label", "area", "clicks")
+        return [[one[key] for key in keys] for one in client.get(client.path())["objects"]]
+
+    before = shown()
+    if not running:
+        client.sessions.close()
+    content, counts = drawn(folder / "masks" / name)
+    client = client if running else begin(folder, model_host)
+    n = int(name[5])
+    row = client.get("/api/session")["photographs"][n]
+    assert (row["objects"], row["state"]) == (objects, {"rejected": "done"}.get(state, state))
+    if name == "photo0_1.png":
+        assert [one[1:3] for one in shown()] == [["cat", 100], [None, before[1][2]]]
+        client.act({"type": "undo"})
+        assert shown() == before
+        client.act({"type": "redo"})
+    client.act({"type": "state", "state": "done"}, n)
+    client.sessions.close()
+    assert counts in [one[2] for one in written(folder)]
+    assert (folder / ".probseg" / "masks" / name).read_bytes() == content
+    assert begin(folder, model_host).get("/api/session")["photographs"][n]["objects"] == objects
+
+
+def test_masks_that_others_change_while_somebody_clicks_are_copied(folder, model_host):
+    annotate(folder, model_host, 1)
+    client = begin(folder, model_host)
+    client.click(64, 80)
+    content, _ = drawn(folder / "masks" / "photo0_2.png")
+    client.act({"type": "finish"})
+    assert (folder / ".probseg" / "masks" / "photo0_2.png").read_bytes() == content
+    assert "photo0_2.png" in "".join(client.get("/api/session")["left_out"])
+    client.sessions.close()
+    assert len(written(folder)) == 3
+
+
+def test_what_somebody_changed_in_an_export_is_kept(folder, model_host):
+    annotate(folder, model_host, 1)
+    client = begin(folder, model_host)
+    place = folder / "annotations-labelme"
+
+    def ask():
+        return client.http.post("/api/export", json={"format": "labelme"}).json()["lost"]
+
+    ask()
+    (place / "labels.cache").write_text("of a training")
+    assert "is kept" not in "".join(ask())
+    (place / "photo0.json").write_text("corrected")
+    assert "is kept as annotations-labelme " in "".join(ask())
+    (kept,) = folder.glob("annotations-labelme ?*")
+    assert (kept / "photo0.json").read_text() == "corrected"
+    assert json.loads((place / "photo0.json").read_text())["shapes"]
+    client.sessions.close()
+
+
+def test_a_series_that_is_numbered_anew_keeps_its_objects(tmp_path, model_host):
+    folder = draw_photographs(tmp_path / "photos", 4)
+    for path in [*folder.iterdir()]:  # files of one size and one time, as an archive gives them
+        Image.open(path).save(path.with_suffix(".tif"))
+        os.utime(path.with_suffix(".tif"), (10**9, 10**9))
+        path.unlink()
+    annotate(folder, model_host)
+    before = written(folder)
+    (folder / "photo0.tif").unlink()
+    for n in range(1, 4):
+        (folder / f"photo{n}.tif").rename(folder / f"photo{n - 1}.tif")
+    client = begin(folder, model_host)
+    assert [row["objects"] for row in client.get("/api/session")["photographs"]] == [2, 0, 0]
+    assert any("are gone" in line for line in client.get("/api/session")["left_out"])
+    client.sessions.close()
+    assert written(folder) == [("photo0.tif", *one[1:]) for one in before if one[0] == "photo1.tif"]
+
+
+def test_classes_and_photographs_have_the_same_numbers_in_every_export(folder, model_host):
+    client = begin(folder, model_host)
+
+    def finish(n, label):
+        client.click(60, 40, n=n)
+        client.act({"type": "finish", "label": label}, n)
+
+    def numbers():
+        files = exported(client)
+        content = json.loads((folder / "annotations.json").read_text())
+        polygons = json.loads(files["coco-polygons", "annotations-coco-polygons.json"])
+        for key in ("images", "categories"):
+            assert polygons[key] == content[key]
+        yolo = {n: files["yolo", f"photo{n}.txt"][:1].decode() for n in range(4)}
+        return {one["name"]: one["id"] for one in content["categories"]}, yolo
+
+    finish(2, "dog")
+    finish(3, None)
+    ids, yolo = numbers()
+    assert (ids["dog"], yolo[2]) == (1, "0")
+    finish(1, "cat")
+    finish(0, "bat")
+    assert numbers()[1] == {0: "2", 1: "1", 2: "0", 3: "3"}
+    assert {name: numbers()[0][name] for name in ids} == ids
+    client.act({"type": "delete", "object": client.get(client.path(2))["objects"][0]["id"]}, 2)
+    assert numbers()[1][1] == "1", "though there is no dog"
+    client.http.post("/api/labels", json={"rename": "cat", "to": "tiger"})
+    before = numbers()
+    assert before[0]["tiger"] == 3
+    client.sessions.close()
+    shutil.rmtree(folder / ".probseg")
+    for path in folder.glob("annotations-*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / "report.csv").unlink()
+    client = begin(folder, model_host)
+    assert numbers() == before
     client.sessions.close()
 
 
@@ -296,6 +448,20 @@ def test_labels_are_renamed_merged_and_removed_with_their_objects(folder, model_
     ]
 
 
+def test_a_window_that_knows_an_old_label_gives_the_new_one_after_a_restart(folder, model_host):
+    client = begin(folder, model_host, labels=["catt"])
+    client.http.post("/api/labels", json={"rename": "catt", "to": "cat"})
+    client = again(client)
+    client.click(90, 30)
+    header, _ = client.act({"type": "finish", "label": "catt"})
+    assert [one["label"] for one in header["objects"]] == ["cat"]
+    assert client.get("/api/session")["labels"] == ["cat"]
+    client.http.post("/api/labels", json={"add": "catt"})
+    client.click(20, 80)
+    assert client.act({"type": "finish", "label": "catt"})[0]["objects"][-1]["label"] == "catt"
+    client.sessions.close()
+
+
 def test_an_object_has_the_label_that_it_was_begun_with_or_given(folder, model_host):
     """Whatever finishes it, and whatever label the next one is to have."""
     client = begin(folder, model_host)
@@ -328,7 +494,8 @@ def test_strokes_edit_the_finished_object_that_they_are_for(folder, model_host):
     assert [one["label"] for one in header["objects"]] == ["cat", None]
     assert 20 < before["area"] - header["objects"][0]["area"] < 40
     client.act({"type": "undo"})
-    assert client.get(client.path())["objects"] == [before]
+    (after,) = client.get(client.path())["objects"]
+    assert after == {**before, "seconds": after["seconds"]}, "the time that was spent stays"
     whole = {**stroke, "radius": 90, "object": before["id"]}
     assert "no pixel" in client.refused(whole)
     client.sessions.close()
@@ -434,13 +601,13 @@ def test_a_folder_of_schema_4_gets_the_files_of_its_photographs(folder, model_ho
 def test_an_object_costs_the_same_in_large_folders(folder, model_host, monkeypatch):
     """Finishing it lists no folder, and no click waits while `annotations.json` is written."""
     client = begin(folder, model_host)
-    listings, list_masks, write = [], files.mask_files, files.coco.write
+    listings, list_masks, write = [], files.list_masks, coco.write
 
     def counted(*arguments):
         listings.append(arguments)
         return list_masks(*arguments)
 
-    monkeypatch.setattr(files, "mask_files", counted)
+    monkeypatch.setattr(files, "list_masks", counted)
     for n, (x, _) in enumerate([(30, 0), (64, 0), (100, 0)]):
         client.click(x, 48, n=n)
         client.act({"type": "finish", "label": None}, n)
@@ -450,12 +617,11 @@ def test_an_object_costs_the_same_in_large_folders(folder, model_host, monkeypat
 
     def meanwhile(path, images, annotations, categories):
         with ThreadPoolExecutor(1) as other:
-            clicked = other.submit(client.click, 30, 80).result(timeout=30)
-        assert clicked[1].any()
+            assert other.submit(client.click, 30, 80).result(timeout=30)[1].any()
         write(path, images, annotations, categories)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files.coco, "write", meanwhile)
+        patched.setattr(coco, "write", meanwhile)
         client.sessions.files.write_coco()
     client.act({"type": "finish", "label": "late"})
     assert client.sessions.files._timer.interval >= files.DELAY
@@ -519,7 +685,7 @@ def test_photographs_in_sub_folders_are_read_with_their_masks(tmp_path, model_ho
         *("masks/a/photo0_1.png", "masks/a/photo0_2.png"),
         *("masks/b/c/photo0_1.png", "masks/photo0_1.png"),
     ]
-    assert (folder / "annotations-yolo/labels/b/c/photo0.txt").read_text().startswith("2 ")
+    assert (folder / "annotations-yolo/labels/b/c/photo0.txt").read_text().startswith("1 ")
     client.sessions.close()
 
     (folder / place / "a/photo0.png").rename(folder / place / "b/moved.png")
@@ -611,7 +777,8 @@ def test_annotations_of_other_programs_are_opened_for_correction(
     for _ in range(2):  # what is there is not added again
         client = begin(folder, model_host, imported=path)
         client.http.post("/api/export", json={"format": "coco"})
-        assert client.get("/api/session")["labels"] == ["cat", "horse"]
+        classes = {"coco": ["horse"], "yolo": ["cow", "horse"]}[form]  # all that the file lists
+        assert client.get("/api/session")["labels"] == ["cat", *classes]
         assert [one for one in written(folder) if one[0] == "photo0.png"] == before
         assert [one[:2] for one in written(folder)[2:]] == [("photo1.png", "horse")]
         assert [path.name for path in (folder / "masks").glob("photo1*")] == ["photo1_1.png"]

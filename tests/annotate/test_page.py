@@ -245,6 +245,21 @@ def test_two_tabs(chromium, address):
     second.close()
 
 
+def test_a_change_elsewhere_is_not_taken_for_the_answer_that_was_lost(chromium, address):
+    first, second = Page(chromium, address).open(4), Page(chromium, address).open(4)
+    trouble(first, "gone", "/api")
+    first.click(100, 60, wait=False)
+    first.tab.wait_for_selector("#banner:not([hidden])")
+    second.click(90, 30)
+    calm(first)
+    first.settle()
+    assert "was not carried out" in first.banner()
+    assert first.clicks == second.clicks
+    assert (100, 60, True) not in [(round(x), round(y), sign) for x, y, sign in first.clicks]
+    first.close()
+    second.close()
+
+
 def test_box_brush_and_eraser(page):
     page.open(5)
     page.tab.keyboard.down("Shift")
@@ -306,6 +321,7 @@ def test_done_finishes_the_open_object(page):
     photo = "probsegPage.session.photographs[4]"
     state = f"[probsegPage.index, {photo}.state, {photo}.objects]"
     page.open(4)
+    page.press("Escape")  # what other tests began
     page.click(60, 50)
     page.tab.get_by_role("button", name="dog").click()
     page.press("d")
@@ -315,8 +331,9 @@ def test_done_finishes_the_open_object(page):
     assert page.run("clicker.objects.map(object => object.label)") == ["dog"]
     page.click(100, 20)
     assert page.run(state) == [4, "open", 1]
-    page.press("Backspace", "d")
-    page.press("p")
+    page.press("Escape")
+    assert page.run(state) == [4, "done", 1], "all is as it was"
+    page.press("d", "p")
     trouble(page, "slow")
     page.click(100, 20, wait=False)
     page.tab.keyboard.press("d")  # before the answer to the click
@@ -478,6 +495,14 @@ def test_hidden_masks_and_marks(page):
     assert (page.window() != shown).mean() > 0.01
     page.press("h")
     assert (page.window() != shown).mean() < 0.001
+
+
+@pytest.mark.parametrize("width", [1000, 1440])
+def test_nothing_sticks_out_of_the_panel(page, width):
+    page.open(1).resize(width, 700)
+    right = "getBoundingClientRect().right"
+    parts = "[...document.querySelectorAll('.page-panel section :is(button, input, output)')]"
+    assert page.run(f"{parts}.every(p => p.{right} < p.closest('section').{right} + 0.5)")
 
 
 def test_narrow_screens_and_the_theme(chromium, address):

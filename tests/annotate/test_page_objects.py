@@ -196,6 +196,11 @@ def test_photographs_are_found_by_name_number_label_and_state(page):
     page.tab.keyboard.type("#9")
     page.press("Enter")
     assert "no photograph" in page.banner()
+    page.tab.locator("#strip").focus()
+    page.press("End")
+    assert page.run("probsegPage.photo.name") == "03.png"
+    page.press("Home")
+    assert page.run("probsegPage.photo.name") == "01.png"
     page.press("Escape", "1")
     page.open()  # as the server counts them
     assert "cat (2)" in labels.locator("option").all_inner_texts()

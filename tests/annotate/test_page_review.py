@@ -76,7 +76,11 @@ def test_the_grid_shows_all_masks_and_takes_decisions_by_keyboard(page):
     assert masks[50, 40]
     assert masks[50, 100]
     assert not masks[10, 10]
-    page.press("ArrowLeft", "ArrowLeft")
+    current = "document.querySelector('.tile[aria-selected=true]').title.slice(0, 2)"
+    for key, tile in {"End": 4, "ArrowDown": 4, "PageUp": 0, "ArrowUp": 0, "PageDown": 4}.items():
+        page.press(key)
+        assert page.run(current) == f"{tile:02d}", key
+    page.press("Home")
     for key in "axr":  # before any answer
         page.tab.keyboard.press(key)
     page.tab.keyboard.press("Enter")  # without a comment
@@ -90,7 +94,7 @@ def test_the_grid_shows_all_masks_and_takes_decisions_by_keyboard(page):
     page.press("z", "z", "z")
     page.until(f"{STATES}[0] === 'done'")
     page.press("z")
-    assert "no decision" in page.banner()
+    page.until("document.getElementById('banner').textContent.includes('no decision')")
     page.press("Shift+Z")
     page.until(f"{STATES}[0] === 'accepted'")
     page.press("Enter")
@@ -106,6 +110,61 @@ def test_the_grid_shows_all_masks_and_takes_decisions_by_keyboard(page):
     assert None in quality
     page.open()
     assert page.run("probsegPage.session.photographs.map(photo => photo.quality)") == quality
+
+
+def test_names_in_the_grid_are_on_their_objects(page):
+    finish(page, (64, 95))
+    page.press("o")
+    tile = "document.querySelector('.tile canvas[width]')"
+    page.until(tile)
+    painted = page.run(f"Array.from({tile}.getContext('2d').getImageData(0, 0, 128, 96).data)")
+    rows, columns = np.nonzero(np.array(painted).reshape(96, 128, 4)[..., :3].min(axis=-1) > 200)
+    assert rows.min() > 70
+    assert 40 < columns.mean() < 88
+
+
+def test_two_decisions_on_a_photograph_are_undone_and_decided_again(page):
+    page.press("o", "a", "ArrowLeft", "r")
+    page.tab.keyboard.press("Enter")  # without a comment
+    page.until(f"{STATES}[0] === 'returned'")
+    for keys, state in (("z", "accepted"), ("z", "open"), ("Z", "accepted"), ("Z", "returned")):
+        page.press(keys)
+        page.until(f"{STATES}[0] === '{state}'")
+    page.press("z", "z")
+    page.until(f"{STATES}[0] === 'open'")
+
+
+def test_who_accepts_twice_takes_back_no_work(page):
+    finish(page, (40, 50))
+    page.press("o", "a", "ArrowLeft", "a")
+    page.until(f"{STATES}[0] === 'accepted'")
+    page.press("z")
+    page.until(f"{STATES}[0] === 'open'")
+    page.press("z")
+    page.until("document.getElementById('banner').textContent.startsWith('Not taken back')")
+    assert page.run("probsegPage.session.photographs[0].objects") == 1
+
+
+def test_what_is_said_of_the_open_object_stays_when_it_is_asked_for_again(page):
+    says = "clicker.readout.textContent"
+    page.click(40, 50)
+    said = page.run(says)
+    assert said.startswith("expected IoU")
+    page.run("clicker.refresh()")
+    page.settle()
+    assert page.run(says) == said
+    page.open()
+    assert page.run(says) == said
+    page.press("Enter", "x")
+    page.drag((25, 35), (56, 66))
+    assert page.run(says).startswith("most of this object is on finished ones")
+
+
+def test_the_list_of_keys_begins_at_its_top(page):
+    page.resize(900, 400)
+    page.tab.keyboard.press("?")
+    assert page.run("document.querySelector('#help').scrollHeight") > 400
+    assert page.run("document.querySelector('#help').scrollTop") == 0
 
 
 def test_objects_are_split_and_merged(page):
@@ -126,8 +185,11 @@ def test_objects_are_split_and_merged(page):
     page.click(20, 20)
     page.press("2", "m")
     assert "other object" in page.banner()
+    page.click(60, 10)
+    assert "no finished object" in page.banner()
+    assert page.run("clicker.current.object ?? null") is None, "no object was begun"
     page.click(100, 70)
-    assert page.run(LABELS) == ["dog"]
+    assert page.run(f"[{LABELS}, clicker.selected]") == [["dog"], page.run("clicker.objects[0].id")]
     np.testing.assert_array_equal(finished(page)[0], whole)
     page.press("z")
     assert sorted(page.run(LABELS)) == ["cat", "dog"]

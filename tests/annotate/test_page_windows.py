@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from probseg import convert
+from probseg.annotate import sessions
 from support.annotate_client import draw_photographs
 from support.pages import Disks, Page, browser, serving
 
@@ -76,6 +79,49 @@ def test_windows_show_what_is_done_in_others(windows):
     first.tab.locator(".chips input").fill("zebra")
     first.tab.locator(".chips input").press("Enter")
     second.until("document.querySelector('.chips').textContent.includes('zebra')")
+
+
+def test_labels_are_merged_only_after_a_question(windows):
+    page, _ = windows
+    for x, label in ((30, "dog"), (90, "cat")):
+        page.run(f"probsegPage.chooseLabel('{label}')")
+        page.click(x, 48)
+        page.press("Enter")
+    page.until("probsegPage.session.photographs[0].labels.cat === 1")
+    asked = []
+
+    def answer(dialog):
+        asked.append(dialog.message)
+        dialog.accept() if len(asked) > 1 else dialog.dismiss()
+
+    page.tab.on("dialog", answer)
+    page.tab.locator("#labels-button").click()
+    for labels in (["cat", "dog"], ["cat"]):
+        page.tab.get_by_label("Name of dog").fill("cat")
+        page.tab.keyboard.press("Enter")
+        page.until(f"[...probsegPage.session.labels].sort().join() === '{','.join(labels)}'")
+        page.until(f"document.querySelectorAll('#label-rows input').length === {len(labels)}")
+    assert [text.split(":")[0] for text in asked] == 2 * [
+        "1 finished object with the label “dog” will have “cat”, as others have"
+    ]
+
+
+def test_labels_that_get_another_name_are_shown_with_it(windows):
+    first, second = windows
+    slow = """(before => { window.fetch = async (path, ...rest) => {
+        const answer = await before(path, ...rest);
+        const wait = path.endsWith("/labels") ? 200 : path.endsWith("/shared") ? 600 : 0;
+        await new Promise(done => setTimeout(done, wait));
+        return answer; }; })(window.fetch)"""
+    second.tab.evaluate(f"void {slow}")  # news of the change come before the answer to it
+    first.run("probsegPage.chooseLabel('dog')")
+    second.tab.locator("#labels-button").click()
+    second.tab.get_by_label("Name of dog").fill("wolf")
+    second.tab.keyboard.press("Enter")
+    second.until("probsegPage.session.labels.includes('wolf')")
+    second.tab.get_by_label("Name of wolf").wait_for(timeout=5000)
+    first.until("probsegPage.session.labels.includes('wolf')")
+    first.until("document.querySelector('#labels [aria-pressed=true]')?.textContent === '2wolf'")
 
 
 def test_what_is_sent_back_reaches_the_annotator_with_a_comment(windows, folder):
@@ -191,6 +237,10 @@ def test_dark_files_of_16_bits_are_bright_for_people_and_the_network_and_it_is_s
     with serving(tmp_path, Disks()) as address:
         page = Page(chromium, address).open()
         assert "16-bit values end at 1020" in page.tab.locator("#notice").inner_text()
+        page.press("t")
+        assert page.banner().startswith("Select")
+        notice, banner = (f"{one}.getBoundingClientRect()" for one in ("notice", "banner"))
+        assert page.run(f"{notice}.bottom < {banner}.top")
         page.press("n")
         assert not page.tab.locator("#notice").is_visible()
         page.close()
@@ -241,6 +291,26 @@ def test_colours_are_those_of_classes_and_names_stand_on_masks(windows):
     assert page.run("clicker.view.scale") > 1.5 * page.run("clicker._fitScale()")
     page.press("j")
     assert page.run("clicker.fitted")
+
+
+def test_an_export_shows_how_far_it_is_and_stops_when_told(windows, monkeypatch):
+    page, other = windows
+    page.click(64, 48)
+    page.press("Enter")
+    write = convert.WRITERS["yolo"]
+
+    def slowly(draft, images, *more):
+        return write(draft, (time.sleep(2) or image for image in images), *more)
+
+    monkeypatch.setattr(sessions, "TELLING", 0)
+    monkeypatch.setitem(convert.WRITERS, "yolo", slowly)
+    page.tab.locator("#format").select_option("yolo")
+    page.tab.locator("#export").click()
+    banner = "document.getElementById('banner').textContent"
+    page.until(f"{banner}.includes('Writing: 2 of 4 photographs')")
+    assert not other.run(f"{banner}.includes('Writing')")
+    page.tab.locator("#banner button", has_text="Stop").click()
+    page.until(f"{banner}.includes('stopped: nothing was written')")
 
 
 def test_exports_are_explained_with_what_to_do(windows):

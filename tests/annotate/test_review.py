@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from probseg.annotate import sessions
 from probseg.annotate.answers import ModelHost
 from probseg.annotate.app import create_app
 from probseg.annotate.frames import unpack
@@ -154,7 +155,11 @@ def test_rejected_photographs_are_in_no_file(client):
     client.act({"type": "state", "state": "rejected"})
     assert written(client) == []
     assert len(finished(client)) == 1
-    client.sessions.export("coco")
+    lost = client.sessions.export("coco")["lost"]
+    assert lost == [
+        "rejected photographs: 1",
+        "labels of objects, which are written as `object`: 1",
+    ]
     names = [
         one["file_name"]
         for one in json.loads((client.sessions.out / "annotations.json").read_text())["images"]
@@ -232,6 +237,29 @@ def test_every_format_is_exported_as_often_as_asked(client):
     assert any(theirs.iterdir())
     for wrong in ("tiff", None, ["coco"]):
         assert client.http.post("/api/export", json={"format": wrong}).status_code == 400
+
+
+def test_an_export_says_how_far_it_is_and_can_be_stopped(client, monkeypatch):
+    finish(client, stroke(20, 25), label="bolt")
+    monkeypatch.setattr(sessions, "TELLING", 0)
+    news = []
+    monkeypatch.setattr(client.sessions.windows, "tell", news.append)
+    request = {"format": "yolo", "window": "mine"}
+    assert client.http.post("/api/export", json=request).status_code == 200
+    of = len(client.sessions.photographs)
+    assert news == [{"export": n, "of": of, "by": "mine"} for n in range(1, of + 1)]
+    for window, status in (("other", 200), ("mine", 422)):
+
+        def stop(_, window=window):
+            client.http.post("/api/export/stop", json={"window": window})
+
+        monkeypatch.setattr(client.sessions.windows, "tell", stop)
+        answer = client.http.post("/api/export", json=request)
+        assert answer.status_code == status
+        assert (client.sessions.out / "annotations-yolo").exists() == (status == 200)
+    assert "stopped" in answer.text
+    monkeypatch.setattr(client.sessions.windows, "tell", news.append)
+    assert client.http.post("/api/export", json=request).status_code == 200
 
 
 def test_a_reader_sees_all_and_changes_nothing(client):

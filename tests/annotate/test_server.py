@@ -394,6 +394,36 @@ def test_a_new_object_that_is_cancelled_is_gone_until_undo(client):
     assert np.array_equal(client.act({"type": "undo"})[1], drawn)
 
 
+@pytest.mark.parametrize("state", ["done", "accepted", "rejected", "review"])
+def test_a_decision_holds_again_once_what_was_opened_is_cancelled(client, state):
+    for x in (20.0, 100.0):
+        client.act({"type": "brush", "radius": 8, "points": [[x, 48.0]]})
+        client.act({"type": "finish", "label": "disk"})
+    one, other = (one["id"] for one in client.get(client.path())["objects"])
+    now = lambda: client.get(client.path())["state"]  # noqa: E731
+    files = lambda: len(list((client.sessions.folder / "masks").glob("*.png")))  # noqa: E731
+    stroke = {"type": "brush", "radius": 2, "points": [[5, 5]]}
+    label = {"type": "label", "object": other, "label": "ring"}
+    for opening in ({"type": "reopen", "object": one}, stroke):
+        for meanwhile, expected in (
+            ({"type": "label", "label": "x"}, state),
+            (label, "review" if state == "review" else "done"),
+            ({"type": "state", "state": "returned"}, "returned"),
+        ):
+            client.act({"type": "state", "state": state})
+            before = files()
+            client.act(opening)
+            assert now() == ("review" if state == "review" else "open")
+            client.act(meanwhile)
+            client.act({"type": "cancel"})
+            assert now() == expected, (opening, meanwhile)
+            assert expected != state or files() == before
+            client.act({"type": "undo"})
+            client.act({"type": "redo"})
+            assert now() == expected
+            label["label"] += "s"  # so that it is another one each time
+
+
 DONE = {"type": "state", "state": "done"}
 NO_PIXEL = {"type": "brush", "radius": 4, "points": [[8, 8]], "positive": False}
 
@@ -532,8 +562,9 @@ def test_priors_of_iterations_that_are_off_outlive_the_server(tmp_path):
 
 def test_numbers_and_names_that_cannot_be_are_refused(client):
     far = {"type": "click", "x": 10**400, "y": 1, "positive": True}
+    revision = client.get(client.path())["revision"]
     for path, body in (
-        (f"{client.path()}/actions", {"sequence": 1, "revision": 1, "action": far}),
+        (f"{client.path()}/actions", {"sequence": 1, "revision": revision, "action": far}),
         ("/api/model", {"name": "/etc/passwd"}),
         ("/api/settings", {"key_prior": 10**400}),
     ):

@@ -113,8 +113,8 @@ COCO_FILE = "annotations.json"
 
 
 def _timeless(described):
-    # `stamp` is of the file; `shared` counts changes that other windows of one server learn of.
-    times = ("seconds", "milliseconds", "train_command", "stamp", "shared")
+    # `stamp` is of the file; `shared` and `by` are what windows of one server learn of each other.
+    times = ("seconds", "milliseconds", "train_command", "stamp", "shared", "by")
     return {name: value for name, value in described.items() if name not in times}
 
 
@@ -205,8 +205,9 @@ def _script(server):
         {"type": "delete", "object": 1},
         {"type": "undo"},
     ]
-    scripted = [(f"{server.path(0)}/actions", {"action": action}) for action in first]
-    scripted.append(("/api/labels", {"add": "washer"}))
+    # Classes have numbers in the order in which a file has them first, whenever that is written.
+    scripted = [("/api/labels", {"add": label}) for label in ("bolt", "nut", "washer")]
+    scripted += [(f"{server.path(0)}/actions", {"action": action}) for action in first]
     scripted += [("/api/export", {"format": name}) for name in export_names()]
     scripted.append(("/api/settings", {"avoid_finished": False}))
     return scripted + [(f"{server.path(1)}/actions", {"action": action}) for action in second]

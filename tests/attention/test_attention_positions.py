@@ -13,7 +13,7 @@ from probseg.attention.base import POSITIONS
 from probseg.errors import UnknownNameError
 from support.network_cases import draw
 from support.refusals import refused
-from support.rows import each
+from support.rows import COMPILES_WHOLE, each
 
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width", "span": 3}]
 NAMES = ("standard", "probabilistic")
@@ -115,6 +115,7 @@ def test_under_autocast(place):
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
 
 
+@COMPILES_WHOLE
 @pytest.mark.parametrize(
     ("position", "view"),
     [("factored", VIEWS[0]), pytest.param("full", VIEWS[2], marks=pytest.mark.slow)],

@@ -5,12 +5,15 @@ import torch
 
 from support.attention_uses import ATTENTIONS, REFUSED, SLOW, USES
 from support.refusals import refused
-from support.rows import each
+from support.rows import COMPILES_WHOLE, each
 
 
-@pytest.mark.parametrize(
-    "use", [pytest.param(use, marks=[pytest.mark.slow] if use in SLOW else []) for use in USES]
-)
+def marks(use):
+    whole = [COMPILES_WHOLE] if "compile" in use or "graphs" in use else []
+    return [*whole, pytest.mark.slow] if use in SLOW else whole
+
+
+@pytest.mark.parametrize("use", [pytest.param(use, marks=marks(use)) for use in USES])
 @each("name", ATTENTIONS)
 def test_each_use_works_or_is_refused(name, use):
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from dataclasses import asdict, replace
 
 import lightning as L
@@ -26,6 +27,7 @@ from probseg.evaluation import (
     checksum,
 )
 from probseg.interact import OneStep
+from probseg.metrics import MeanIoUAtK, NumberOfClicks
 from probseg.tasks import InteractiveSegmentation
 from support.fakes import FakeObjects, micro_model
 from support.result_folders import step
@@ -143,6 +145,40 @@ def test_figures_of_several_sets_protocols_and_clicks(tmp_path, capsys):
     for name, value in alone.items():
         assert figures[name.replace("B/", "B/ritm/")] == pytest.approx(value), name
     assert (results(tmp_path, 2)[0] / "overlays.png").exists(), "of the best and the worst"
+
+
+class Accumulated(L.Callback):
+    """Feeds metrics with what the evaluation found, object by object and in another order."""
+
+    def __init__(self, evaluation):
+        self.evaluation = evaluation
+
+    def on_validation_epoch_end(self, trainer, pl_module):
+        (collection,) = self.evaluation._collections
+        metrics = [*map(MeanIoUAtK, range(6)), *map(NumberOfClicks, (0.8, 0.85, 0.9, 0.95))]
+        for metric in metrics:
+            for record in reversed(collection.records):
+                curve = np.array([[step.iou for step in record.steps]])
+                metric.update(curve, index=[NUMBERED[record.name]])
+            found = metric.compute()[metric.title]
+            pl_module.log(f"mine/{metric.title}", found, sync_dist=True)
+
+
+NUMBERED = {name: i for i, name in enumerate(sorted(s.name for s in FakeObjects(11).samples))}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_metrics_of_other_peoples_loops_are_the_figures_to_the_last_bit(tmp_path, processes):
+    """Two processes click through one of 11 objects both, as `DistributedSampler` fills up."""
+    if processes > 1 and (not hasattr(os, "fork") or torch.cuda.is_initialized()):
+        pytest.skip("needs processes that are quick to start")
+    evaluation = InteractiveEvaluation(protocols=["ritm"], pictures=0)
+    two = {"devices": 2, "strategy": "ddp_fork"} if processes > 1 else {}
+    runner = trainer(tmp_path, evaluation, Accumulated(evaluation), **two)
+    runner.validate(Disks(), loaders(FakeObjects(11)), verbose=False)
+    figures = {key: float(value) for key, value in runner.callback_metrics.items()}
+    for name in MIOU + NOC:
+        assert figures[f"mine/{name}"] == figures[f"val/fakes/{name}"], name
 
 
 @pytest.mark.parametrize("options", [{"fast_dev_run": True}, {"logger": False, "max_epochs": 1}])

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from probseg.callbacks import Budget, Gain, InteractiveEvaluation, LastCheckpoint
 from probseg.callbacks import gain as module
 from probseg.callbacks.run_folder import StartScore
+from probseg.cli.checkpoints import next_commands
 from probseg.evaluation import run_objects
 from probseg.zoo.trained import best_checkpoint, read_checkpoint
 from support.fakes import FakeObjects
@@ -55,13 +56,20 @@ def test_the_start_stays_the_best_checkpoint_where_no_validation_is_better(
     assert best_checkpoint(moved) == moved / "start.ckpt"
 
 
-@each(("ious", "kept"), [((0.7, 0.95), "epoch=2"), ((0.95, 0.7), "start"), ((0.7, 0.7), "start")])
+@each(
+    ("scores", "ious", "kept", "told"),
+    [
+        ((0.2, 0.3, 0.4), (0.7, 0.95), "epoch=2", "clicks to 90 % saved"),
+        ((0.2, 0.3, 0.4), (0.7, 0.7), "start", "no clicks saved: validation was still rising"),
+        ((0.2, 0.4, 0.3), (0.95, 0.7), "start", "no clicks saved: validation rose, but"),
+    ],
+)
 def test_the_network_that_saves_clicks_is_the_best_checkpoint(
-    tmp_path, monkeypatch, caplog, ious, kept
+    tmp_path, monkeypatch, caplog, scores, ious, kept, told
 ):
     caplog.set_level("INFO", "probseg")
     place = tmp_path / str(ious)
-    scored(monkeypatch, 0.1, 0.2, 0.3, 0.4)
+    scored(monkeypatch, 0.1, *scores)
     of_objects = iter([ious[0]] * 3 + [ious[1]] * 3)
 
     def run(model, *given, **options):
@@ -73,11 +81,13 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
         return records
 
     monkeypatch.setattr(module, "run_objects", run)
-    trained(place, Gain("ritm"))
+    trainer = trained(place, Gain("ritm"))
     assert best_checkpoint(place).stem == kept
     rows = json.loads((place / "gain" / "comparison.json").read_text())
     assert rows
-    assert "clicks to 90 % saved" in caplog.text or "clicks more than" in caplog.text
+    assert told in caplog.text
+    assert ("more than the start's" in caplog.text) == (ious[1] < ious[0])
+    assert "no checkpoint is better" not in next_commands(trainer), "a validation was better"
 
 
 class Clock:

@@ -99,14 +99,15 @@ def test_files_that_are_no_checkpoints(stored, tmp_path):
     refused(tmp_path / "none.ckpt", UsageError)
 
 
-def test_the_newest_that_can_be_read_is_named(stored, tmp_path):
+def test_the_newest_that_can_be_read_is_named(stored, trained, tmp_path, capsys):
     for age, name in enumerate(("last", "epoch002", "epoch001")):
         path = saved(stored, tmp_path / f"{name}.ckpt")
         os.utime(path, (1e9 - age, 1e9 - age))
+    fit = (*folder_fit(trained[0]), "--ckpt_path", tmp_path / "last.ckpt")
     (tmp_path / "last.ckpt").write_bytes(b"")
-    assert f"--ckpt_path {tmp_path / 'epoch002.ckpt'} can" in refused(tmp_path / "last.ckpt")
+    assert f"--ckpt_path {tmp_path / 'epoch002.ckpt'} can" in usage_error(capsys, *fit)
     (tmp_path / "epoch002.ckpt").write_bytes(b"PK")
-    assert f"--ckpt_path {tmp_path / 'epoch001.ckpt'} can" in refused(tmp_path / "last.ckpt")
+    assert f"--ckpt_path {tmp_path / 'epoch001.ckpt'} can" in usage_error(capsys, *fit)
 
 
 @pytest.mark.usefixtures("stored")

@@ -55,7 +55,7 @@ def test_a_transformer_trains_resumes_is_exported_and_clicked_with(tmp_path):
     model = create_model(f"{run}/", pretrained=True)
     assert isinstance(model, Segmenter)
     parity = export_model(model, tmp_path / "graphs", name="vits")
-    assert parity.differing_pixels == 0
+    assert parity.differing_pixels < 1e-5 * parity.pixels
 
     client = begin(draw_photographs(tmp_path / "photographs", 1), ModelHost(str(run)))
     client.act({"type": "click", "x": 64, "y": 48, "positive": True})

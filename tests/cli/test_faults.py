@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sqlite3
 import sys
 import time
 import warnings
@@ -40,6 +41,7 @@ from probseg.errors import (
     UnknownNameError,
     UsageError,
     disk_fault,
+    history,
     user_error,
 )
 from probseg.losses import BinaryCrossEntropy
@@ -235,6 +237,13 @@ def exit_after(interrupt):
         return stop
 
 
+def test_a_circle_of_errors_has_an_end():
+    first, second = OSError(28, "No space left"), RuntimeError("of the same writer")
+    first.__context__, second.__context__ = second, first
+    assert [*history(second)] == [second, first]
+    assert interruption(first, False) is None
+
+
 def test_statuses_of_signals():
     interrupted = (130, "Ctrl-C")
     assert interruption(SIGTERMException(), True) == (143, "SIGTERM")
@@ -294,11 +303,18 @@ def test_a_worker_that_is_killed(place):
     assert torch.load(LAST, weights_only=True)["global_step"] > before["global_step"]
 
 
-def test_a_training_that_is_asked_to_stop(place):
-    status, text, stored = ended(place, lambda pid: os.kill(pid, signal.SIGINT))
-    assert status == 130
+@pytest.mark.parametrize(
+    ("number", "wanted", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGHUP, 143, "SIGTERM")]
+)
+def test_a_training_that_is_asked_to_stop(number, wanted, name, place):
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores SIGHUP
+    try:
+        status, text, stored = ended(place, lambda pid: os.kill(pid, number))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert status == wanted
     assert "Traceback" not in text
-    assert "probseg: stopped by Ctrl-C; the same command with `--ckpt_path last`" in text
+    assert f"probseg: stopped by {name}; the same command with `--ckpt_path last`" in text
     assert str(LAST) in text
     assert stored["probseg_version"] == probseg.__version__
 
@@ -386,6 +402,18 @@ def test_what_cannot_be_written_is_one_sentence(name, named, tmp_path, monkeypat
     assert "MB are free); make room" in message
 
 
+def test_a_database_without_room_is_one_sentence(tmp_path, monkeypatch, capsys):
+    def fail(options):
+        with sqlite3.connect(tmp_path / "a.sqlite") as database:
+            database.execute("PRAGMA max_page_count = 1")
+            database.execute("CREATE TABLE objects (number)")
+
+    monkeypatch.setattr(cli, "VERBS", {"annotate": fail})
+    message = usage_error(capsys, "annotate")
+    assert "database or disk is full (" in message
+    assert "MB are free); make room" in message
+
+
 @pytest.mark.process
 def test_a_training_whose_logger_meets_a_full_disk(place, monkeypatch, capsys):
     def full(*_, **__):
@@ -399,6 +427,7 @@ def test_a_training_whose_logger_meets_a_full_disk(place, monkeypatch, capsys):
 ALWAYS = [
     ("`isinstance(treespec, LeafSpec)` is deprecated, use ...", FutureWarning),
     ("LightningCLI's args parameter is intended to run from within Python ...", UserWarning),
+    ("It is recommended to use `self.log('train/stage', ..., sync_dist=True)` when", UserWarning),
     ("The 'val_dataloader' does not have many workers which may be a bottleneck.", UserWarning),
 ]
 GOING_ON = [

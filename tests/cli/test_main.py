@@ -17,7 +17,7 @@ from probseg.cli.invocation import FOLDER, ROLES
 from probseg.paths import configs_dir, replacing
 from support.fakes import write_folder
 from support.rows import each
-from support.runs import command
+from support.runs import LAUNCHER, command
 
 
 @pytest.fixture
@@ -59,6 +59,27 @@ def test_a_signal_ends_a_verb_in_order(number, tmp_path, monkeypatch):
         command("data")
     assert not any(tmp_path.iterdir())
     assert signal.signal(number, before) is signal.SIG_DFL
+
+
+OLD = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"  # an encoding of 128 characters
+
+
+@pytest.mark.process
+@each(
+    ("line", "status", "said"),
+    [
+        (f"{OLD} probseg zoo list", 0, r"\xb1"),
+        ("probseg zoo list >&-", 0, ""),
+        ("probseg zoo lisst 2>&-", 2, ""),
+    ],
+)
+def test_any_terminal_takes_the_output(line, status, said):
+    program = f"{sys.executable} -P {LAUNCHER}"
+    command = ["sh", "-c", line.replace("probseg", program)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended
+    assert said in ended.stdout
+    assert ended.stderr == ""
 
 
 PLAIN = """

@@ -2,15 +2,13 @@
 
 import multiprocessing
 import os
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import lightning as L
 import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from probseg import paths
-from probseg.callbacks.run_folder import claim_folders, own_folder, run_folder
+from probseg.callbacks.run_folder import STARTS, own_folder, run_folder
 from probseg.errors import UsageError
 from support.fakes import write_folder
 from support.rows import each
@@ -18,23 +16,63 @@ from support.runs import folder_fit, started
 
 pytestmark = pytest.mark.process
 
-AT_ONCE = 50
+LOGGERS = {
+    "TensorBoardLogger": (TensorBoardLogger, CSVLogger),
+    "CSVLogger": (CSVLogger, CSVLogger),
+    "WandbLogger": (WandbLogger,),
+    "false": (),
+}
 
 
-@each("kind", [TensorBoardLogger, CSVLogger])
-def test_runs_that_begin_at_one_moment_have_folders_of_their_own(kind, tmp_path):
-    together = Barrier(AT_ONCE)
-
-    def claimed(_):
-        loggers = [kind(tmp_path, "probseg"), CSVLogger(tmp_path, "probseg")]
+def decide(kinds, root, pairs, together, answers):
+    """Take the folders of trainings as `fit` does, each until the other process has one."""
+    for number in range(pairs):
+        options = {"offline": True} if WandbLogger in kinds else {}
+        loggers = [kind(save_dir=root, name="probseg", **options) for kind in kinds]
+        place = root if kinds else root / str(number)
+        trainer = L.Trainer(logger=loggers or False, default_root_dir=place, accelerator="cpu")
         together.wait()
-        claim_folders(loggers)
-        assert loggers[0].version == loggers[1].version, "of one run"
-        return loggers[0].version
+        try:
+            with own_folder(trainer, "fit"):
+                assert all(logger.experiment for logger in loggers)  # which makes W&B's identifier
+                assert len({logger.version for logger in loggers}) <= 1, "of one run"
+                folder = run_folder(trainer)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / STARTS).touch(exist_ok=False)
+                answers.put(str(folder))
+                together.wait()
+        except UsageError as error:
+            answers.put(f"refused: {error}")
+            together.wait()
+        if options:
+            loggers[0].experiment.finish()
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        numbers = list(pool.map(claimed, range(AT_ONCE)))
-    assert sorted(numbers) == list(range(AT_ONCE))
+
+@pytest.mark.parametrize(
+    "logger",
+    [
+        *[n for n in LOGGERS if n != "WandbLogger"],
+        pytest.param("WandbLogger", marks=pytest.mark.slow),
+    ],
+)
+def test_pairs_of_runs_that_begin_at_one_moment(logger, tmp_path, monkeypatch):
+    """What `fit` does before it trains, of two processes, fifty times."""
+    monkeypatch.setattr(paths, "PATIENCE", 0.1)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    fork, pairs = multiprocessing.get_context("fork"), 50
+    together, answers = fork.Barrier(2), fork.Queue()
+    given = (LOGGERS[logger], tmp_path, pairs, together, answers)
+    processes = [fork.Process(target=decide, args=given) for _ in "ab"]
+    for process in processes:
+        process.start()
+    taken = [answers.get(timeout=300) for _ in range(2 * pairs)]
+    for process in processes:
+        process.join(300)
+        assert process.exitcode == 0
+    assert len(set(taken)) == 2 * pairs, taken
+    refused = [answer for answer in taken if answer.startswith("refused")]
+    assert len(refused) == (pairs if logger == "false" else 0), refused
+    assert all("`probseg fit`, process" in answer for answer in refused)
 
 
 @each("logger", [None, CSVLogger, WandbLogger])
@@ -75,10 +113,7 @@ def test_a_killed_owner_leaves_no_lock(tmp_path):
     ("logger", "pairs"),
     [
         ("TensorBoardLogger", 1),
-        *(
-            pytest.param(name, 50, marks=pytest.mark.slow)
-            for name in ("TensorBoardLogger", "CSVLogger", "WandbLogger", "false")
-        ),
+        *(pytest.param(name, 5, marks=pytest.mark.slow) for name in LOGGERS),
     ],
 )
 def test_pairs_of_trainings_started_at_once(logger, pairs, tmp_path):

@@ -401,7 +401,7 @@ def test_two_processes_write_each_photograph_once(here, photos):
     given = ["photos", "--prompts", str(here / "p.json"), "--format=masks,coco", "--batch-size=1"]
     assert predict(*given, "--output", here / "alone") == 0
     many = ["--output", str(here / "shared"), "--processes=2", "--model=./clicks"]
-    output = separately(Path.cwd(), "predict", *given, *many)
+    output = separately(Path.cwd(), "predict", *given, *many, HOME="/dev/null")
     assert "MEMBER: 2/2" in output
     assert output.count(f"{photos} done, 0 failed") == 1
     files = {p.relative_to(here / "alone"): p for p in (here / "alone").rglob("*.*")}
@@ -424,7 +424,8 @@ def test_wrong_usage_is_refused_before_a_network_is_loaded(here, capsys, monkeyp
     assert "(64.0, 1.0)" in refused("photos/p0.png", *out, "--click=64,1")
     assert "box" in refused("photos/p0.png", *out, "--box=0,0,99,9")
     assert "--box" in refused("photos/p0.png", *out, "--box=0,0,9")
-    assert "--click" in refused("photos/p0.png", *out, "--click=1,1,1")
+    for wrong in ("1", "1,1,1"):
+        assert "--click: must be X,Y" in refused("photos/p0.png", *out, f"--click={wrong}")
     assert "--output" in refused("photos/p0.png", "--output", here / "m.jpg", "--click=1,1")
     assert "--format" in refused("photos/p0.png", *out, "--click=1,1", "--format=svg")
     assert "--prompts" in refused("photos", "--output", here)

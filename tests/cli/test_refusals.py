@@ -177,8 +177,14 @@ SEMANTIC = (
         (("test", "--config=unheard.yaml"), ["unheard.yaml: does not exist\n"]),
         (("test", "micro_cas", "--folder=data"), ["unknown zoo model", "'micro_csa'"]),
         ((*FIT, "--model.optimizer.learning_rate=1"), ["did you mean 'lr'"]),
-        ((*FIT, "--model.optimizer=SDG"), ["class of --model.optimizer 'SDG'", "'SGD'"]),
-        ((*FIT, "--trainer.logger=WandbLoger"), ["--trainer.logger 'WandbLoger'", "'WandbLogger'"]),
+        (
+            (*FIT, "--model.optimizer=SDG"),
+            ["--model.optimizer 'SDG': did you mean 'SGD'?"],
+        ),
+        (
+            (*FIT, "--trainer.logger=WandbLoger"),
+            ["'WandbLoger': did you mean 'WandbLogger'?"],
+        ),
         ((*FIT, "--model.optimizer.lr=fast"), ["--model.optimizer.lr must be a number, got fast"]),
         ((*FIT, "--model.curriculum.help"), ["--model.curriculum.help CLASS"]),
         ((*FIT, "--data.root=dat"), ["dat, which does not exist", "Did you mean data?"]),
@@ -187,7 +193,14 @@ SEMANTIC = (
         (("fit", "--config", "mine.yaml"), ["gradient_clip"]),
         (("fit", "--config", "empty.yaml"), ["empty.yaml", "empty file"]),
         (("fit", "--config=noise.yaml"), ["noise.yaml", "UTF-8"]),
-        ((*FIT, "--trainer.max_epochs=many"), ["trainer.max_epochs", "many"]),
+        ((*FIT, "--trainer.max_epochs=many"), [".max_epochs must be a whole number, got many\n"]),
+        ((*FIT, "--data.batch_size=ten"), ["--data.batch_size must be a whole number, got ten\n"]),
+        ((*FIT, "--model.every_round=no!"), ["--model.every_round must be true or false, got no!"]),
+        (
+            (*FIT, "--model.lr_interval=no"),
+            ["--model.lr_interval must be one of 'epoch', 'step', got no"],
+        ),
+        ((*FIT, "--model.model=micro_cas"), ["--model.model 'micro_cas'", "'micro_csa'"]),
         (
             (*BY_NAME, *SEMANTIC),
             ["'micro_emanet'", "semantic segmentation", 'list_models(task="interactive")'],
@@ -215,7 +228,7 @@ SEMANTIC = (
         (("export", "empty", "--to=onnx", "--output=new"), ["for the folder", "give empty/"]),
         ((*FIT, "--conf=mine.yaml"), ["did you mean 'config'"]),
         ((*FIT, "--data.root=single"), ["2 images"]),
-        ((*FIT, "--evaluation.protocols=[rtim]"), ["'rtim'", "'ritm'"]),
+        ((*FIT, "--evaluation.protocols=human,rtim"), ["'rtim'", "'ritm'"]),
         ((*BY_NAME, "--model.model.name=micro_cas"), ["unknown", "'micro_csa'"]),
     ],
 )

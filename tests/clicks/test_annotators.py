@@ -53,6 +53,7 @@ def blobs(draw):
     ]
     mask = (smooth[0] > 0).astype(np.uint8)
     mask[smooth[2] > 1.5 * smooth[2].std()] = IGNORE
+    assume(readable(mask))
     return smooth[1] > 0, mask
 
 

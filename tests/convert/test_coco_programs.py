@@ -69,12 +69,12 @@ def with_python(python, script, place, **variables):
     """Run a script where the files are; return what it prints last."""
     own = {"HOME": str(place), **variables}
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, "-c", script], capture_output=True, text=True, cwd=place, env={**clean, **own},
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    printed, errors = place / "printed.txt", place / "errors.txt"  # a server may outlive the script
+    with printed.open("w") as output, errors.open("w") as told:
+        command, streams = [python, "-c", script], {"stdout": output, "stderr": told}
+        done = subprocess.run(command, **streams, cwd=place, env={**clean, **own}, check=False)
+    assert done.returncode == 0, errors.read_text()[-3000:]
+    return json.loads(printed.read_text().splitlines()[-1])
 
 
 @pytest.fixture

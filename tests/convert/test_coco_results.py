@@ -60,7 +60,7 @@ def test_pycocotools_evaluates_results(tmp_path):
         "empty.jpg": [],
     }
     ledger = as_results(tmp_path, predicted, truth(tmp_path / "truth.json"))
-    assert ledger.lines() == ["1 images without objects in the results, which do not list them"]
+    assert ledger.lines() == ["1 image without objects in the results, which do not list them"]
     reference = COCO(tmp_path / "truth.json")
     found = reference.loadRes(str(tmp_path / "results.json"))
     assert [found.anns[key]["area"] for key in sorted(found.anns)] == [144] * 3  # of the mask
@@ -76,9 +76,9 @@ def test_what_the_ground_truth_does_not_list_is_counted(tmp_path):
     predicted = {"a.jpg": [square(3, 3), square(3, 3, "tree", 0.5)], "z.jpg": [square(3, 3)]}
     ledger = as_results(tmp_path, predicted, truth(tmp_path / "truth.json"))
     assert sorted(ledger.lines()) == [
-        "1 images without objects in the results, which do not list them",
-        "1 objects of classes that the file of --ids-of does not list",
-        "1 objects of images that the file of --ids-of does not list",
+        "1 image without objects in the results, which do not list them",
+        "1 object of classes that the file of --ids-of does not list",
+        "1 object of images that the file of --ids-of does not list",
         "objects without a score, which get 1: 1",
     ]
     (result,) = json.loads((tmp_path / "results.json").read_text())

@@ -164,13 +164,12 @@ def test_every_loss_has_its_line(tmp_path):
     lines = convert(path, tmp_path / "b.json", ("coco", "coco"), Request()).lines()
     assert sorted(lines) == sorted([
         "2 objects without an outline",
-        "1 objects whose outlines have fewer than three corners",
+        "1 object whose outlines have fewer than three corners",
         "3 objects without a pixel inside of their image",
-        "1 objects of images that the file does not list",
+        "1 object of images that the file does not list",
         "outlines of fewer than three corners: 1",
         "values of 'attributes' of annotations: 1",
         "crowds, which become objects: 1",
-        "names of classes without objects: 1",
         "annotations without a listed category, which become 'object': 2",
     ])  # fmt: skip
     path, *_ = draw_label_studio(tmp_path)
@@ -178,10 +177,10 @@ def test_every_loss_has_its_line(tmp_path):
     lines = convert(path, tmp_path / "c.json", ("label-studio", "coco"), request).lines()
     assert sorted(lines) == sorted([
         "2 objects of skipped annotations of tasks",
-        "1 objects of further annotations of tasks",
-        "1 objects of the type choices, not brushlabels or polygonlabels",
-        "1 objects of tasks that hold the image itself, which has no name",
-        "1 images of tasks that hold the image itself, which has no name",
+        "1 object of further annotations of tasks",
+        "1 object of the type choices, not brushlabels or polygonlabels",
+        "1 object of tasks that hold the image itself, which has no name",
+        "1 image of tasks that hold the image itself, which has no name",
         "2 images of tasks without a mask, whose size is not known",
         "skipped annotations of tasks: 2",
         "further annotations of tasks: 1",
@@ -268,7 +267,7 @@ def test_half_a_corner_is_left_out_by_training_and_conversion(tmp_path):
 
 def test_training_counts_annotations_without_an_outline(tmp_path, caplog):
     photographs(tmp_path, "a.jpg")
-    count = "2 annotations have no outline of three or more corners"
+    count = "annotations without an outline of three or more corners, left out: 2"
     path = with_outlines(tmp_path, [], [[1, 1, 9, 9]])
     assert "min_area" not in refused(DataError, lambda: COCOFolder(path, tmp_path), count)
     assert len(COCOFolder(with_outlines(tmp_path, [], None, [SQUARE]), tmp_path)) == 1

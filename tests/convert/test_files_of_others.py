@@ -126,4 +126,4 @@ def test_shapes_that_labelme_ignores_are_no_objects(tmp_path):
     (tmp_path / "l" / "a.json").write_text(json.dumps(content))
     rows, lines = converted(tmp_path, "labelme", tmp_path / "l")
     assert [row[1] for row in rows] == ["cat"]
-    assert lines == ["1 objects of the label __ignore__, which are not objects"]
+    assert lines == ["1 object of the label __ignore__, not an object"]

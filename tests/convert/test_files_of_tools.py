@@ -80,10 +80,16 @@ def cvat(shapes, meta="<task><mode>annotation</mode></task>"):
     return f"{head}\n  <meta>{meta}</meta>\n{shapes}</annotations>\n"
 
 
-def cvat_image(shape):
-    return cvat(f'  <image id="0" name="set/a.png" width="{W}" height="{H}">{shape}</image>\n')
+def cvat_image(shape, *meta):
+    image = f'  <image id="0" name="set/a.png" width="{W}" height="{H}">{shape}</image>\n'
+    return cvat(image, *meta)
 
 
+CVAT_LABELS = "".join(
+    f"<label><name>{name}</name><color>#fff</color><attributes></attributes></label>"
+    for name in ("dog", "cat")
+)
+CVAT_LABELS = f"<task><id>1</id><labels>{CVAT_LABELS}</labels></task><dumped>2024</dumped>"
 POINTS = ";".join(f"{x:.2f},{y:.2f}" for x, y in CORNERS)
 SHAPE = 'label="cat" source="manual" occluded="0" z_order="0"'
 RUNS = ", ".join(["2", "32", *["2", "32"] * 11])
@@ -93,6 +99,10 @@ VIA_REGION = {
     "region_attributes": {"name": "cat", "type": "unknown"},
 }
 VIA = {"a.png99": {"filename": "a.png", "size": 99, "regions": [VIA_REGION], "file_attributes": {}}}
+VIA_CLASSES = {
+    "region": {"name": {"type": "dropdown", "options": {"dog": "", "cat": ""}}},
+    "file": {"licence": {"type": "radio", "options": {"free": ""}}},
+}
 VIA_3 = {
     "project": {"pid": "__VIA_PROJECT_ID__", "rev": "1", "data_format_version": "3.1.1"},
     "config": {"file": {"loc_prefix": {"1": "", "2": ""}}},
@@ -229,6 +239,10 @@ A, FOLDER = ("a.png", "cat"), ("set/a.png", "cat")
 READ = {
     "COCO, polygons": (coco(), A),
     "COCO, run lengths": (coco(RLE), A),
+    "COCO, classes": (
+        coco(categories=[{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}]),
+        A,
+    ),
     "COCO, plain run lengths": (coco(PLAIN), A),
     "COCO of pycocotools' older code, bytes as text": (coco({**RLE, "size": [48.0, 64.0]}), A),
     "COCO of Windows": (coco(image={"file_name": "set\\a.png"}), FOLDER),
@@ -263,7 +277,9 @@ READ = {
     ),
     "CVAT's XML, polygon": (cvat_image(f'<polygon {SHAPE} points="{POINTS}"></polygon>'), FOLDER),
     "CVAT's XML, mask": (
-        cvat_image(f'<mask {SHAPE} rle="{RUNS}" left="14" top="12" width="34" height="12"/>'),
+        cvat_image(
+            f'<mask {SHAPE} rle="{RUNS}" left="14" top="12" width="34" height="12"/>', CVAT_LABELS
+        ),
         FOLDER,
     ),
     "ZIP of CVAT": (
@@ -272,6 +288,7 @@ READ = {
     ),
     "VIA 2, export": (VIA, A),
     "VIA 2, project": ({"_via_settings": {}, "_via_img_metadata": VIA, "_via_attributes": {}}, A),
+    "VIA 2, classes": ({"_via_img_metadata": VIA, "_via_attributes": VIA_CLASSES}, A),
     "VIA 2, CSV": (VIA_CSV, A),
     "VIA 1, export": ({"a.png99": {**VIA["a.png99"], "regions": {"0": VIA_REGION}}}, A),
     "VIA 1, CSV": ("#" + VIA_CSV, A),
@@ -333,13 +350,13 @@ BY_BOXES = "predict --prompts` makes masks from boxes"
 REFUSED = {
     "COCO results": ([{"image_id": 1, "category_id": 1, "segmentation": RLE, "score": 0.9}], "add"),
     "COCO panoptic": (coco() | {"annotations": [PANOPTIC]}, "panoptic: convert it to COCO inst"),
-    "COCO key points": (coco((), annotation=KEYPOINTS), "1 objects? without an outline"),
-    "COCO captions": (coco() | {"annotations": [CAPTION]}, "1 objects? without an outline"),
-    "COCO of Roboflow, boxes": (coco([]), "1 objects? without an outline"),
+    "COCO key points": (coco((), annotation=KEYPOINTS), "1 object without an outline"),
+    "COCO captions": (coco() | {"annotations": [CAPTION]}, "1 object without an outline"),
+    "COCO of Roboflow, boxes": (coco([]), "1 object without an outline"),
     "COCO with names as ids": (coco(image={"id": "a.png"}), "'id' must be a whole number"),
     "CVAT's XML, boxes": (
         cvat_image(f'<box {SHAPE} xtl="16" ytl="12" xbr="48" ybr="24"/>'),
-        "other shapes than polygons and masks",
+        "shapes other than polygons and masks",
     ),
     "CVAT's XML of a video": (
         cvat(
@@ -397,6 +414,11 @@ REFUSED = {
     "Mapillary, 16 bits": (Folder({"a.png": png(MASK.astype(np.uint16) * 6401)}), "6401|16"),
     "a text": ("no annotations", "not known"),
 }
+LISTED = (
+    *("COCO, classes", "CVAT's XML, mask", "VIA 2, classes", "VIA 3, project", "ZIP of YOLO"),
+    *("YOLO of Ultralytics", "YOLO of Roboflow", "YOLO of Label Studio", "YOLO, predictions"),
+)
+"""Files that list a dog, of which there is none, before the cat."""
 
 
 def encoded(content):
@@ -429,19 +451,21 @@ def photos(tmp_path_factory):
 
 
 def imported(source, photos):
-    """File, class and pixels of each object that a page imports, and what is lost."""
-    lost = Counter()
-    _, brought = read_import(source, bring(source, photos, lost), list_photographs(photos), lost)
+    """File, class and pixels of each object that a page imports, all classes, and what is lost."""
+    lost, listed = Counter(), {}
+    objects = bring(source, photos, lost, listed)
+    classes, brought = read_import(source, objects, list_photographs(photos), lost, listed)
     rows = [(name, one.label, one.mask((H, W))) for name in brought for one in brought[name]]
-    return rows, +lost
+    return rows, classes, +lost
 
 
 @each("tool", READ)
 def test_files_of_other_tools_are_read_with_equal_masks(tmp_path, photos, tool):
     content, (file, label) = READ[tool]
     source = drawn(tmp_path / "source", content)
-    ((name, kind, mask),), lost = imported(source, photos)
+    ((name, kind, mask),), classes, lost = imported(source, photos)
     assert (name, kind) == ("a.png", None if label == "object" else label)
+    assert classes == (["dog", "cat"] if tool in LISTED else [] if kind is None else [kind])
     assert np.array_equal(mask, MASK)
     assert sum(lost.values()) == (tool == "VIA 3, project"), "a box"
     if not isinstance(content, Zip):
@@ -471,6 +495,21 @@ def test_other_files_are_refused_by_name_with_a_way_out(tmp_path, photos, tool):
     with pytest.raises(DataError, match=said):
         convert(source, tmp_path / "target", (reader, "png"), Request(photos))
     assert not (tmp_path / "target").exists()
+
+
+def test_parts_of_a_set_that_are_converted_alone_have_the_same_class_numbers(tmp_path, photos):
+    part = coco() | {"categories": [{"id": 1, "name": "dog"}, {"id": 3, "name": "cat"}]}
+    source, texts = drawn(tmp_path / "part.json", part), tmp_path / "texts"
+    ledger = convert(source, texts, ("coco", "yolo"), Request())
+    assert (texts / "classes.txt").read_text() == "dog\ncat\n"
+    assert (texts / "labels" / "a.txt").read_text().startswith("1 ")
+    assert ledger.lines() == []
+    convert(texts, tmp_path / "back.json", ("yolo", "coco"), Request(photos))
+    back = json.loads((tmp_path / "back.json").read_text())
+    assert back["categories"] == [{"id": 1, "name": "dog"}, {"id": 2, "name": "cat"}]
+    assert [one["category_id"] for one in back["annotations"]] == [2]
+    ledger = convert(source, tmp_path / "png", ("coco", "png"), Request())
+    assert "names of classes without objects: 1" in ledger.lines()
 
 
 def test_there_are_many():

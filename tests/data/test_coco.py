@@ -439,6 +439,7 @@ def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, t
         ('{"a.jpg": [{"clicks": [3, 4]}]}', "a click must be [x, y]"),
         ('{"a.jpg": [{"clicks": [["3", 4]]}]}', "`x` must be a number such as 12.5, got '3'"),
         ('{"a.jpg": {"box": [1, 2, 3, 4]}}', "a.jpg: expected a list of objects"),
+        ('{"a.jpg": [{"click": [1, 2]}]}', "object 1: unknown key 'click': did you mean 'clicks'?"),
         ('{"a.jpg": [{"box": [1,2,3,4]}], "./a.jpg": []}', "'./a.jpg' is there more than"),
         (as_coco({**IMAGE, "file_name": None}), "'file_name' must be a text, got None"),
         ("[" * 100_000, "nested too deeply"),

@@ -9,13 +9,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import ExifTags, Image
 from torch.utils.data import DataLoader, DistributedSampler
 
-from probseg.data import FolderDataModule, ImageMaskFolder, InteractiveDataModule, loading
+from probseg.cli import main
+from probseg.data import COCO, FolderDataModule, ImageMaskFolder, InteractiveDataModule, loading
 from probseg.data.loading import CachedObjects
-from probseg.data.selection import held_out
+from probseg.data.selection import Selected, held_out
 from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
+from probseg.images import read_image
 from support.fakes import FakeObjects, write_folder
 from support.refusals import refused
 from support.rows import each
@@ -224,6 +227,9 @@ def test_images_of_a_group_are_on_one_side(tmp_path):
     write_folder(tmp_path, images=10)
     refused(ValueError, lambda: FolderDataModule(tmp_path, group="[13]$"), "`group`", "[13]$")
     refused(ValueError, lambda: FolderDataModule(tmp_path, group="^."), "2 groups", "got 1")
+    folder = str(tmp_path)  # where a list is looked for
+    refused(ValueError, lambda: FolderDataModule(tmp_path, group="none.tsv"), "`group`", folder)
+    refused(ValueError, lambda: FolderDataModule(tmp_path, group="[("), "`group`", "[(", folder)
     for path in [*tmp_path.glob("*/*.*")]:
         number = int(re.search(r"\d+", path.stem)[0])
         path.rename(path.with_name(f"drive{number % 4}_{path.name}"))
@@ -245,13 +251,14 @@ def test_groups_of_images_are_read_from_a_list(tmp_path):
     assert len(stems(data.val[0])) == 2
 
 
-def test_large_photographs_are_cut_out_once(tmp_path):
+def test_large_photographs_are_cut_out_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "ROOM", 0)
     write_folder(tmp_path, images=1, size=(1600, 2000), suffix=".png")
     (photograph,) = tmp_path.glob("images/*")
     samples = ImageMaskFolder(tmp_path)
     # Crops that show the object at its size are the same; smaller ones are nearly so.
     for crop, tolerance in ((TrainingCrop(800), 0), (TrainingCrop(64), 8)):
-        prepared = CachedObjects(samples, crop.prepare)
+        prepared = CachedObjects(samples, crop)
         seeds = range(6)
         whole = [crop.cut(samples[0], np.random.default_rng(seed)) for seed in seeds]
         parts = [crop.cut(prepared[0], np.random.default_rng(seed)) for seed in seeds]
@@ -269,6 +276,51 @@ def test_large_photographs_are_cut_out_once(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["0.npz"]
     del prepared
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("turn", [1, 3, 6])
+@pytest.mark.parametrize("kind", ["folder", "coco", "selected"])
+def test_a_large_photograph_is_decoded_once_for_all_its_objects(tmp_path, monkeypatch, kind, turn):
+    """Crops that show it smaller need a part of its pixels: masks fit them as before."""
+    for part in ("images", "masks"):
+        (tmp_path / part).mkdir()
+    rows, columns = np.indices((1600, 2400))
+    discs = [np.hypot(rows - 800, columns - x) < 350 for x in (500, 1300, 2000)]
+    labels = sum(number * disc for number, disc in enumerate(discs, 1)).astype(np.uint8)
+    upright = Image.fromarray(np.repeat(labels[..., None] * 80, 3, 2))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = turn
+    back = {1: 0, 3: 180, 6: 90}[turn]
+    upright.rotate(back, expand=True).save(tmp_path / "images/a.jpg", exif=exif, quality=95)
+    Image.fromarray(labels).save(tmp_path / "masks/a.png")
+    whole = ImageMaskFolder(tmp_path)
+    if kind == "coco":
+        images, masks, file = (tmp_path / name for name in ("images", "masks", "a.json"))
+        kinds = ["--from", "index", "--to", "coco", "--images", str(images)]
+        assert main(["data", "convert", *kinds, str(masks), str(file)]) == 0
+        whole = COCO(file, images)
+    samples = Selected(whole, min_area=10) if kind == "selected" else whole
+    decoded = []
+
+    def read(path, coarse):
+        decoded.append(coarse)
+        return read_image(path, coarse=coarse)
+
+    monkeypatch.setattr(loading, "read_image", read)
+    monkeypatch.setattr(loading, "ROOM", 0)
+    prepared = CachedObjects(samples, TrainingCrop(96))
+    for number in (1, 0, 2):
+        image, mask, *_ = prepared[number]
+        assert image.shape[:2] == mask.shape
+        disc = 80 * (number + 1)
+        assert np.abs(image[mask == 1].astype(int) - disc).mean() < 2  # the edges, too
+        for shift in (-1, 1):  # and not half a pixel of the part beside
+            moved = np.roll(mask, shift, 1) == 1
+            assert (
+                np.abs(image[moved].astype(int) - disc).mean()
+                > np.abs(image[mask == 1].astype(int) - disc).mean()
+            )
+    assert decoded == [4]
 
 
 def test_no_photograph_that_a_run_was_trained_on_is_tested(tmp_path):

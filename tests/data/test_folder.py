@@ -150,13 +150,13 @@ def test_images_that_are_not_used_are_named(tmp_path, caplog):
     data = ImageMaskFolder(root)
     lines = [*caplog.messages]
     unread, bare, small, empty, filled = lines
-    assert unread.endswith("format that is not read, and are not used: phone.avif")
-    assert f"{root}: 11 images have no mask and are not used: photo0.jpg, " in bare
+    assert unread.endswith("format that is not read, not used (1): phone.avif")
+    assert f"{root}: images without a mask, not used (11): photo0.jpg, " in bare
     assert bare.endswith(", ...")
-    assert "1 images have no object of at least 16 pixels" in small
+    assert "images without an object of at least 16 pixels, not used (1): " in small
     assert small.endswith(": photo12.jpg")
-    assert empty.endswith("1 masks have no object and are not used: photo13_1.png")
-    assert filled.endswith("not ignored), no background: photo11_1.png")
+    assert empty.endswith("masks without an object, not used (1): photo13_1.png")
+    assert filled.endswith("no background (255 alone is white, not ignored) (1): photo11_1.png")
     notes = [problem for problem in check_folder(root).problems if "has no mask" in problem.text]
     assert len(data) + len(notes) + 1 == 15
     ImageMaskFolder(root, prefixes=["photo11"])

@@ -1,11 +1,12 @@
 """The training augmentation."""
 
+import albumentations as A
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probseg.data.transforms import PhotometricAugmentation, TrainingCrop
+from probseg.data.transforms import Augmentation, TrainingCrop
 from probseg.types import Sample
 from support.fakes import draw_sample, ignore_border
 from support.refusals import refused
@@ -103,8 +104,8 @@ def test_a_crop_is_a_function_of_its_seed(first):
 
 def test_colours_are_changed_as_often_as_they_say():
     picture = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    augment = PhotometricAugmentation()
-    seen = [augment(picture, np.random.default_rng(seed)).astype(float) for seed in range(1500)]
+    augment, mask = Augmentation(), np.ones((16, 16), np.uint8)
+    seen = [augment(picture, mask, np.random.default_rng(i))[0].astype(float) for i in range(1500)]
     grey = [(image.std(axis=-1) < 1).all() for image in seen]
     same = [(image == picture).all() for image in seen]
     assert np.mean(grey) == pytest.approx(0.05, abs=0.02)
@@ -112,6 +113,29 @@ def test_colours_are_changed_as_often_as_they_say():
     bright = [image.mean() - picture.mean() for image in seen]
     assert abs(np.mean(bright)) < 3
     assert abs(np.corrcoef(bright, grey)[0, 1]) < 0.1  # drawn independently
+
+
+def test_transforms_of_albumentations_change_image_and_mask_by_the_seed():
+    sample = photo(np.eye(50, dtype=np.uint8))
+    turn = A.Compose([A.Rotate((90, 90), p=0.5, fill_mask=255), A.ToGray(p=1)])
+    crop, plain = TrainingCrop(48, augmentation=turn), TrainingCrop(48, augmentation=A.NoOp())
+    turned = 0
+    for seed in range(20):
+        (image, mask), (_, truth) = crop(sample, seed), plain(sample, seed)
+        assert (image == image[..., :1]).all()
+        rotated = not np.array_equal(mask, truth)
+        np.testing.assert_array_equal(mask, np.rot90(truth) if rotated else truth)
+        turned += rotated
+        for first, again in zip(crop(sample, seed), (image, mask), strict=True):
+            np.testing.assert_array_equal(first, again)
+    assert 4 < turned < 16
+    lost = TrainingCrop(
+        48, augmentation=A.CoarseDropout((1, 1), (1.0, 1.0), (1.0, 1.0), fill_mask=0, p=1)
+    )
+    assert (lost(sample, 0)[1] == 1).any()
+    for wrong in (A.RandomCrop(8, 8), A.Normalize()):
+        other = TrainingCrop(48, augmentation=wrong)
+        refused(ValueError, lambda other=other: other(sample, 0), "`augmentation`", "uint8")
 
 
 def slopes(seeds, **options):

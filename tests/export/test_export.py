@@ -1,23 +1,28 @@
-import copy
 import importlib.util
 import json
 import re
 import subprocess
 import sys
+import zipfile
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.exc import UserError, UserErrorType
+from torch.export import Dim
 
 import probseg
+from probseg.clicks.propagated import seeds
 from probseg.errors import UsageError
 from probseg.export import ClassRunner, Runner, export_model, folder
+from probseg.export import runner as runner_module
 from probseg.export.graphs import Replaced, adaptive_avg_pool2d, solve
 from probseg.export.parity import measure
 from probseg.export.targets import TARGETS
 from probseg.geometry import RECOMMENDED_ZOOM
+from probseg.interact.photograph import as_photograph
 from probseg.models import build, read_preset
 from probseg.paths import digest
 from probseg.zoo.store import save
@@ -94,9 +99,7 @@ def test_logits_may_be_neither_larger_nor_smaller(more):
 
 
 def predicted(model, image, asked):
-    """Probabilities that the network itself gives, padding as the graphs do."""
-    model = copy.deepcopy(model)
-    model.cell *= -(-SIDE // model.cell)
+    """Probabilities that the network itself gives."""
     predictor = probseg.Predictor(model)
     predictor.set_image(image)
     return [
@@ -118,7 +121,10 @@ def exported(request, tmp_path_factory):
     """A network, the folder of its graphs, and their parity."""
     torch.manual_seed(0)
     model, path = network(request.param), tmp_path_factory.mktemp("export") / "graphs"
-    return model, path, export_model(model, path, name=request.param)
+    parity = export_model(model, path, name=request.param)
+    if model.prompts_enter == "stem":
+        model.cell = SIDE  # its graphs are for one square
+    return model, path, parity
 
 
 @needs_onnx
@@ -166,7 +172,8 @@ def test_description(exported):
     assert {file.name for file in path.iterdir()} == written
     inputs = {one["name"]: one["shape"] for one in about["graphs"][parts[-1]]["inputs"]}
     image = about["graphs"][parts[0]]["inputs"][0]
-    assert image["shape"] == [1, 3, SIDE, SIDE]
+    sides = [SIDE, SIDE] if model.prompts_enter == "stem" else ["height", "width"]
+    assert image["shape"] == [1, 3, *sides]
     assert inputs["points"] == [1, "clicks", 2]
     assert ("previous" in inputs) == model.previous_mask
     assert parity.answers == 36
@@ -185,6 +192,7 @@ def test_graphs_have_documented_names_no_idle_inputs_and_no_traces_of_this_machi
         assert not re.search(rb"\.py\b|site-packages|/work/|File \"", content)
         written = onnx.load(path / graph["file"])
         onnx.checker.check_model(written, full_check=True)
+        assert [(one.domain, one.version) for one in written.opset_import] == [("", 18)]
         used = {name for node in written.graph.node for name in node.input}
         both = ((graph["inputs"], written.graph.input), (graph["outputs"], written.graph.output))
         for known, values in both:
@@ -220,20 +228,49 @@ def test_programs_of_torch(tmp_path):
     model = network("micro_conv", prompts="head", fusion=FUSION, quality=quality)
     parity = export_model(model, tmp_path / "graphs", to="torch")
     assert_equal_but_for_rounding(parity)
+    assert {"runner.py", "geometry.py"} < {file.name for file in (tmp_path / "graphs").iterdir()}
+    for file in (tmp_path / "graphs").glob("*.pt2"):
+        with zipfile.ZipFile(file) as archive:
+            content = b"".join(map(archive.read, archive.namelist()))
+        assert not re.search(rb"site-packages|/work/|File \"", content)
     runner = Runner(tmp_path / "graphs")
     runner.set_image(picture())
     answers = [runner.predict(clicks) for clicks in CLICKS]
     np.testing.assert_allclose(answers, predicted(model, picture(), CLICKS), atol=1e-4)
+    narrow = draw_scene(6, 200, seed=3)[0]  # of one cell
+    runner.set_image(narrow)
+    clicks = [[(90, 3, True)], [(20, 1, False)]]
+    answers = [runner.predict(asked) for asked in clicks]
+    np.testing.assert_allclose(answers, predicted(model, narrow, clicks), atol=1e-4)
 
 
 def test_graphs_of_another_network_are_not_left(tmp_path, monkeypatch):
     torch.manual_seed(0)
-    model, other = network("micro_conv"), network("micro_conv")
+    model, other = (network("micro_conv", prompts="head", fusion=FUSION) for _ in range(2))
     trace = folder.trace
-    monkeypatch.setattr(folder, "trace", lambda model, side: trace(other, side))
+    monkeypatch.setattr(folder, "trace", lambda model, *how: trace(other, *how))
     with pytest.raises(UsageError, match="logits"):
         export_model(model, tmp_path / "graphs", to="torch")
     assert not list(tmp_path.iterdir())
+
+
+def test_networks_that_depend_on_the_size_get_one_square(tmp_path, monkeypatch):
+    trace, said = folder.trace, []
+
+    def traced(model, size, fixed):
+        if not fixed:
+            raise UserError(UserErrorType.CONSTRAINT_VIOLATION, "a size decides")
+        return trace(model, size, fixed)
+
+    monkeypatch.setattr(folder, "trace", traced)
+    model = network("micro_fast")
+    assert_equal_but_for_rounding(
+        export_model(model, tmp_path / "graphs", to="torch", tell=said.append)
+    )
+    about = json.loads((tmp_path / "graphs" / "export.json").read_text(encoding="utf-8"))
+    image = next(iter(about["graphs"].values()))["inputs"][0]
+    assert (image["shape"], about["cell"]) == ([1, 3, SIDE, SIDE], SIDE)
+    assert any("one square" in step for step in said)
 
 
 def test_what_cannot_be_exported_is_refused_before_work(tmp_path, monkeypatch):
@@ -254,9 +291,10 @@ def test_command(tmp_path, capsys):
     description = described("micro_previous")
     save(build(description), description, tmp_path / "model")
     arguments = ("export", f"{tmp_path}/model/", "--to=torch", f"--output={tmp_path / 'graphs'}")
-    assert command(*arguments, "--size=40", "--click-iterations=1") == 0
+    assert command(*arguments, "--size=40", "--fixed", "--click-iterations=1") == 0
     about = json.loads((tmp_path / "graphs" / "export.json").read_text(encoding="utf-8"))
     assert (about["working_size"], about["settings"]["click_iterations"]) == (40, 1)
+    assert about["graphs"]["whole"]["inputs"][0]["shape"] == [1, 3, about["cell"], about["cell"]]
     printed = capsys.readouterr()
     assert "36 answers compared" in printed.out
     steps = [step.split()[0] for step in printed.err.splitlines()]
@@ -300,9 +338,9 @@ def test_recorded_cases_are_answers_of_the_predictor(tmp_path):
     torch.manual_seed(0)
     model = network("micro_csa_bp5")
     export_model(model, tmp_path / "graphs", to="torch", cases=True)
+    model.cell = SIDE  # its graphs are for one square
     cases = json.loads((tmp_path / "graphs" / "cases.json").read_text(encoding="utf-8"))
     assert len(cases) == 20
-    model.cell *= -(-SIDE // model.cell)  # as the graphs pad
     for case in cases[:3]:
         image = drawn(case["seed"])
         assert list(image.shape[:2]) == case["size"]
@@ -355,6 +393,42 @@ def test_solutions_of_the_classifiers_systems():
     target = torch.randn(2, 33)
     expected = torch.linalg.solve(matrix.double(), target.double())
     torch.testing.assert_close(solve(matrix, target).double(), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_copies_of_a_large_photograph_are_those_of_probseg(tmp_path, monkeypatch):
+    """By OpenCV; without it, a level lower or higher here and there."""
+    about = {"graphs": {}, **folder.geometry_settings()}
+    (tmp_path / "export.json").write_text(json.dumps(about), encoding="utf-8")
+    large = np.random.default_rng(0).integers(0, 256, (1501, 2243, 3), np.uint8)
+    expected = as_photograph(large).levels[1:]
+    copies = []
+    for missing in (False, True):
+        if missing:
+            monkeypatch.setattr(runner_module, "find_spec", lambda name: None)
+        runner = Runner(tmp_path)
+        runner.set_image(large)
+        copies.append(runner.copies)
+    for ours, theirs, without in zip(copies[0], expected, copies[1], strict=True):
+        np.testing.assert_array_equal(ours, theirs.permute(1, 2, 0))
+        assert np.abs(ours.astype(int) - without).max() <= 1
+
+
+class Seeds(torch.nn.Module):
+    def forward(self, points, maps):
+        return seeds(points, torch.tensor([[1, 0, -1]]), (maps.shape[0], maps.shape[1]))
+
+
+def test_seeds_of_clicks_are_right_for_each_size():
+    """They once took the longer side of the size at which they were traced."""
+    given = torch.tensor([[[9.0, 4.0], [30.0, 20.0], [0.0, 0.0]]])
+    sides = {0: Dim("rows"), 1: Dim("columns")}
+    traced = torch.export.export(
+        Seeds(), (given, torch.zeros(12, 10)), dynamic_shapes=(None, sides)
+    ).module()
+    for size in ((12, 10), (40, 30), (30, 200)):
+        maps = torch.zeros(size)
+        for ours, theirs in zip(traced(given, maps), Seeds()(given, maps), strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_pooling_is_replaced_inside_of_the_context():

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from probseg.annotate.files import existing_masks, mask_files, write_masks
+from probseg.annotate.folder import existing_masks, list_masks, write_masks
 from probseg.annotate.photographs import list_photographs
 from probseg.callbacks.predictions import PredictionWriter
 from probseg.convert import READERS, Ledger, Request
@@ -104,10 +104,10 @@ def test_all_readers_find_the_objects_of_all_writers(writer, objects):
         assert {file: sorted(numbers) for file, numbers in found.items()} == wanted
         assert check_folder(root).objects == sum(objects.values())
         names = mask_names(root / "images")
-        files = mask_files(root, names).owned
+        files = list_masks(root, names).owned
         for photograph in list_photographs(root):
-            read = existing_masks(files.get(photograph.stem, []), photograph)
-            assert sorted(int(labels.argmax()) for _, labels in read) == wanted[photograph.name]
+            read = existing_masks(files.get(photograph.stem, []), photograph).values()
+            assert sorted(int(png.decode(x.png).argmax()) for x in read) == wanted[photograph.name]
 
 
 def converted(root, drawn):
@@ -159,7 +159,7 @@ def test_an_unreadable_photograph_keeps_its_masks(tmp_path):
     problems = [problem.path for problem in check_folder(tmp_path).problems]
     assert str(tmp_path / "masks" / "cat_1.png") in problems
     names = mask_names(tmp_path / "images")
-    assert mask_files(tmp_path, names).owned.keys() == {"cat", "cat_1"}
+    assert list_masks(tmp_path, names).owned.keys() == {"cat", "cat_1"}
 
 
 def test_a_conversion_keeps_off_photographs_without_objects(tmp_path):

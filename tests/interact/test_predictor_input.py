@@ -90,8 +90,15 @@ def test_several_boxes_together_are_each_alone(image, prompts):
         alone = predictor.predict(box=box).probability
         np.testing.assert_allclose(mask.probability, alone, atol=1e-5)
     assert predictor.predict_many([]) == []
-    with pytest.raises(ValueError, match="box"):
-        predictor.predict_many([(1, 2, 3)])
+    for wrong, name in (([(0, 0, 8, 8), (1, 2, 3)], "[1]"), ((3, 4, 20, 18), "[0]")):
+        with pytest.raises(ValueError, match=re.escape(f"`boxes{name}`")):
+            predictor.predict_many(wrong)
+
+
+@each("model", ["lite2_unet_prop", torch.nn.Identity()])
+def test_a_predictor_of_something_else_is_told_of_names(model):
+    with pytest.raises(ValueError, match=r"`model`.*Predictor\.from_pretrained"):
+        Predictor(model)
 
 
 def test_an_empty_mask_begins_from_nothing(predictor, image):

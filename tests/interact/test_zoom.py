@@ -41,7 +41,7 @@ from probseg.interact import (
     begin,
     image_tensor,
 )
-from probseg.interact.mask import ProbabilityMap, keep_clicks, with_look
+from probseg.interact.mask import ProbabilityMap
 from probseg.interact.photograph import as_photograph
 from probseg.interact.session import build_loop
 from probseg.metrics import iou
@@ -497,7 +497,7 @@ def test_the_window_of_a_look_has_its_side_and_the_click_not_on_its_rim(data):
             ProbabilityMap.from_array(np.full(size, value, np.float32)) for value in (0, 1)
         )
         seen = ProbabilityMap(one.part(View(look, box_size(look)))[0], look, size)
-        assert with_look(zero, seen).full()[click.y, click.x] == 1
+        assert zero.with_look(seen).full()[click.y, click.x] == 1
         last = look
 
 
@@ -521,7 +521,7 @@ def test_outside_of_a_look_nothing_changes_and_within_its_rim_it_holds(seed, dat
     answer, look = (
         ProbabilityMap(torch.rand(*box_size(box), generator=generator), box, size) for box in boxes
     )
-    both = with_look(answer, look).full()
+    both = answer.with_look(look).full()
     x0, y0, x1, y1 = boxes[1]
     outside = np.ones(size, bool)
     outside[y0:y1, x0:x1] = False
@@ -540,7 +540,7 @@ def test_maps_with_fewer_values_than_pixels_become_as_dense_as_the_denser():
     size = (4000, 6000)
     coarse = ProbabilityMap(torch.full((100, 200), 0.25), (1000, 500, 5000, 2500), size)
     fine = ProbabilityMap(torch.full((400, 400), 0.75), (500, 1000, 1500, 2000), size)
-    both = with_look(coarse, fine)
+    both = coarse.with_look(fine)
     assert both.box == (500, 500, 5000, 2500)
     assert tuple(both.values.shape) == (800, 1800)
     x, y = (
@@ -683,9 +683,9 @@ def test_obeyed_clicks_change_nothing():
     obeyed = [Click(columns[0], rows[0]), Click(columns[-1], rows[-1])]
     rows, columns = np.nonzero(probability < 0.4)
     obeyed.append(Click(columns[0], rows[0], positive=False))
-    assert keep_clicks(ANSWER.answer, obeyed) is ANSWER.answer
-    assert keep_clicks(ANSWER.answer, []) is ANSWER.answer
-    changed = keep_clicks(ANSWER.answer, [*obeyed, Click(columns[-1], rows[-1])])
+    assert ANSWER.answer.with_clicks(obeyed) is ANSWER.answer
+    assert ANSWER.answer.with_clicks([]) is ANSWER.answer
+    changed = ANSWER.answer.with_clicks([*obeyed, Click(columns[-1], rows[-1])])
     assert changed is not ANSWER.answer
     assert ANSWER.probability is not probability
     np.testing.assert_array_equal(ANSWER.probability, probability)  # as it was
@@ -693,7 +693,7 @@ def test_obeyed_clicks_change_nothing():
 
 def test_changes_end_near_the_click():
     row, column = np.argwhere(ANSWER.probability < 0.01)[200]
-    changed = keep_clicks(ANSWER.answer, [Click(int(column), int(row))]).full()
+    changed = ANSWER.answer.with_clicks([Click(int(column), int(row))]).full()
     assert changed[row, column] == pytest.approx(1 / (1 + np.exp(-MARGIN)))
     distance = np.hypot(*(np.indices(changed.shape) - np.array([row, column])[:, None, None]))
     far = distance > 9 * LENGTH * WIDTH  # corners of a square of 6 lengths are 8.5 away
@@ -723,8 +723,8 @@ def test_the_last_click_on_a_pixel_counts():
 def test_clicks_outside_of_a_window_change_nothing():
     values = torch.full((10, 12), 0.2)
     answer = ProbabilityMap(values, (20, 30, 32, 40), (90, 90))
-    assert keep_clicks(answer, [Click(19, 35), Click(32, 35), Click(25, 40)]) is answer
-    changed = keep_clicks(answer, [Click(20.9, 30.2), Click(31, 39)]).full()
+    assert answer.with_clicks([Click(19, 35), Click(32, 35), Click(25, 40)]) is answer
+    changed = answer.with_clicks([Click(20.9, 30.2), Click(31, 39)]).full()
     assert (changed[[30, 39], [20, 31]] > 0.5).all()
 
 
@@ -733,7 +733,7 @@ def test_clicks_outside_of_a_window_change_nothing():
 def test_clicks_hold_between_the_values_of_a_large_photograph(x, y, positive):
     values = torch.full((250, 375), 0.01 if positive else 0.99)
     answer = ProbabilityMap(values, (0, 0, 3000, 2000), (2000, 3000))
-    changed = keep_clicks(answer, [Click(x, y, positive)])
+    changed = answer.with_clicks([Click(x, y, positive)])
     assert changed.values.shape == values.shape
     part = changed.part(View((x, y, x + 1, y + 1), (1, 1)))
     assert (part.item() > 0.5) == (changed.full()[y, x] > 0.5) == positive
@@ -754,7 +754,7 @@ def test_clicks_hold_after_a_second_look_at_a_large_photograph():
 @each(("samples", "pixels"), [(8, 26), (8, 42), (577, 1054)])
 def test_rounding_leads_no_click_out_of_the_values(samples, pixels):
     answer = ProbabilityMap(torch.zeros(samples, samples), (0, 0, pixels, pixels), (pixels, pixels))
-    assert keep_clicks(answer, [Click(pixels - 1, pixels - 1)]).full()[-1, -1] > 0.5
+    assert answer.with_clicks([Click(pixels - 1, pixels - 1)]).full()[-1, -1] > 0.5
 
 
 def test_the_predictor_keeps_clicks_and_undoes_them():

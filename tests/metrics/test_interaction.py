@@ -142,7 +142,7 @@ def collection():
 def expected(runs):
     values = {
         "noc@90": noc(runs, 0.9).mean(axis=1),
-        "miou@3": runs[:, :, 3].mean(axis=1),
+        "miou@3": runs.mean(axis=1)[:, 3],
         "auc": area_under_curve(runs, 1).mean(axis=1),
     }
     figures = {name: value.mean() for name, value in values.items()}
@@ -161,6 +161,15 @@ def test_figures_over_batches_and_merged_states_are_those_of_all_objects():
     first.reset()
     first.update(RUNS_ACCUMULATED[:4, 0])
     torch.testing.assert_close(dict(first.compute()), expected(RUNS_ACCUMULATED[:4, :1]))
+
+
+def test_objects_of_one_number_count_once_in_any_order():
+    metrics, order = collection(), [4, 0, 6, 3, 0, 5, 2, 1, 4]
+    for index in order:
+        metrics.update(RUNS_ACCUMULATED[index : index + 1], index=torch.tensor([index]))
+    assert dict(metrics.compute()) == expected(RUNS_ACCUMULATED)
+    metrics.update(RUNS_ACCUMULATED[:1])
+    refused(ValueError, metrics.compute, "`index`", "10 objects", "(9,)")
 
 
 def test_masks_are_scored():

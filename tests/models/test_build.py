@@ -104,6 +104,10 @@ def test_only_the_projects_own_names_are_known():
         (TypeError, {"head": {"chanels": 8}}, ["CorrectiveSelfAttention", "'channels'"]),
         (TypeError, {"backbone": {"pretraned": True}}, ["TimmBackbone", "'pretrained'"]),
         (TypeError, {"worksize": 8}, ["Segmenter", "'worksize'", "'working_size'"]),
+        *(
+            (TypeError, {of_timm: 4}, ["known: ['backbone'"])
+            for of_timm in ("in_chans", "features_only")
+        ),
         (TypeError, {"haed": {"channels": 8}}, ["Segmenter", "'haed'", "'head'"]),
         (TypeError, {"head": {"options": {"key_iteration": 1}}}, ["'key_iteration'"]),
         (ValueError, {"head": "ConvHead"}, ["`head`", "'ConvHead'"]),

@@ -249,7 +249,7 @@ def test_at_a_working_size_prompts_stay_in_pixels_of_the_image(name):
         reduced = (model.encode(image).image * model.std + model.mean)[..., :32, :]
         model.working_size = None
         small = model(reduced, resize_prompts(given, (64, 128), (32, 64)))
-        elsewhere = model(reduced, given)
+        elsewhere = model.decode(model.encode(reduced), given)
     expected = functional.interpolate(small, (64, 128), mode="bilinear")
     torch.testing.assert_close(logits, expected)
     assert not torch.equal(small, elsewhere)
@@ -432,14 +432,22 @@ def test_parameters_of_the_image_alone():
         (torch.rand(3, 8, 8), prompts(), ["`image`", (3, 8, 8)]),
         (torch.rand(1, 4, 8, 8), prompts(), ["`image`", (1, 4, 8, 8)]),
         (torch.zeros(1, 3, 8, 8).byte(), prompts(), ["`image`", torch.uint8]),
+        (255 * torch.rand(1, 3, 8, 8), prompts(), ["`image`", "[0, 1]", "by 255"]),
+        (torch.full((1, 3, 8, 8), -2.0), prompts(), ["`image`", "normalisation"]),
+        (torch.full((1, 3, 8, 8), torch.nan), prompts(), ["`image`", "nan"]),
         *(
             (torch.rand(1, 3, 8, 8), wrong, ["`prompts`"])
             for wrong in (
+                (3, 4),
                 prompts(batch=2),
                 prompts((1, 1, 1))._replace(points=torch.zeros(1, 2, 2)),
                 prompts()._replace(labels=torch.zeros(1, dtype=torch.long)),
                 prompts()._replace(boxes=torch.zeros(4)),
             )
+        ),
+        *(
+            (torch.rand(1, 3, 8, 12), prompts((1, 1, 1), far), ["`prompts.points`", far[0]])
+            for far in ((1000, 4, 1), (4, 8, 0), (-3, 0, 1))
         ),
         *(
             (torch.rand(1, 3, 8, 8), prompts(previous=wrong), ["prompts.previous", wrong.dtype])
@@ -454,7 +462,7 @@ def test_parameters_of_the_image_alone():
 def test_wrong_input_is_refused(image, given, parts):
     model = painter(1, previous_mask=True)
     refused(ValueError, lambda: model(image, given), *parts)
-    if image.shape == (1, 3, 8, 8) and image.is_floating_point():
+    if image.shape == (1, 3, 8, 8) and parts[0] != "`image`" and isinstance(given, Prompts):
         encoded = SegmenterModel(model).encode_each([image[0]] * 2)
         both = lambda: SegmenterModel(model).decode_each(encoded, [prompts(), given])  # noqa: E731
         refused(ValueError, both, *parts[:1])

@@ -74,7 +74,7 @@ class Identity(SemanticHead):
 def test_a_ramp_comes_back_as_it_was(height, width):
     """Samples lie at their pixels, and between them everything is linear."""
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    ramp = torch.stack([x, y, x - 2 * y]).float().unsqueeze(0) / 64
+    ramp = torch.stack([x, y, x + y]).float().unsqueeze(0) / 96
     logits = SemanticSegmenter(Sampling(), Identity)(ramp)
     mean, std = torch.tensor(Sampling.mean), torch.tensor(Sampling.std)
     expected = (ramp - mean.view(3, 1, 1)) / std.view(3, 1, 1)
@@ -223,6 +223,7 @@ def at_stride(model, number=16):
     [
         (lambda: sampled()(torch.rand(3, 9, 9)), "`image`"),
         (lambda: sampled()(torch.rand(1, 4, 9, 9)), "`image`"),
+        (lambda: sampled()(255 * IMAGE), "by 255"),
         (lambda: sampled()(IMAGE.byte()), "`image`"),
         (lambda: micro("micro_fcn").responsibilities(IMAGE), "`head` .*got FCNHead"),
         (lambda: micro(head={"bases": "pixels"}).responsibilities(IMAGE), "`bases`"),

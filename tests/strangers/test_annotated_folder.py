@@ -18,9 +18,9 @@ from PIL import Image
 
 from probseg.annotate.answers import MOST_ITERATIONS, ModelHost
 from probseg.annotate.database import COLUMNS, INVERSES, DamagedError, values
-from probseg.annotate.files import DATABASE, finished, read_keys
+from probseg.annotate.files import DATABASE, read_keys
 from probseg.annotate.photographs import refusals
-from probseg.annotate.store import Store
+from probseg.annotate.store import Finished, Store
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
 from probseg.data.cache import cached
@@ -32,7 +32,7 @@ from support.confined import confined
 from support.rows import each
 
 CLICK = {"type": "click", "x": 64.0, "y": 48.0, "positive": True}
-MASK = finished(np.pad(np.ones((20, 20), np.uint8), ((40, 36), (50, 58))))
+MASK = Finished.from_labels(np.pad(np.ones((20, 20), np.uint8), ((40, 36), (50, 58))))
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +274,9 @@ SETTINGS = [
     ("labels", ["\x1b[31m"]),
     ("labels", [str(n) for n in range(1001)]),
     ("avoid_finished", 3),
-    ("exports", {"masks": 1}),
+    ("exports", {"masks": "1"}),
+    ("renamed", {"cat": 1}),
+    ("seen", "now"),
     ("annotations_due", []),
 ]
 

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from starlette.testclient import TestClient
 
-from probseg.annotate import routes, server
+from probseg.annotate import http, server
 from probseg.annotate.server import has_password
 from probseg.annotate.tools import label_studio, prompted, x_anylabeling
 from probseg.annotate.tools.prompted import Encodings, PromptedModel
@@ -55,7 +55,7 @@ def _few_handles_and_a_short_time():
     import resource
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (HANDLES, HANDLES))
-    routes.SECONDS = SECONDS
+    http.SECONDS = SECONDS
     webbrowser.open = lambda address: print(f"opens {address}", flush=True)
 
 
@@ -89,7 +89,7 @@ def asked(page, connection=None):
 
 def test_an_answer_does_not_wait_for_an_acknowledgement(page):
     connection = HTTPConnection("127.0.0.1", page.port, timeout=30)
-    assert min(asked(page, connection) for _ in range(20)) < 0.02
+    assert min(asked(page, connection) for _ in range(20)) < 0.035  # acknowledged after 0.04
 
 
 def test_the_token_is_not_in_the_command_line_of_the_browser(page):
@@ -405,7 +405,7 @@ def test_one_request_is_answered_at_a_time(model, tmp_path, monkeypatch):
 
 
 def test_bodies_in_memory_have_a_limit(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(routes, "MAX_BODY", 100_000)
+    monkeypatch.setattr("probseg.annotate.http.MAX_BODY", 100_000)
     go_on, answer = threading.Event(), model.answer
 
     def later(*arguments):

@@ -369,9 +369,9 @@ REFUSED["spread values", "at most 3 graphs for 5 sizes"] = (
 
 
 def table() -> list[list[str]]:
-    """Return the rows of the table, the header first; without what slow tests alone try."""
+    """Return the rows of the table, the header first."""
     rows = [["", *ATTENTIONS]]
-    for use in [use for use in USES if use not in SLOW]:
+    for use in USES:
         refusals = [REFUSED.get((name, use)) for name in ATTENTIONS]
         rows.append([use, *("yes" if no is None else f"no: {no[1]}" for no in refusals)])
     return rows

@@ -97,7 +97,7 @@ def serving(folder: Path, model: Segmenter | Disks | None = None, port: int = 0)
     """
     uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
     from probseg.annotate.app import create_app
-    from probseg.annotate.routes import Connection
+    from probseg.annotate.http import Connection
     from probseg.annotate.sessions import Sessions
 
     model_host = copy(_model_host()) if model else _model_host.__wrapped__()
@@ -139,15 +139,13 @@ def browser() -> Iterator[Any]:
 
 
 def axe(place: Path) -> str:
-    """Return the source of axe-core, from `node_modules/` or from npm's cache."""
-    source = Path("node_modules/axe-core/axe.min.js")
-    if not source.exists():
-        npm = shutil.which("npm") or pytest.skip("npm is not installed")
-        install = [npm, "install", "--offline", "--no-audit", "--no-fund", "--prefix", str(place)]
-        if subprocess.run([*install, "axe-core"], capture_output=True, check=False).returncode:
-            pytest.skip("axe-core is not in npm's cache: `npm install axe-core`")
-        source = place / source
-    return source.read_text("utf-8")
+    """Return the source of axe-core, which npm has in its cache or fetches."""
+    npm = shutil.which("npm") or pytest.skip("npm is not installed")
+    options = ("--prefer-offline", "--fetch-retries=0", "--no-audit", "--no-fund")
+    install = [npm, "install", *options, "--prefix", str(place), "axe-core"]
+    if subprocess.run(install, capture_output=True, check=False).returncode:
+        pytest.skip("npm cannot fetch axe-core")
+    return (place / "node_modules/axe-core/axe.min.js").read_text("utf-8")
 
 
 class Page:
@@ -206,10 +204,11 @@ class Page:
 
     def until(self, script: str) -> None:
         """Wait until an expression is true (Playwright's own way breaks the page's policy)."""
-        stop = time.monotonic() + PATIENCE
+        stop, pause = time.monotonic() + PATIENCE, 0.005
         while not self.run(f"Boolean({script})"):
             assert time.monotonic() < stop, f"still not true: {script}; {self.run(STATE)}"
-            time.sleep(0.01)
+            time.sleep(pause)
+            pause = min(0.2, 1.5 * pause)  # each look costs the browser time, too
 
     def settle(self) -> None:
         """Wait until all that was sent is answered, and the photograph is there and painted."""
@@ -232,11 +231,17 @@ class Page:
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Return where in the window a point of the photograph is."""
-        view = self.run("clicker.view")
         frame = "clicker.over.getBoundingClientRect()"
         painted = "Math.round(place * clicker.ratio) / clicker.ratio"
-        left, top = self.run(f"[{frame}.left, {frame}.top].map(place => {painted})")
+        corner = f"[{frame}.left, {frame}.top].map(place => {painted})"
+        view, (left, top) = self.run(f"[clicker.view, {corner}]")
         return left + view["x"] + x * view["scale"], top + view["y"] + y * view["scale"]
+
+    def aim(self, x: float, y: float) -> None:
+        """Move the mouse to a point of the photograph, also where a message shifts it meanwhile."""
+        place = None
+        while place != (place := self.place(x, y)):
+            self.tab.mouse.move(*place)
 
     def point(self, x: float, y: float) -> tuple[float, float]:
         """Return which point of the photograph is at a place in the window."""
@@ -246,13 +251,15 @@ class Page:
 
     def click(self, x: float, y: float, button: str = "left", wait: bool = True) -> None:
         """Click on a point of the photograph."""
-        self.tab.mouse.click(*self.place(x, y), button=button)
+        self.aim(x, y)
+        self.tab.mouse.down(button=button)
+        self.tab.mouse.up(button=button)
         if wait:
             self.settle()
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Drag from a point of the photograph to another."""
-        self.tab.mouse.move(*self.place(*start))
+        self.aim(*start)
         self.tab.mouse.down()
         self.tab.mouse.move(*self.place(*end), steps=4)
         self.tab.mouse.up()

@@ -8,7 +8,13 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pytest
 import torch
+
+COMPILES_WHOLE = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14),
+    reason="older versions of PyTorch than 2.14 part graphs of layers, or fail",
+)
 
 
 def each(

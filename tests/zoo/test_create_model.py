@@ -55,6 +55,8 @@ def test_lists_presets_and_models_with_weights(zoo):
         listed = list_models(task=task), list_models("micro_*", task=task)
         assert sorted([*listed[0], *listed[1]]) == list_presets(task)
     assert list_models(pretrained=True, task="semantic") == ["micro_emanet.fakes"]
+    with pytest.raises(UnknownNameError, match="unknown task 'clicks'"):
+        list_models(task="clicks")
 
 
 def test_semantic_models_are_created_by_name_too(zoo):

@@ -26,16 +26,24 @@ STEPS = {
     "again": (MINE, True, "1"),
     "unlisted again": ("hf-hub:someone/unlisted", True, "1"),
     "missing": ("hf-hub:someone/unseen", True, "1"),
+    "half": (MINE, True, ""),
+    "mended": (MINE, True, ""),
 }
 """What is created: name, whether with weights, and PROBSEG_OFFLINE."""
 
 PROGRAM = """
 import json, os, sys
+from pathlib import Path
 import probseg
 from probseg.errors import user_error
 told = {}
 for step, (name, pretrained, offline) in json.loads(sys.argv[1]).items():
     os.environ["PROBSEG_OFFLINE"] = offline
+    if step == "half":
+        (weights,) = Path(os.environ["HF_HOME"]).rglob("models--someone--mine/**/model.safetensors")
+        os.truncate(weights, 99)
+    elif step == "mended":
+        Path(told["half"].partition("remove ")[2].partition(",")[0]).unlink()
     try:
         model = probseg.create_model(name, pretrained=pretrained)
         weights = sum(p.double().sum().item() for p in model.parameters())
@@ -93,6 +101,11 @@ def test_offline_they_come_from_its_cache(outcome):
     assert told["missing"].startswith("hf-hub:someone/unseen: config.json could not be fetched (")
     assert "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set" in told["missing"]
     assert not any("unseen" in path for path in asked)
+
+
+def test_half_a_file_in_the_cache_is_refused_and_fetched_again_once_it_is_removed(outcome):
+    told = outcome[0]
+    assert told["mended"] == told["trained"]
 
 
 def test_wrong_names_other_models_and_changed_bytes_are_refused(outcome):

@@ -63,9 +63,11 @@ export class Grid {
     if (this.shown && place >= 0) this.list.redraw(Math.floor(place / this.columns));
   }
 
-  /** Return what an arrow key does; undefined for other keys. */
+  /** Return what a key does that moves; undefined for other keys. */
   step(key) {
-    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns }[key];
+    const screen = this.columns * Math.max(1, Math.floor(this.root.clientHeight / this.list.pitch));
+    const steps = { Left: -1, Right: 1, Up: -this.columns, Down: this.columns };
+    const by = { ...steps, PageUp: -screen, PageDown: screen, Home: -Infinity, End: Infinity }[key.replace("Arrow", "")];
     return by && (() => this._go(by));
   }
 
@@ -140,6 +142,10 @@ export class Grid {
     decision.answer = this._act(id, { type });
     if (!(await decision.answer)) return;
     to.push(decision);
+    // The decision before, or after, follows this one if it did, and if there was something to take back.
+    const other = from.findLast((one) => one.id === id);
+    const follows = (await other?.answer)?.revision === revision - 1;
+    if (follows && photo.state === (type === "undo" ? other : decision).state) other.answer = decision.answer;
     const now = type === "undo" ? `Taken back: ${said}. It is “${stateName(photo.state)}” again.` : `Decided again: ${said}.`;
     banner.show("note", now);
   }
@@ -159,8 +165,11 @@ export class Grid {
 
   _go(by) {
     const { keys } = page.strip;
-    const place = keys.indexOf(this.current) + by;
-    if (keys[place] !== undefined) this._select(keys[place]);
+    const place = keys.indexOf(this.current);
+    const to = Math.max(0, Math.min(keys.length - 1, place + by));
+    const row = (tile) => Math.floor(tile / this.columns);
+    if (Math.abs(by) === this.columns && row(to) === row(place)) return; // up in the first row
+    if (keys[to] !== undefined) this._select(keys[to]);
   }
 
   _select(id) {

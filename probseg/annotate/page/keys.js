@@ -2,7 +2,7 @@
 
 import { element, keyName, KEYS } from "./canvas.js";
 import { page } from "./page.js";
-import { changeModel, editLabels, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
+import { addLabel, changeModel, editLabels, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
 import { $ } from "./requests.js";
 
 const LABELS = Object.fromEntries(Array.from({ length: 9 }, (_, i) => [`label_${i + 1}`, [`${i + 1}`]]));
@@ -191,7 +191,8 @@ export function listen() {
   document.addEventListener("keydown", pressed);
   document.addEventListener("click", (event) => {
     // After a button was pressed with the mouse, Enter and Space belong to the photograph again.
-    const pressed = event.detail > 0 && event.target.closest("button, [type=checkbox]");
+    // Those of a message vanish with it.
+    const pressed = event.target.closest(event.detail > 0 ? "button, [type=checkbox]" : "#banner button");
     if (pressed && !document.querySelector("dialog[open]")) page.focus();
   });
   // A menu that the mouse opened gives the keyboard back, too; with arrow keys one goes on in it.
@@ -219,6 +220,7 @@ export function listen() {
     else if (event.key === "Escape") page.clearSearch();
   });
   $("labels-button").onclick = editLabels;
+  $("new-label").onkeydown = addLabel;
   $("model").onchange = () => changeModel($("model").value);
   $("without").title = $("without").title.replace("$", keyName(page.keys.without[0]));
   $("without").onpointerdown = showWithout;
@@ -228,8 +230,10 @@ export function listen() {
   }
   $("strip").addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
+    const end = { Home: 0, End: -1 }[event.key];
+    if (step === undefined && end === undefined) return;
     event.preventDefault();
-    page.go(step);
+    if (step) page.go(step);
+    else if (page.strip.keys.length) page.visit(page.byId.get(page.strip.keys.at(end)));
   });
 }

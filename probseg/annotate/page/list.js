@@ -1,6 +1,25 @@
-// A list of thousands.
+// Lists that are drawn anew while the keyboard is in them, and those of thousands.
 
 import { element } from "./canvas.js";
+import { page } from "./page.js";
+
+/**
+ * Draw what is inside of an element anew. The focus goes to the nearest part of the same name, or else
+ * to the one at the same place.
+ */
+export function redrawn(root, draw, otherwise = () => page.focus()) {
+  const parts = () => [...root.querySelectorAll("button, input, select")];
+  const name = (part) => part.dataset.role ?? part.getAttribute("aria-label") ?? part.textContent;
+  const before = document.activeElement;
+  const place = parts().indexOf(before);
+  draw();
+  if (place < 0 || root.contains(document.activeElement)) return;
+  const now = parts();
+  const alike = [...now.keys()].filter((at) => name(now[at]) && name(now[at]) === name(before));
+  const at = alike.sort((a, b) => Math.abs(a - place) - Math.abs(b - place))[0] ?? Math.min(place, now.length - 1);
+  if (now.length) now[at].focus({ preventScroll: true });
+  else otherwise();
+}
 
 /** A scrolling list of which only the rows in view exist. */
 export class LongList {
@@ -19,7 +38,7 @@ export class LongList {
   set(keys) {
     this.keys = keys;
     this.places = new Map(keys.map((key, index) => [key, index]));
-    this.draw();
+    redrawn(this.root, () => this.draw());
   }
 
   get pitch() {
@@ -36,33 +55,36 @@ export class LongList {
     const wanted = this.keys.slice(first, Math.ceil((start + length) / pitch) + 2);
     for (const [key, row] of this.shown) {
       if (wanted.includes(key)) continue;
-      row.remove();
-      this.shown.delete(key);
+      if (row.contains(document.activeElement) && this.places.has(key)) wanted.push(key); // out of view
+      else {
+        row.remove();
+        this.shown.delete(key);
+      }
     }
-    wanted.forEach((key, i) => {
+    for (const key of wanted) {
       let row = this.shown.get(key);
       if (!row) {
         row = this.render(key);
         this.shown.set(key, row);
         this.space.append(row);
       }
-      const place = `${(first + i) * pitch}px`;
+      const place = `${this.places.get(key) * pitch}px`;
       Object.assign(row.style, lies ? { left: place, top: "0" } : { top: place, left: "0" });
-    });
+    }
   }
 
   /** Make rows again, all of them or one. */
   redraw(key) {
-    for (const known of key === undefined ? [...this.shown.keys()] : [key]) {
-      const old = this.shown.get(known);
-      if (!old) continue;
-      const focused = old.contains(document.activeElement) && document.activeElement.dataset.role;
-      const row = this.render(known);
-      old.replaceWith(row);
-      this.shown.set(known, row);
-      if (focused) row.querySelector(`[data-role=${focused}]`)?.focus();
-    }
-    this.draw();
+    redrawn(this.root, () => {
+      for (const known of key === undefined ? [...this.shown.keys()] : [key]) {
+        const old = this.shown.get(known);
+        if (!old) continue;
+        const row = this.render(known);
+        old.replaceWith(row);
+        this.shown.set(known, row);
+      }
+      this.draw();
+    });
   }
 
   reveal(key) {

@@ -30,10 +30,11 @@ export const finished = {
     this.list.redraw();
     drawLabels();
     const { selected } = this.clicker;
-    const first = this.merging;
-    this.merging = null;
-    if (first != null && selected !== null) {
+    const first = this.clicker.picking;
+    this.clicker.picking = null;
+    if (first !== null && selected !== null) {
       this.clicker.act({ type: "merge", object: first, other: selected });
+      this.clicker.select(first); // which is both from now on
       return;
     }
     if (selected === null) return;
@@ -54,11 +55,10 @@ export const finished = {
       className: "swatch",
       "aria-label": `Select: ${name}`,
       "aria-pressed": String(selected),
-      "data-role": "select",
       onclick: () => this.clicker.select(selected ? null : id),
     });
     swatch.style.background = this.clicker.colour(id);
-    const label = element("select", { "aria-label": "Label", "data-role": "label" }, new Option("no label", ""));
+    const label = element("select", { "aria-label": "Label" }, new Option("no label", ""));
     const known = this.session.labels;
     for (const name of object.label && !known.includes(object.label) ? [object.label, ...known] : known) {
       label.add(new Option(name, name));
@@ -117,8 +117,8 @@ export const finished = {
   },
 
   _merge() {
-    this.merging = this.clicker.selected;
-    const text = this.merging === null
+    this.clicker.picking = this.clicker.selected;
+    const text = this.clicker.picking === null
       ? "Select the first of two objects to merge: click on a finished one."
       : "Now click on the other object. Escape leaves both as they are.";
     banner.show("note", text);

@@ -131,7 +131,7 @@ export const page = {
     this.filter();
     drawKnobs();
     drawLook();
-    drawLabels();
+    this.setLabel();
     this.clicker.repaint();
     this.list.redraw();
     this.progress();
@@ -189,7 +189,7 @@ export const page = {
     const before = this.photo;
     this.rememberObjects();
     this.outline.hide();
-    this.merging = null;
+    this.clicker.picking = null;
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.index = index;
     bitmaps.shown = photo.id;
@@ -221,7 +221,7 @@ export const page = {
       photo.error = known.error;
       if (photo.error) return this.unreadable(photo.error);
       if (photo.state === "returned") banner.show("comment", `Sent back${comment(photo)}`, banner.button("OK"));
-      this.setLabel(sessionStorage.getItem(`label ${this.session.folder}`) || null);
+      this.setLabel();
       this.clicker.hidden.clear();
       this.clicker.transport = transport; // until here all requests are those of the one before
       const opening = this.clicker.open(known);
@@ -247,9 +247,11 @@ export const page = {
   },
 
   unreadable(reason) {
+    const focused = $("unreadable").contains(document.activeElement);
     $("clicker").hidden = Boolean(reason);
     $("unreadable").hidden = !reason;
     this.clicker.setBarred(Boolean(reason));
+    if (focused) this.focus();
     if (!reason) return;
     this.showObjects([]);
     $("unreadable").replaceChildren(
@@ -356,26 +358,31 @@ export const page = {
     else banner.show("note", "That was the last photograph of the list.");
   },
 
-  setLabel(label) {
+  /** Set the label of the next object, which this window keeps; it follows new names. */
+  setLabel(label = sessionStorage.getItem(`label ${this.session.folder}`) || null) {
+    const { folder, labels, renamed } = this.session;
+    while (Object.hasOwn(renamed, label) && !labels.includes(label)) label = renamed[label];
     this.clicker.label = label;
-    sessionStorage.setItem(`label ${this.session.folder}`, label ?? "");
+    sessionStorage.setItem(`label ${folder}`, label ?? "");
     drawLabels();
   },
 
   /** Label the selected object, or else the open one and, where that is new, those after it. */
   chooseLabel(label) {
-    const { clicker } = this;
-    return clicker.command(() => {
-      const { selected, next } = clicker;
-      if (selected !== null) return clicker.send({ type: "label", object: selected, label });
-      if (!next.open || next.fresh) this.setLabel(label);
-      return next.open ? clicker.send({ type: "label", label }) : null;
-    }, clicker.next !== null);
+    return this.clicker.command(() => this.label(label), this.clicker.next !== null);
+  },
+
+  /** Do so as a part of a command. */
+  label(label) {
+    const { selected, next } = this.clicker;
+    if (selected !== null) return this.clicker.send({ type: "label", object: selected, label });
+    if (!next.open || next.fresh) this.setLabel(label);
+    return next.open ? this.clicker.send({ type: "label", label }) : null;
   },
 
   /** Take over what all windows have in common, where its number is another than what is known. */
   async share(answer) {
-    if (answer.shared === undefined || answer.shared === this.session.shared) return;
+    if (answer.shared === undefined || (answer.shared === this.session.shared && !answer.labels)) return;
     const { labels, settings } = this.session;
     this.session.shared = answer.shared; // it is asked for once
     Object.assign(this.session, answer.labels ? answer : await json("shared"));

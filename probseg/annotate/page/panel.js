@@ -1,6 +1,7 @@
 // The panel: labels, the knobs of the model, and what it is unsure of.
 
 import { element } from "./canvas.js";
+import { redrawn } from "./list.js";
 import { page, report } from "./page.js";
 import { $, banner, json } from "./requests.js";
 
@@ -33,14 +34,22 @@ export function drawLabels() {
     chip.append(name);
     return chip;
   });
-  const input = element("input", { placeholder: "new label", "aria-label": "New label", size: 9, maxLength: 60 });
-  input.addEventListener("keydown", async (event) => {
-    const name = input.value.trim();
-    if (event.key !== "Enter" || !name || !(await changeLabels({ add: name }))) return;
-    page.chooseLabel(name);
-    page.clicker.over.focus();
+  redrawn($("labels"), () => {
+    for (const chip of $("labels").querySelectorAll(".chip")) chip.remove();
+    $("new-label").before(...chips); // the field stays with what is being typed
   });
-  $("labels").replaceChildren(...chips, input);
+}
+
+/** Add the label that was typed, and choose it before what is pressed next. */
+export function addLabel({ key }) {
+  const { clicker } = page;
+  const input = $("new-label");
+  const name = input.value.trim();
+  if (key !== "Enter" || !name) return;
+  input.value = "";
+  page.focus();
+  const add = async () => ((await changeLabels({ add: name })) ? page.label(name) : (input.value = name));
+  clicker.inOrder(() => clicker.hold(add), !clicker.pending.length);
 }
 
 /** Change the list of labels; returns whether the server did. */
@@ -61,16 +70,22 @@ export function editLabels() {
   const button = (text, hint, onclick) => element("button", { type: "button", textContent: text, "aria-label": hint, title: hint, onclick });
   const rows = labels.map((name, place) => {
     const input = element("input", { value: name, "aria-label": `Name of ${name}`, maxLength: 100 });
-    input.onchange = () => input.value.trim() && change({ rename: name, to: input.value });
-    const order = [...labels.slice(0, Math.max(0, place - 1)), name, ...labels];
-    const remove = () => {
+    const sure = (what) => {
       const count = page.session.photographs.reduce((sum, photo) => sum + (photo.labels[name] ?? 0), 0);
-      if (!count || confirm(`${count} finished objects lose the label “${name}”.`)) change({ rename: name, to: null });
+      return !count || confirm(`${count === 1 ? "1 finished object" : `${count} finished objects`} with the label “${name}” ${what}.`);
     };
+    input.onchange = () => {
+      const to = input.value.trim();
+      const apart = to === name || !labels.includes(to) || sure(`will have “${to}”, as others have: no undo tells them apart again`);
+      if (to && apart) change({ rename: name, to });
+      else input.value = name;
+    };
+    const order = [...labels.slice(0, Math.max(0, place - 1)), name, ...labels];
+    const remove = () => sure("will have none") && change({ rename: name, to: null });
     const cells = [input, button("↑", `Move ${name} up`, () => change({ order })), button("×", `Remove ${name}`, remove)];
     return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
   });
-  $("label-rows").replaceChildren(...rows);
+  redrawn($("label-rows"), () => $("label-rows").replaceChildren(...rows), () => $("label-list-title").focus());
   if (!$("label-list").open) $("label-list").showModal();
 }
 
@@ -107,7 +122,7 @@ export function drawLook() {
     change({ names: on });
     page.grid.refresh();
   });
-  $("look").replaceChildren(...rows, names);
+  redrawn($("look"), () => $("look").replaceChildren(...rows, names));
 }
 
 let settingsTimer = 0;
@@ -171,7 +186,7 @@ function checkbox(text, checked, onchange, hint = "") {
 export function drawKnobs() {
   const { settings } = page.session;
   const present = KNOBS.filter(({ name }) => settings[`${name}_iterations`] != null);
-  $("knobs").replaceChildren(...present.map(knob));
+  redrawn($("knobs"), () => $("knobs").replaceChildren(...present.map(knob)));
   $("no-knobs").hidden = present.length > 0;
   $("without").hidden = !present.length;
   const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Dashed outline: the mask that a click at the pointer would give");
@@ -185,7 +200,7 @@ export function drawKnobs() {
   switches.push(checkbox("Enlarge the object for the model", settings.zoom != null, closer, "More exact, but slower: the first click is answered at three scales, later ones from an enlarged window around the object"));
   const finishes = checkbox("Number keys finish the object", page.labelFinishes, (on) => (page.labelFinishes = on), "1 to 9 give the open object its label and finish it at once");
   switches.push(finishes);
-  $("switches").replaceChildren(...switches);
+  redrawn($("switches"), () => $("switches").replaceChildren(...switches));
 }
 
 export function drawPreviewSwitch() {

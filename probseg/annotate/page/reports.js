@@ -4,6 +4,7 @@ import { element } from "./canvas.js";
 import { page, report } from "./page.js";
 import { smallMasks } from "./pictures.js";
 import { $, banner, json } from "./requests.js";
+import { windowId } from "./windows.js";
 
 const NAMES = {
   coco: "COCO: annotations.json",
@@ -76,6 +77,8 @@ const base64 = (blob) =>
 /** What to do about what is not in a file, by words in the line that says so. */
 const ADVICE = [
   [/^unfinished/, "Open these photographs, finish their objects with Enter, and write again."],
+  [/^rejected/, "Nothing, if that is meant. In the overview, another decision brings their objects back."],
+  [/which are written as/, "Open these photographs, and give the objects a label, if they are not of one class of their own."],
   [/changed by their outlines/, "Outlines only come near to masks. Where each pixel counts, write COCO or PNG, which have masks."],
   [/have changed since/, "Put the earlier files back; or open these photographs, and keep the objects on the new pixels by the button there."],
   [/that are gone/, "Put the photographs back into the folder, under any name, and reload the page."],
@@ -93,14 +96,23 @@ const ABOUT = {
 
 async function write(format) {
   try {
-    const { path, unfinished, lost } = await json("export", { body: { format } });
+    const body = { format, window: windowId };
+    const { path, unfinished, lost } = await json("export", { body });
     const rest = unfinished.length ? [`unfinished objects, of ${unfinished.join(", ")}`] : [];
     $("report").close();
     explain("Written", [...rest, ...lost], { path, about: ABOUT[format] ?? "What is there is written anew each time; annotations.json has the same objects, and more of each." });
   } catch (error) {
     $("report").close();
     report(error);
+  } finally {
+    banner.clear("export");
   }
+}
+
+/** Say how far an export of this window is. */
+export function showProgress(done, most) {
+  const stop = () => json("export/stop", { body: { window: windowId } }).catch(report);
+  banner.show("export", `Writing: ${done} of ${most} photographs ...`, banner.button("Stop", stop));
 }
 
 /** Show in a dialog what is not in the files, and what to do about each thing. */

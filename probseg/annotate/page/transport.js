@@ -72,7 +72,8 @@ export class PhotoTransport {
         async () => {
           // The answer may have been lost after the action was taken in: then it is not sent twice.
           const now = await frame(await once(`${root}/mask`));
-          return now.revision === this.revision + 1 ? now : null;
+          const own = now.revision === this.revision + 1 && [undefined, windowId].includes(now.by);
+          return own ? now : null;
         },
       );
       const answer = { ...(response instanceof Response ? await frame(response) : response), sequence };

@@ -2,6 +2,7 @@
 
 import { page, report } from "./page.js";
 import { smallMasks } from "./pictures.js";
+import { showProgress } from "./reports.js";
 import { banner, json, once, pause, ServerError, token } from "./requests.js";
 
 /** The name of this window, which no other one has. */
@@ -60,6 +61,7 @@ function heard(news) {
   if (news.again) again().catch(report);
   if (news.shared !== undefined) page.share(news).catch(report);
   if (news.open) page.openElsewhere(news.open);
+  if (news.export && news.by === windowId) showProgress(news.export, news.of);
   if (news.photo) photographChanged(news).catch(report);
 }
 

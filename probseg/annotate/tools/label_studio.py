@@ -29,7 +29,7 @@ import numpy.typing as npt
 from starlette.requests import Request
 from starlette.routing import Route
 
-from probseg.annotate.routes import AsciiJson, Json, guarded, post
+from probseg.annotate.http import AsciiJson, Json, guarded, post
 from probseg.annotate.server import Guard
 from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import brush

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from probseg.annotate.routes import Json, guarded, post
+from probseg.annotate.http import Json, guarded, post
 from probseg.annotate.server import Guard
 from probseg.annotate.tools.prompted import Encodings, PromptedModel, confidence
 from probseg.formats import polygons

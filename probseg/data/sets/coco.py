@@ -6,7 +6,7 @@ import logging
 import zlib
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -77,7 +77,7 @@ class AnnotatedObjects(InteractiveDataset):
         bare = sum(kept.get(why, 0) for why in (NO_OUTLINE, TOO_SHORT))
         if bare:
             left_out.append(
-                f"{bare} annotations have no outline of three or more corners and are left out"
+                f"annotations without an outline of three or more corners, left out: {bare}"
             )
         if len(self.objects) == 0:
             reasons = []
@@ -112,23 +112,35 @@ class AnnotatedObjects(InteractiveDataset):
 
     def __getitem__(self, index: int) -> Sample:
         """Read the image of one annotation and draw its mask."""
-        number = int(self.objects[index])
-        owner = int(self.index.owners[number])
-        file = self.index.file(owner)
-        path = self.image_root / file
+        path = self.image_file(index)
         pixels = read_image(path)
-        height, width = self.index.image_sizes[owner].tolist()
-        check_same_size(pixels.shape, (height, width), path, self.annotations)
-        of = f"{self.annotations}: annotation {self.index.ids[number]} of {path}"
-        try:
-            mask = self.index.mask(number, (height, width))
-        except ValueError as error:
-            raise DataError(
-                f"{of} cannot be drawn ({error}); download or export the file again"
-            ) from error
-        if not mask.any():
-            raise DataError(f"{of} has no pixel inside the image; raise `min_area`")
-        return Sample(pixels, mask, self.object_name(index), self.name, self.photo(file))
+        owner = int(self.index.owners[self.objects[index]])
+        size = tuple(self.index.image_sizes[owner].tolist())
+        check_same_size(pixels.shape, size, path, self.annotations)
+        (mask,) = self.read_masks([index])
+        photo = self.photo(self.index.file(owner))
+        return Sample(pixels, mask, self.object_name(index), self.name, photo)
+
+    def image_file(self, index: int) -> Path:
+        """Return the file of an object's image."""
+        return self.image_root / self.index.file(self.index.owners[self.objects[index]])
+
+    def read_masks(self, indices: Iterable[int]) -> Iterator[npt.NDArray[np.uint8]]:
+        """Draw the masks of objects, in the sizes that the file states for their images."""
+        for index in indices:
+            number = int(self.objects[index])
+            height, width = self.index.image_sizes[self.index.owners[number]].tolist()
+            of = f"{self.annotations}: annotation {self.index.ids[number]}"
+            of += f" of {self.image_file(index)}"
+            try:
+                mask = self.index.mask(number, (height, width))
+            except ValueError as error:
+                raise DataError(
+                    f"{of} cannot be drawn ({error}); download or export the file again"
+                ) from error
+            if not mask.any():
+                raise DataError(f"{of} has no pixel inside the image; raise `min_area`")
+            yield mask
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:

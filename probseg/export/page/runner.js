@@ -253,16 +253,17 @@ export class Runner {
     return new this.ort.Tensor(type, data.slice(), dims);
   }
 
-  /** Pad with zeros at the bottom and on the right; returns a tensor (1, C, S, S). */
+  /** Pad to whole cells with zeros at the bottom and on the right; returns a tensor (1, C, H, W). */
   _padded({ data, height, width, channels }) {
-    const { side } = this.about;
-    const padded = new Float32Array(channels * side * side);
+    const { cell } = this.about;
+    const [h, w] = [height, width].map((side) => Math.ceil(side / cell) * cell);
+    const padded = new Float32Array(channels * h * w);
     for (let y = 0, i = 0; y < height; y++) {
       for (let x = 0; x < width; x++) {
-        for (let c = 0; c < channels; c++) padded[(c * side + y) * side + x] = data[i++];
+        for (let c = 0; c < channels; c++) padded[(c * h + y) * w + x] = data[i++];
       }
     }
-    return new this.ort.Tensor("float32", padded, [1, channels, side, side]);
+    return new this.ort.Tensor("float32", padded, [1, channels, h, w]);
   }
 }
 

@@ -86,12 +86,12 @@ def run_forward(
 
     The tensors, of the same width, are queries, keys and values.
     """
-    results: Sequence[Any]
     queries, keys, _ = tensors
     if kernel == "cpu":
-        results = ATEN._scaled_dot_product_flash_attention_for_cpu(
+        attended, log_evidence = ATEN._scaled_dot_product_flash_attention_for_cpu(
             *tensors, attn_mask=_expand(pairs, queries, keys), scale=scale
-        )
+        )  # compilers of PyTorch 2.8 take the log evidence for float32, also where it is float64
+        results: Sequence[Any] = attended, log_evidence.to(working_dtype(queries.dtype))
     elif kernel == "flash":
         results = ATEN._scaled_dot_product_flash_attention(*tensors, scale=scale)
         results = results[:-1]  # the last one is for debugging
@@ -188,7 +188,7 @@ def assign(
         # What all keys share changes no responsibility. The log mass is a sum of the prior and of
         # its negative in the evidence, which would lose the digits of a large one.
         largest = prior.units.detach().amax(-1, keepdim=True)  # (B, G, 1, 1), sizes may be 1
-        prior = prior._replace(units=prior.units - largest.where(largest > -inf, 0.0))
+        prior = _Prior(prior.units - largest.where(largest > -inf, 0.0), prior.pairs)
     _, log_evidence = _fused(queries, keys, keys.detach(), prior, scale)  # (B, G, N)
     # A query that sees no key has no pair that is not hidden, whatever is subtracted there.
     evidence = log_evidence.where(log_evidence > -inf, 0.0).unsqueeze(-2)  # (B, G, 1, N)

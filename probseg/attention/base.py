@@ -365,7 +365,9 @@ class Attention2d(nn.Module, ABC):
         tables: RelativePosition = self.position(*size)
         if self.axis == "full":
             return tables
-        if max(size) > LONG_LINE or self.value_position is not None:
+        # Of both ways, which give the same, a graph for all sizes holds one.
+        long = not torch.compiler.is_exporting() and max(size) > LONG_LINE
+        if long or self.value_position is not None:
             return tables.full() if isinstance(tables, FactoredPosition) else tables
         return tables.factored() if isinstance(tables, FullPosition) else tables
 

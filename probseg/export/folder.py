@@ -54,8 +54,7 @@ def export_model(
         size: Longest side in pixels that the graphs work at; the network's `working_size` by
             default. Networks for semantic segmentation work at the size of each image.
         fixed: Whether images are padded to one square, for runtimes that know no other sizes; their
-            masks are slightly worse. So are images for networks whose code depends on the size, and
-            for those whose prompts enter at the stem.
+            masks are slightly worse.
         name: Of the model, for the description.
         classes: Names of the classes of a network for semantic segmentation; numbers by default.
         cases: Whether to write answers to drawn pictures into `cases.json`, by which a runner in
@@ -84,7 +83,6 @@ def export_model(
     if isinstance(model, Segmenter):
         if classes is not None:
             raise UsageError("`classes` are names for a network for semantic segmentation alone")
-        fixed = fixed or model.prompts_enter == "stem"  # ONNX Runtime takes no other size of them
         about = _prepare_clicks(model, size, fixed)
     else:
         about = _describe_classes(model, to, classes, size is not None or fixed or cases)
@@ -98,10 +96,11 @@ def export_model(
             tell(f"tracing the network for {side} pixels")
             try:
                 graphs = trace(model, side, fixed)
-            except UserError:  # of the tracer
-                tell("its code depends on the size: tracing it for one square")
-                about["cell"] = model.cell = _square(model, side)
-                graphs = trace(model, side, fixed=True)
+            except UserError as error:  # of the tracer
+                raise UsageError(
+                    "`model` must compute alike for images of all sizes, got code that depends on "
+                    "the size; write graphs of one square, with --fixed or fixed=True"
+                ) from error
         else:
             tell("tracing the network")
             graphs = trace_classes(model)
@@ -165,7 +164,7 @@ def _prepare_clicks(model: Segmenter, size: int | None, fixed: bool) -> dict[str
         )
     model.working_size = size
     if fixed:
-        model.cell = _square(model, size)
+        model.cell *= -(-size // model.cell)  # one square, in whole cells, becomes one
     return {
         "settings": {k: v for k, v in asdict(model.adaptation()).items() if v is not None},
         "working_size": size,
@@ -173,11 +172,6 @@ def _prepare_clicks(model: Segmenter, size: int | None, fixed: bool) -> dict[str
         "temperature": model.temperature,
         **geometry_settings(),
     }
-
-
-def _square(model: Segmenter, size: int) -> int:
-    """Return the side of a square for all images, in whole cells, which becomes one cell."""
-    return model.cell * -(-size // model.cell)
 
 
 def _describe_classes(

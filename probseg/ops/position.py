@@ -225,11 +225,11 @@ class FactoredPosition:
         left: list[Tensor] = []
         right: list[Tensor] = []
         for place, length, query_table, key_table in axes:
-            one_hot = F.one_hot(place, length).to(queries.dtype)  # (N, length)
-            one_hot = one_hot.expand(*queries.shape[:-1], length)  # (B, G, N, length)
             # Seen from i, the offset of line a is a - place_i; seen from j, that of line a is
             # place_j - a.
             offsets = torch.arange(length, device=queries.device) - place[:, None]  # (N, length)
+            one_hot = (offsets == 0).to(queries.dtype)  # F.one_hot fixes the length when traced
+            one_hot = one_hot.expand(*queries.shape[:-1], length)  # (B, G, N, length)
             left.append(_dot_table(queries, query_table, offsets))
             right.append(one_hot)
             if key_table is not None:

@@ -122,8 +122,6 @@ def exported(request, tmp_path_factory):
     torch.manual_seed(0)
     model, path = network(request.param), tmp_path_factory.mktemp("export") / "graphs"
     parity = export_model(model, path, name=request.param)
-    if model.prompts_enter == "stem":
-        model.cell = SIDE  # its graphs are for one square
     return model, path, parity
 
 
@@ -172,8 +170,7 @@ def test_description(exported):
     assert {file.name for file in path.iterdir()} == written
     inputs = {one["name"]: one["shape"] for one in about["graphs"][parts[-1]]["inputs"]}
     image = about["graphs"][parts[0]]["inputs"][0]
-    sides = [SIDE, SIDE] if model.prompts_enter == "stem" else ["height", "width"]
-    assert image["shape"] == [1, 3, *sides]
+    assert image["shape"] == [1, 3, "height", "width"]
     assert inputs["points"] == [1, "clicks", 2]
     assert ("previous" in inputs) == model.previous_mask
     assert parity.answers == 36
@@ -254,8 +251,8 @@ def test_graphs_of_another_network_are_not_left(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_networks_that_depend_on_the_size_get_one_square(tmp_path, monkeypatch):
-    trace, said = folder.trace, []
+def test_graphs_of_one_square(tmp_path, monkeypatch):
+    trace = folder.trace
 
     def traced(model, size, fixed):
         if not fixed:
@@ -264,13 +261,12 @@ def test_networks_that_depend_on_the_size_get_one_square(tmp_path, monkeypatch):
 
     monkeypatch.setattr(folder, "trace", traced)
     model = network("micro_fast")
-    assert_equal_but_for_rounding(
-        export_model(model, tmp_path / "graphs", to="torch", tell=said.append)
-    )
+    with pytest.raises(UsageError, match="--fixed"):
+        export_model(model, tmp_path / "graphs", to="torch")
+    assert_equal_but_for_rounding(export_model(model, tmp_path / "graphs", to="torch", fixed=True))
     about = json.loads((tmp_path / "graphs" / "export.json").read_text(encoding="utf-8"))
     image = next(iter(about["graphs"].values()))["inputs"][0]
     assert (image["shape"], about["cell"]) == ([1, 3, SIDE, SIDE], SIDE)
-    assert any("one square" in step for step in said)
 
 
 def test_what_cannot_be_exported_is_refused_before_work(tmp_path, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,8 +99,8 @@ def decoders() -> tuple[str, ...]:
 
 def not_supported(name: Path | str) -> str | None:
     """Return why a photograph of this name is not read and what to do, None for other formats."""
-    suffix = Path(name).suffix
-    return _remedy(suffix[1:].upper()) if suffix.lower() in UNREAD_SUFFIXES else None
+    unread = str(name).lower().endswith(UNREAD_SUFFIXES)
+    return _remedy(Path(name).suffix[1:].upper()) if unread else None
 
 
 def foreign_content(head: bytes) -> str | None:
@@ -123,8 +125,12 @@ def _remedy(kind: str) -> str:
 
 def list_pictures(place: Path, suffixes: Collection[str] = IMAGE_SUFFIXES) -> list[Path]:
     """Return the files of a folder with one of these suffixes, by name."""
-    found = (path for path in place.glob("[!.]*") if path.suffix.lower() in suffixes)
-    return sorted(found, key=lambda path: path.name)
+    names: list[str] = []
+    missing = (FileNotFoundError, NotADirectoryError, PermissionError)
+    with suppress(*missing), os.scandir(place) as entries:
+        names = [entry.name for entry in entries if entry.name[0] != "."]
+    ends = tuple(suffixes)
+    return [place / name for name in sorted(names) if name.lower().endswith(ends)]
 
 
 def of_one_stem(paths: Iterable[Path]) -> dict[Path, Path]:

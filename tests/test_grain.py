@@ -10,9 +10,9 @@ import pytest
 from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
-    "probseg": {"files": 255, "lines": 54_177, "called_once": 205, "raises_per_1000": 14.7},
-    "tests": {"files": 235, "lines": 55_197},
-    "benchmarks": {"files": 33, "lines": 4_752},
+    "probseg": {"files": 255, "lines": 54_265, "called_once": 205, "raises_per_1000": 14.8},
+    "tests": {"files": 235, "lines": 55_290},
+    "benchmarks": {"files": 33, "lines": 4_760},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}
 

@@ -22,6 +22,7 @@ from probseg.export.graphs import trace, trace_classes
 from probseg.export.parity import Parity, measure, measure_classes
 from probseg.export.runner import ClassRunner, Runner
 from probseg.export.targets import TARGETS, write_licences
+from probseg.formats.colours import distinct_colours
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Network, Segmenter
 from probseg.paths import digest, replacing
@@ -85,7 +86,7 @@ def export_model(
             raise UsageError("`classes` are names for a network for semantic segmentation alone")
         about = _prepare_clicks(model, size, fixed)
     else:
-        about = _describe_classes(model, to, classes, size is not None or fixed or cases)
+        about = _describe_classes(model, classes, size is not None or fixed or cases)
     with replacing(folder) as draft:
         draft.mkdir()
         tell("writing what goes with the graphs")
@@ -176,21 +177,21 @@ def _prepare_clicks(model: Segmenter, size: int | None, fixed: bool) -> dict[str
 
 def _describe_classes(
     model: Any,  # noqa: ANN401 (of a wing)
-    to: str,
     classes: Sequence[str] | None,
     clicked: bool,
 ) -> dict[str, Any]:
     """Return what runners must know of a network for semantic segmentation."""
-    if clicked or to == "page":
+    if clicked:
         raise UsageError(
-            "`size`, `fixed`, `cases` and the target page are for networks for clicks; one for "
-            "semantic segmentation works at the size of each image: leave them out, with to='onnx'"
+            "`size`, `fixed` and `cases` are for networks for clicks; one for semantic "
+            "segmentation works at the size of each image: leave them out"
         )
     number = model.num_classes
     names = [str(n) for n in range(number)] if classes is None else list(classes)
     if len(names) != number:
         raise UsageError(f"`classes` must have {number} names for this network, got {len(names)}")
-    return {"classes": names, "cell": model.backbone.features.strides[-1]}
+    colours = ["#" + bytes(colour).hex() for colour in distinct_colours(number)]
+    return {"classes": names, "colours": colours, "cell": model.backbone.features.strides[-1]}
 
 
 def geometry_settings() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Segmentation by clicks with an exported network; needs NumPy, and ONNX Runtime or PyTorch.
+"""Segmentation with an exported network; needs NumPy, and ONNX Runtime or PyTorch.
 
 Copy this file and `geometry.py` into a project of yours. It answers as `probseg.Predictor(model)`
 does, with the same zoom and kept clicks.
@@ -82,7 +82,7 @@ class Runner:
     """
 
     def __init__(self, folder: Path | str, threads: int = 0, zoom: bool = True) -> None:
-        self.about = json.loads((Path(folder) / "export.json").read_text(encoding="utf-8"))
+        self.about = _read(Path(folder), "clicks")
         names = {field.name for field in fields(Zoom)}
         settings = {k: v for k, v in self.about["zoom"].items() if k in names}
         self.zoom: Zoom | None = Zoom(**settings) if zoom else None
@@ -273,7 +273,7 @@ class ClassRunner:
     """
 
     def __init__(self, folder: Path | str, threads: int = 0) -> None:
-        self.about = json.loads((Path(folder) / "export.json").read_text(encoding="utf-8"))
+        self.about = _read(Path(folder), "classes")
         self.classes: list[str] = self.about["classes"]
         self.graphs = _load(self.about, Path(folder), threads)
 
@@ -302,6 +302,18 @@ def _check_image(image: npt.NDArray[np.uint8]) -> None:
             f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
             f"{image.shape}"
         )
+
+
+def _read(folder: Path, wanted: str) -> dict[str, Any]:
+    """Return the description of a network for clicks or for classes."""
+    about: dict[str, Any] = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+    held = "classes" if "classes" in about else "clicks"
+    if held != wanted:
+        use = "ClassRunner" if held == "classes" else "Runner"
+        raise ValueError(
+            f"`folder` must hold a network for {wanted}, got one for {held}: use {use}"
+        )
+    return about
 
 
 def _load(about: Mapping[str, Any], folder: Path, threads: int) -> dict[str, Graph]:

@@ -368,8 +368,8 @@ def test_classes_of_pixels(tmp_path, to):
         assert (runner.predict(image) != expected).sum() <= 2
     with pytest.raises(UsageError, match="classes"):
         export_model(model, tmp_path / "other", to=to, classes=["one"])
-    with pytest.raises(UsageError, match="target page"):
-        export_model(model, tmp_path / "other", to="page")
+    with pytest.raises(UsageError, match="size"):
+        export_model(model, tmp_path / "other", to=to, size=SIDE)
     with pytest.raises(UsageError, match="semantic"):
         export_model(network("micro_conv"), tmp_path / "other", to=to, classes=["one"])
 

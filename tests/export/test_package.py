@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probseg.export.folder import geometry_settings
-from probseg.export.runner import Runner
+from probseg.export.runner import ClassRunner, Runner
 from probseg.export.targets import PAGE
 
 SIZE = (400, 600)
@@ -26,7 +26,7 @@ REFUSED = [
 """Clicks and box that a runner refuses on an image of `SIZE`, in Python and in JavaScript."""
 
 ASK = """
-import { Runner } from "./runner.js";
+import { ClassRunner, Runner } from "./runner.js";
 import { readFileSync, writeFileSync } from "node:fs";
 const [about, [height, width], rows] = JSON.parse(readFileSync("asked.json"));
 const runner = new Runner(about);
@@ -40,6 +40,10 @@ for (const [clicks, box] of rows) {
 messages.push(await said(runner.predict([[300, 200, true]])));
 messages.push(await said(runner.setImage({ data: new Uint8Array(7), height, width })));
 messages.push(await said(Runner.load("http://127.0.0.1:9/exported")));
+for (const [kind, held] of [[Runner, { classes: [] }], [ClassRunner, about]]) {
+  globalThis.fetch = async () => new Response(JSON.stringify(held));
+  messages.push(await said(kind.load("http://127.0.0.1:9/exported")));
+}
 writeFileSync("messages.json", JSON.stringify([messages, runner.clicks, runner.box]));
 """
 
@@ -66,9 +70,15 @@ def test_both_runners_refuse_the_same_in_the_same_words(tmp_path):
     subprocess.run(["node", "ask.js"], cwd=tmp_path, check=True)
     messages, clicks, box = json.loads((tmp_path / "messages.json").read_text())
     assert messages[: len(expected)] == expected
-    form, image, folder = messages[len(expected) :]
+    form, image, folder, *kinds = messages[len(expected) :]
     assert "{x, y, positive}, got [300,200,true]" in form
     assert "4 * width * height bytes" in image
     assert "`folder` must be" in folder
     assert "http://127.0.0.1:9/exported/" in folder
+    with pytest.raises(ValueError, match="folder") as for_clicks:
+        ClassRunner(tmp_path)
+    (tmp_path / "export.json").write_text('{"classes": []}')
+    with pytest.raises(ValueError, match="folder") as for_classes:
+        Runner(tmp_path)
+    assert kinds == [str(for_classes.value), str(for_clicks.value)]
     assert (clicks, box) == (runner.clicks, runner.box)

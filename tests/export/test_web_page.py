@@ -19,10 +19,10 @@ from pycocotools import mask as coco_mask
 
 import probseg
 from probseg.errors import UsageError
-from probseg.export import Runner, export_model
+from probseg.export import ClassRunner, Runner, export_model
 from probseg.export.runner import averaged, resized
 from probseg.images import rgb_pixels
-from probseg.models import build
+from probseg.models import build, read_preset
 from support.fakes import draw_scene
 from support.firefox import FirefoxPage, firefox
 from support.micro import described
@@ -52,10 +52,10 @@ class Isolated(Handler):
         super().end_headers()
 
 
-def write(model, path):
+def write(model, path, **options):
     """Export a network as a page; without npm or a network, skip the test."""
     try:
-        export_model(model, path, to="page")
+        export_model(model, path, to="page", **options)
     except UsageError as error:
         if "npm" in str(error):
             pytest.skip(f"ONNX Runtime Web cannot be fetched: {error}")
@@ -382,7 +382,7 @@ def test_a_page_that_does_not_start_says_why(folder, chromium):
 
 
 TYPED = """
-import { Runner, masked, type Answer, type Click } from "probseg-runner";
+import { ClassRunner, Runner, masked, type Answer, type Click } from "probseg-runner";
 const runner: Runner = await Runner.load("/demo/", { threads: 2 });
 await runner.setImage(document.querySelector("img")!);
 const clicks: Click[] = [{ x: 1, y: 2, positive: true }];
@@ -393,6 +393,10 @@ console.log(data[0]! + height + left + payload.length, runner.clicks, runner.box
 // @ts-expect-error
 await runner.predict([[300, 200, true]]);
 await runner.dispose();
+const other: ClassRunner = await ClassRunner.load("/classes/");
+const labels: Uint8Array = (await other.predict(document.querySelector("img")!)).data;
+console.log(other.classes[labels[0]!]);
+await other.dispose();
 """
 
 STRICT = ["--strict", "--noEmit", "--module", "nodenext"]
@@ -503,6 +507,54 @@ def test_a_large_photograph(fresh, folder, tmp_path):
         mask = runner.predict([(x, y, positive)]) > 0.5
         fresh.click(x + 0.5, y + 0.5, "left" if positive else "right")
         assert (fresh.mask() != mask).mean() < 1e-3
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    """A page with a micro network for classes, and pictures."""
+    torch.manual_seed(0)
+    model = build(read_preset("micro_emanet", "semantic")).eval()
+    path = tmp_path_factory.mktemp("export") / "classes"
+    write(model, path, classes=[f"class-{n}" for n in range(model.num_classes)])
+    Image.fromarray(draw_scene(101, 133, seed=3)[0]).save(path / "photo.png")
+    Image.fromarray(draw_scene(60, 2100, seed=4)[0]).save(path / "large.png")
+    return path
+
+
+def test_a_page_of_classes(classes, chromium):
+    runner = ClassRunner(classes, threads=1)
+    labels = runner.predict(np.asarray(Image.open(classes / "photo.png")))
+    shares = {
+        f"{name} {100 * (labels == n).mean():.1f} %": (labels == n).sum()
+        for n, name in enumerate(runner.classes)
+        if (labels == n).any()
+    }
+    assert len(shares) > 1
+    with served(classes, chromium) as page:
+        found = np.reshape(page.run("Array.from(probsegPage.photograph.classes)"), labels.shape)
+        assert (found != labels).sum() <= 2
+        legend = page.tab.locator("#legend button")
+        assert legend.all_inner_texts() == sorted(shares, key=shares.__getitem__, reverse=True)
+        page.until_stored()
+        y, x = (int(place) for place in np.argwhere(found == found[50, 60])[0])
+        page.click(x + 0.5, y + 0.5)
+        pressed = page.tab.locator("#legend [aria-pressed=true]").all_inner_texts()
+        assert [text.split()[0] for text in pressed] == [runner.classes[found[50, 60]]]
+        page.tab.click("#legend [aria-pressed=false]")
+        assert page.run("clicker.selected") not in (None, found[50, 60])
+        page.run("clicker.select(null)")
+        assert page.tab.locator("#legend [aria-pressed=true]").count() == 0
+        assert page.tab.locator(".clicker-tools button:visible").count() == 1
+        for name, size in (("photo.png", (101, 133)), ("large.png", (60, 2100))):
+            page.tab.set_input_files("#file", classes / name)
+            page.until(f"probsegPage.photograph.name === '{name}' && !clicker.locked")
+            with page.tab.expect_download() as download:
+                page.tab.click("#save")
+            written = Image.open(download.value.path())
+            assert (written.mode, written.size) == ("L", size[::-1])
+            if name == "photo.png":
+                np.testing.assert_array_equal(np.asarray(written), found)
+        assert page.run("[clicker.size.width, clicker.size.height]") == [1024, 29]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-// Masks as files: PNG of one grey channel, several in a ZIP archive, or COCO's JSON.
+// Masks and maps of classes as files: PNG of one grey channel, several in a ZIP archive, or COCO's JSON.
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
   for (let bit = 0; bit < 8; bit++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1;
@@ -25,12 +25,21 @@ function pack(little, ...numbers) {
 
 const bytesOf = async (parts) => new Uint8Array(await new Blob(parts).arrayBuffer());
 
-/** Return a mask of window [x, y, columns, rows] and bytes as a PNG of mode L: 255 on the object. */
-export async function png({ window: [x, y, columns, rows], payload }, { width, height }) {
-  const lines = new Uint8Array(height * (width + 1)); // each begins with its filter: none
+/** Return a mask of window [x, y, columns, rows] and bytes as grey values: 255 on the object. */
+export function grey({ window: [x, y, columns, rows], payload }, { width, height }) {
+  const values = new Uint8Array(height * width);
   for (let row = 0; row < rows; row++) {
-    const to = (y + row) * (width + 1) + 1 + x;
-    for (let column = 0; column < columns; column++) lines[to + column] = 255 * payload[row * columns + column];
+    const to = (y + row) * width + x;
+    for (let column = 0; column < columns; column++) values[to + column] = 255 * payload[row * columns + column];
+  }
+  return values;
+}
+
+/** Return grey values, bytes, as a PNG of mode L. */
+export async function png(values, { width, height }) {
+  const lines = new Uint8Array(height * (width + 1)); // each begins with its filter: none
+  for (let row = 0; row < height; row++) {
+    lines.set(values.subarray(row * width, (row + 1) * width), row * (width + 1) + 1);
   }
   const stream = new Blob([lines]).stream().pipeThrough(new CompressionStream("deflate"));
   const pixels = new Uint8Array(await new Response(stream).arrayBuffer());

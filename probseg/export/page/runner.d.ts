@@ -1,4 +1,4 @@
-/** Segmentation by clicks with a network that `probseg export --to page` has written. */
+/** Segmentation with a network that `probseg export --to page` has written. */
 
 /** A click in pixels of the image: x to the right, y down, counted from 0. */
 export interface Click {
@@ -45,9 +45,15 @@ export interface Options {
   session?: object;
 }
 
-/** Segments one image at a time. Calls wait for those before. */
-export class Runner {
-  private constructor(about: object, graphs?: object, ort?: unknown);
+/** The graphs of a folder. Calls wait for those before. */
+declare class Network {
+  protected constructor(about: object, graphs?: object, ort?: unknown);
+  /** Release the graphs, and the memory that they take. */
+  dispose(): Promise<void>;
+}
+
+/** Segments one image at a time by clicks. */
+export class Runner extends Network {
   /** Load `export.json` and the graphs from the address of a folder. */
   static load(folder: string | URL, options?: Options): Promise<Runner>;
   /** Settings of the zoom; null shows the whole image, or the surroundings of the box. */
@@ -63,9 +69,19 @@ export class Runner {
   ask(clicks?: readonly Click[], box?: Box | null): Promise<Answer>;
   /** Forget box and clicks; the image stays. */
   reset(): Promise<void>;
-  /** Release the graphs, and the memory that they take. */
-  dispose(): Promise<void>;
 }
+
+/** Tells the class of each pixel. */
+export class ClassRunner extends Network {
+  /** Load `export.json` and the graph from the address of a folder. */
+  static load(folder: string | URL, options?: Options): Promise<ClassRunner>;
+  /** Their names, by number. */
+  readonly classes: readonly string[];
+  /** Return the class number of each pixel; transparent parts are white. */
+  predict(image: Pixels | ImageBitmapSource): Promise<Maps<Uint8Array>>;
+}
+
+export {};
 
 /** Return the mask of an answer: its window and, row by row, 1 on the object. */
 export function masked(answer: Answer): {

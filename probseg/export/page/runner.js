@@ -1,14 +1,14 @@
-// Segmentation by clicks with an exported network, by ONNX Runtime Web: runner.py in JavaScript, step by step.
+// Segmentation with an exported network, by ONNX Runtime Web: runner.py in JavaScript, step by step.
 // Maps are {data, height, width, channels}, rows first, channels last, as in NumPy; boxes are [x0, y0, x1, y1].
 // `runner.d.ts` describes what is public.
 
 import * as wasm from "./ort.wasm.min.mjs";
 import * as geometry from "./geometry.js";
 
-export class Runner {
+/** The graphs of a folder. */
+class Network {
   constructor(about, graphs = {}, ort = wasm) {
     Object.assign(this, { about, graphs, ort });
-    this.zoom = about.zoom; // null shows the whole image, or the surroundings of the box
     this.last = Promise.resolve();
   }
 
@@ -29,12 +29,17 @@ export class Runner {
       .catch(({ message }) => {
         throw new Error(`\`folder\` must be the address of a folder with export.json, got ${place}: ${message}`);
       });
+    const [wanted, held] = [this.runs, "classes" in about ? "classes" : "clicks"];
+    if (wanted !== held) {
+      const use = held === "classes" ? "ClassRunner" : "Runner";
+      throw new TypeError(`\`folder\` must hold a network for ${wanted}, got one for ${held}: use ${use}`);
+    }
     const graphs = {};
     for (const [name, { file }] of Object.entries(about.graphs)) {
       const bytes = new Uint8Array(await (await fetched(file)).arrayBuffer());
       graphs[name] = await ort.InferenceSession.create(bytes, session);
     }
-    return new Runner(about, graphs, ort);
+    return new this(about, graphs, ort);
   }
 
   /** Run after all calls before, as each answer depends on those before. */
@@ -42,6 +47,46 @@ export class Runner {
     const result = this.last.then(run);
     this.last = result.catch(() => {});
     return result;
+  }
+
+  /** Release the graphs, and the memory that they take. */
+  dispose() {
+    return this._after(() => Promise.all(Object.values(this.graphs).map((graph) => graph.release())));
+  }
+
+  /** Return colours in [0, 1] less the mean, divided by the deviation. */
+  _normalised(pixels) {
+    const [mean, std] = [this.about.mean, this.about.std].map((values) => Float32Array.from(values));
+    const data = pixels.data.map((value, i) => Math.fround(value - mean[i % 3]) / std[i % 3]);
+    return { ...pixels, data };
+  }
+
+  /** Return a copy of a tensor for a graph: its worker takes the buffer away. */
+  _tensor({ type, data, dims }) {
+    return new this.ort.Tensor(type, data.slice(), dims);
+  }
+
+  /** Pad to whole cells, and `more` pixels, with zeros at the bottom and on the right; returns a tensor (1, C, H, W). */
+  _padded({ data, height, width, channels }, more = 0) {
+    const { cell } = this.about;
+    const [h, w] = [height, width].map((side) => Math.ceil((side - more) / cell) * cell + more);
+    const padded = new Float32Array(channels * h * w);
+    for (let y = 0, i = 0; y < height; y++) {
+      for (let x = 0; x < width; x++) {
+        for (let c = 0; c < channels; c++) padded[(c * h + y) * w + x] = data[i++];
+      }
+    }
+    return new this.ort.Tensor("float32", padded, [1, channels, h, w]);
+  }
+}
+
+/** Segments one image at a time by clicks. */
+export class Runner extends Network {
+  static runs = "clicks";
+
+  constructor(about, graphs, ort) {
+    super(about, graphs, ort);
+    this.zoom = about.zoom; // null shows the whole image, or the surroundings of the box
   }
 
   /** Begin with a new image: a Blob, an element, an ImageBitmap, or pixels as a canvas gives them; on white. */
@@ -68,11 +113,6 @@ export class Runner {
   /** Forget box and clicks; the image stays. */
   reset() {
     return this._after(() => this._forget());
-  }
-
-  /** Release the graphs, and the memory that they take. */
-  dispose() {
-    return this._after(() => Promise.all(Object.values(this.graphs).map((graph) => graph.release())));
   }
 
   _forget() {
@@ -199,23 +239,13 @@ export class Runner {
       const [rows, columns] = geometry.copySamples(view, this.size, sizes[number]);
       shown = interpolate(shown, within(rows, shown.height), within(columns, shown.width));
     }
-    const { channels } = shown;
-    const pixels = map(h, w, 3);
-    for (let i = 0, j = 0; i < shown.data.length; i += channels) {
-      for (let c = 0; c < 3; c++) pixels.data[j++] = shown.data[i + c] / 255;
-    }
-    return pixels;
+    return colours(shown);
   }
 
   /** The size at which the network works, and what all prompts on a view need. */
   async _encoded(view) {
     const size = geometry.shrinkTo(view.size, this.about.working_size);
-    const pixels = resized(this._shown(view), size);
-    const [mean, std] = [this.about.mean, this.about.std].map((values) => Float32Array.from(values));
-    for (let i = 0; i < pixels.data.length; i++) {
-      pixels.data[i] = Math.fround(pixels.data[i] - mean[i % 3]) / std[i % 3];
-    }
-    const image = this._padded(pixels);
+    const image = this._padded(this._normalised(resized(this._shown(view), size)));
     const encoded = { image, ...(await this.graphs.encode?.run({ image: this._tensor(image) })) };
     return { size, encoded };
   }
@@ -247,23 +277,37 @@ export class Runner {
       previous: this._padded(previous),
     };
   }
+}
 
-  /** Return a copy of a tensor for a graph: its worker takes the buffer away. */
-  _tensor({ type, data, dims }) {
-    return new this.ort.Tensor(type, data.slice(), dims);
+/** Tells the class of each pixel. */
+export class ClassRunner extends Network {
+  static runs = "classes";
+
+  /** The names of the classes, by number. */
+  get classes() {
+    return this.about.classes;
   }
 
-  /** Pad to whole cells with zeros at the bottom and on the right; returns a tensor (1, C, H, W). */
-  _padded({ data, height, width, channels }) {
-    const { cell } = this.about;
-    const [h, w] = [height, width].map((side) => Math.ceil(side / cell) * cell);
-    const padded = new Float32Array(channels * h * w);
-    for (let y = 0, i = 0; y < height; y++) {
-      for (let x = 0; x < width; x++) {
-        for (let c = 0; c < channels; c++) padded[(c * h + y) * w + x] = data[i++];
+  /** Return a map of class numbers of an image, which is given as to `setImage` of `Runner`. */
+  predict(source) {
+    const pixels = pixelsOf(source);
+    return this._after(async () => {
+      const image = { ...(await pixels), channels: 4 };
+      const { height, width } = image;
+      // One pixel more than whole cells: samples lie on the corners of cells.
+      const { logits } = await this.graphs.classes.run({ image: this._padded(this._normalised(colours(image)), 1) });
+      const [, count, h, w] = logits.dims;
+      const best = { data: new Uint8Array(height * width), height, width, channels: 1 };
+      for (let y = 0, i = 0; y < height; y++) {
+        for (let x = 0; x < width; x++, i++) {
+          const at = y * w + x;
+          for (let n = 1; n < count; n++) {
+            if (logits.data[n * h * w + at] > logits.data[best.data[i] * h * w + at]) best.data[i] = n;
+          }
+        }
       }
-    }
-    return new this.ort.Tensor("float32", padded, [1, channels, h, w]);
+      return best;
+    });
   }
 }
 
@@ -406,6 +450,15 @@ function cut({ data, width, channels }, [x0, y0, x1, y1]) {
     part.data.set(row, (y - y0) * row.length);
   }
   return part;
+}
+
+/** Return the first three channels of a map of bytes, in [0, 1]. */
+function colours({ data, height, width, channels }) {
+  const pixels = map(height, width, 3);
+  for (let i = 0, j = 0; i < data.length; i += channels) {
+    for (let c = 0; c < 3; c++) pixels.data[j++] = data[i + c] / 255;
+  }
+  return pixels;
 }
 
 function map(height, width, channels) {

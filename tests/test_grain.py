@@ -10,9 +10,9 @@ import pytest
 from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
-    "probseg": {"files": 255, "lines": 54_265, "called_once": 205, "raises_per_1000": 14.8},
+    "probseg": {"files": 255, "lines": 54_275, "called_once": 205, "raises_per_1000": 14.7},
     "tests": {"files": 235, "lines": 55_290},
-    "benchmarks": {"files": 33, "lines": 4_760},
+    "benchmarks": {"files": 33, "lines": 4_757},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}
 

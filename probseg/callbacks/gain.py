@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from copy import deepcopy
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import lightning as L
 import torch
@@ -20,17 +21,20 @@ from probseg.callbacks.run_folder import chooser, is_dry, monitored, run_folder,
 from probseg.errors import require
 from probseg.evaluation import ObjectRecord, get_protocol, run_objects
 from probseg.interact.session import prepare_model
-from probseg.reports.comparison import Row, compare
+from probseg.paths import write_text
+from probseg.reports.comparison import Comparison, compare
 from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import write_comparison
 from probseg.tasks.base import PolynomialThenConstant
 from probseg.texts import count
-from probseg.zoo.trained import LAST, read_checkpoint, weights_digest
+from probseg.zoo.trained import GAIN, LAST, read_checkpoint, weights_digest
 
 _logger = logging.getLogger(__name__)
 
 # checkpoint in the folder of a run: the network that its training began with
 FIRST_WEIGHTS = "start.ckpt"
+# photographs without which nothing is said about clicks that are saved
+ENOUGH = 20
 # batches before the clock starts, and before it stops, with which an epoch is estimated
 _WARM_UP, _TIMED = 2, 8
 # validations that last as long as the comparison at the end: two networks, more clicks, a zoom
@@ -104,6 +108,15 @@ class Budget(L.Callback):
         _logger.info("%s: %s, one each %.0f s", minutes, epochs_planned, seconds)
 
 
+class _Gain(NamedTuple):
+    """What `gain.json` has: see `probseg.zoo.trained.Run`."""
+
+    sentence: str
+    before: float | None = None
+    after: float | None = None
+    saved: tuple[float, float, float] | None = None  # clicks, and the ends of their interval
+
+
 class Gain(L.Callback):
     """Keeps the network that a training began with until validation prefers another one.
 
@@ -137,6 +150,11 @@ class Gain(L.Callback):
         """Take the scores of the training that continues."""
         self._scores = list(state_dict["scores"])
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget what an earlier training in this folder gained."""
+        if trainer.is_global_zero:
+            (run_folder(trainer) / GAIN).unlink(missing_ok=True)
+
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the network, and make it the best checkpoint so far."""
         keep, whole = chooser(trainer), trainer.num_sanity_val_steps == math.inf
@@ -155,29 +173,34 @@ class Gain(L.Callback):
             self._scores.append(float(score))
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Compare the best checkpoint with the start, and say what it saves."""
+        """Compare the best checkpoint with the start; say and write what it saves."""
         keep, start = chooser(trainer), run_folder(trainer) / FIRST_WEIGHTS
         if keep is None or not self._scores or not start.is_file():
             return
-        best = Path(keep.best_model_path)
+        best, gain = Path(keep.best_model_path), _Gain("the new network is not better")
         if best != start:
-            if self._saved_clicks(trainer, pl_module, start, best) > 0:
-                return
-            score = start_score(run_folder(trainer), str(keep.monitor))
-            _prefer(keep, start, torch.tensor(score))
-            last = run_folder(trainer) / "checkpoints" / LAST  # was written before
-            if trainer.is_global_zero and last.is_file():
-                stored = read_checkpoint(last)
-                stored["callbacks"][keep.state_key] = keep.state_dict()
-                AtomicCheckpointIO().save_checkpoint(stored, last)
-        reason = self._reason(rose=best != start)
-        _logger.info("no clicks saved: %s; the best checkpoint is %s", reason, start)
+            gain = self._compare(trainer, pl_module, start, best)
+        if gain.before is None or gain.after is None or gain.after >= gain.before:
+            if best != start:
+                score = start_score(run_folder(trainer), str(keep.monitor))
+                _prefer(keep, start, torch.tensor(score))
+                last = run_folder(trainer) / "checkpoints" / LAST  # was written before
+                if trainer.is_global_zero and last.is_file():
+                    stored = read_checkpoint(last)
+                    stored["callbacks"][keep.state_key] = keep.state_dict()
+                    AtomicCheckpointIO().save_checkpoint(stored, last)
+            reason = self._reason(rose=best != start)
+            told = f"{gain.sentence}; the run keeps the one that it began with: {reason}"
+            gain = gain._replace(sentence=told)
+        if trainer.is_global_zero:
+            _logger.info("%s", gain.sentence)
+            write_text(run_folder(trainer) / GAIN, json.dumps(gain._asdict()) + "\n")
 
-    def _saved_clicks(
+    def _compare(
         self, trainer: L.Trainer, pl_module: L.LightningModule, start: Path, best: Path
-    ) -> float:
-        """Compare two checkpoints, write and log the result; the same in all processes."""
-        folder, saved = run_folder(trainer) / "gain", 0.0
+    ) -> _Gain:
+        """Compare two checkpoints, and write both results; the same in all processes."""
+        folder, gain = run_folder(trainer) / "gain", None
         for name, path in (("before", start), ("after", best)):
             records, digest = self._evaluate(trainer, pl_module, path)
             if trainer.is_global_zero:
@@ -186,16 +209,11 @@ class Gain(L.Callback):
                 reports.write_report(folder / name, records, self.protocol, about)
         if trainer.is_global_zero:
             results = [read_result(folder / name, name) for name in ("before", "after")]
-            clicks = f"noc@{self.percent}"
-            comparison = compare(results, metrics=[clicks, "miou@1"])
+            comparison = compare(results, metrics=[f"noc@{self.percent}", "miou@1"])
             write_comparison(folder, comparison)
-            rows = {row.metric: row for row in comparison.rows}
-            saved = -rows[clicks].difference
-            told = _sentence(rows[clicks], comparison.curves[0].extent, self.percent)
-            first = rows["miou@1"]
-            iou = f"{100 * first.reference_mean:.1f} -> {100 * first.other_mean:.1f} %"
-            _logger.info("%s; IoU of the first mask %s; see %s", told, iou, folder)
-        return float(trainer.strategy.broadcast(saved))
+            _logger.info("before and after, object by object: %s", folder)
+            gain = _gain(comparison, self.percent)
+        return cast("_Gain", trainer.strategy.broadcast(gain))
 
     def _evaluate(
         self, trainer: L.Trainer, pl_module: L.LightningModule, path: Path
@@ -240,13 +258,20 @@ def _prefer(keep: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
     keep.best_k_models = {str(path): score}
 
 
-def _sentence(row: Row, extent: str, percent: int) -> str:
+def _gain(comparison: Comparison, percent: int) -> _Gain:
     """Say in plain words how many clicks are saved, and how sure that is."""
-    clicks = f"{row.reference_mean:.2f} clicks to {percent} %"
-    more = f"{row.difference:.2f} clicks more than the start's {clicks}"
-    saved = f"{-row.difference:.2f} of {clicks} saved" if row.difference <= 0 else more
-    if row.low is None or row.high is None:
-        return f"{saved} on {extent} held out, which are too few for an interval"
-    interval = f"{row.low:+.2f} to {row.high:+.2f} clicks"
-    shown = "" if row.low > 0 or row.high < 0 else ", so no difference is shown"
-    return f"{saved} on {extent} held out (95 % interval {interval}{shown})"
+    row, of = comparison.rows[0], comparison.curves[0]
+    means, photographs = (row.reference_mean, row.other_mean), count(of.n_photos, "photograph")
+    if of.n_photos < ENOUGH or row.low is None or row.high is None:
+        few = f"{photographs} held out, and {ENOUGH} are needed to say whether the new network is"
+        return _Gain(f"{few} better", *means)
+    saved = (-row.difference, -row.high, -row.low)
+    told = f"saves {saved[0]:.2f} of {means[0]:.2f} clicks to {percent} %"
+    if saved[0] <= 0:
+        told = (
+            f"is not better: {means[1]:.2f} clicks to {percent} % where {means[0]:.2f} were taken"
+        )
+    chance = "" if saved[1] > 0 or saved[2] < 0 else ", so it may be chance"
+    sure = f"{count(of.n_objects, 'object')}; 95 % interval {saved[1]:+.2f} to {saved[2]:+.2f}"
+    told = f"the new network {told} on {photographs} that it did not see ({sure}{chance})"
+    return _Gain(told, *means, saved)

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import probseg
 from probseg.cli.help import short_help
 from probseg.kinds import Registry
 from probseg.texts import tell
+
+if TYPE_CHECKING:
+    from probseg.zoo.trained import Run
 
 USAGE = """\
 usage: probseg [-h] [--version] VERB ...
@@ -220,7 +223,7 @@ def train(
     *,
     minutes: float | None = None,
     config: Path | str = "configs/experiment/folder.yaml",
-) -> Path:
+) -> Run:
     """Train on a folder with `images/` and `masks/`, as `probseg fit --data.root FOLDER` does.
 
     Args:
@@ -231,13 +234,17 @@ def train(
         config: A configuration, of those that ship with probseg or of your own.
 
     Returns:
-        The folder of the run, which is a name of its model: `Predictor.from_pretrained(run)`.
+        The folder of the run, a path and a name of its model: `Predictor.from_pretrained(run)`.
+        `run.before` and `run.after` are mean clicks to 90 % on the objects held out, `run.saved`
+        has the difference and its 95 % interval, `(clicks, low, high)`, and `run.sentence` says so.
+        They are None where nothing was compared, `saved` also on less than 20 photographs.
 
     Raises:
         ValueError: For wrong settings or data, in the words of the command line.
         SystemExit: After a signal to stop, as the command line.
     """
     from probseg.cli.invocation import as_options, run
+    from probseg.zoo.trained import Run
 
     say_what_is_logged()
     budget = {} if minutes is None else {"minutes": minutes}
@@ -247,7 +254,7 @@ def train(
     except SystemExit as end:
         if (finished := getattr(end, "run", None)) is None:
             raise
-        return Path(finished)
+        return Run(finished)
     from probseg.callbacks.run_folder import run_folder
 
-    return run_folder(cli.trainer).absolute()
+    return Run(run_folder(cli.trainer).absolute())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import yaml
 from torch import Tensor
@@ -29,6 +29,9 @@ Which = Literal["best", "last", "ema"]
 # checkpoint of a run from which its training resumes, see `probseg.callbacks.LastCheckpoint`
 LAST = "last.ckpt"
 
+# file in the folder of a run: what its training gained, see `probseg.callbacks.Gain`
+GAIN = "gain.json"
+
 # names of presets and models; no path and no address
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
@@ -41,6 +44,54 @@ BY_NAME = ("create_model", "create_interactive")
 # key of a checkpoint of which `state_dict` is an average; Lightning keeps the weights that were
 # trained under this one
 AVERAGED = "current_model_state"
+
+
+if TYPE_CHECKING:
+    _Path = Path
+else:
+    _Path = type(Path())  # before Python 3.12 there are no others of a class of one's own
+
+
+class Saved(NamedTuple):
+    """Clicks per object that a training saves, and their 95 % interval."""
+
+    clicks: float
+    low: float
+    high: float
+
+
+class Run(_Path):
+    """The folder of a run, with what its training gained; also a name of its model.
+
+    Both the network that the training began with and the best one that it made click through the
+    objects that were held out. Nothing was compared where no validation was better than the
+    start's, or the recipe has no `probseg.callbacks.Gain`.
+    """
+
+    @property
+    def before(self) -> float | None:
+        """Mean clicks to 90 % that the start takes; None if nothing was compared."""
+        return self._gain().get("before")
+
+    @property
+    def after(self) -> float | None:
+        """Mean clicks to 90 % that the trained network takes; None if nothing was compared."""
+        return self._gain().get("after")
+
+    @property
+    def saved(self) -> Saved | None:
+        """Clicks that are saved; None if nothing was compared, or on less than 20 photographs."""
+        saved = self._gain().get("saved")
+        return None if saved is None else Saved(*saved)
+
+    @property
+    def sentence(self) -> str:
+        """What the run said of this at its end; empty if it said nothing."""
+        return str(self._gain().get("sentence", ""))
+
+    def _gain(self) -> dict[str, Any]:
+        path = self / GAIN
+        return json.loads(read_text(path)) if path.is_file() else {}
 
 
 @dataclass(frozen=True)

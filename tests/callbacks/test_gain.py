@@ -11,7 +11,7 @@ from probseg.callbacks import gain as module
 from probseg.callbacks.run_folder import StartScore
 from probseg.cli.checkpoints import next_commands
 from probseg.evaluation import run_objects
-from probseg.zoo.trained import best_checkpoint, read_checkpoint
+from probseg.zoo.trained import Run, best_checkpoint, read_checkpoint
 from support.fakes import FakeObjects
 from support.rows import each
 from support.trainings import train
@@ -47,7 +47,11 @@ def test_the_start_stays_the_best_checkpoint_where_no_validation_is_better(
     scored(monkeypatch, 0.9, 0.8, 0.7, 0.6)
     trained(tmp_path, Gain("ritm"))
     assert best_checkpoint(tmp_path) == tmp_path / "start.ckpt"
-    assert "no clicks saved: validation fell" in caplog.text
+    run = Run(tmp_path)
+    assert run.sentence in caplog.text
+    assert run.sentence.startswith("the new network is not better; the run keeps the one")
+    assert "began with: validation fell" in run.sentence
+    assert run.before is run.after is run.saved is None
     assert not (tmp_path / "gain").exists()
     start = read_checkpoint(tmp_path / "start.ckpt")["state_dict"]
     last = read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"]
@@ -57,22 +61,31 @@ def test_the_start_stays_the_best_checkpoint_where_no_validation_is_better(
 
 
 @each(
-    ("scores", "ious", "kept", "told"),
+    ("scores", "ious", "enough", "kept", "told"),
     [
-        ((0.2, 0.3, 0.4), (0.7, 0.95), "epoch=2", "clicks to 90 % saved"),
-        ((0.2, 0.3, 0.4), (0.7, 0.7), "start", "no clicks saved: validation was still rising"),
-        ((0.2, 0.4, 0.3), (0.95, 0.7), "start", "no clicks saved: validation rose, but"),
+        (
+            (0.2, 0.3, 0.4),
+            (0.7, 0.95),
+            3,
+            "epoch=2",
+            "saves 19.00 of 20.00 clicks to 90 % on 3 photo",
+        ),
+        ((0.2, 0.3, 0.4), (0.7, 0.7), 3, "start", "began with: validation was still rising"),
+        ((0.2, 0.4, 0.3), (0.95, 0.7), 3, "start", "20.00 clicks to 90 % where 1.00 were taken"),
+        ((0.2, 0.3, 0.4), (0.7, 0.95), 20, "epoch=2", "3 photographs held out, and 20 are needed"),
+        ((0.2, 0.4, 0.3), (0.95, 0.7), 20, "start", "3 photographs held out, and 20 are needed"),
     ],
 )
 def test_the_network_that_saves_clicks_is_the_best_checkpoint(
-    tmp_path, monkeypatch, caplog, scores, ious, kept, told
+    tmp_path, monkeypatch, caplog, scores, ious, enough, kept, told
 ):
     caplog.set_level("INFO", "probseg")
-    place = tmp_path / str(ious)
+    monkeypatch.setattr(module, "ENOUGH", enough)
+    place = tmp_path / f"{ious} {enough}"
     scored(monkeypatch, 0.1, *scores)
     of_objects = iter([ious[0]] * 3 + [ious[1]] * 3)
 
-    def run(model, *given, **options):
+    def evaluate(model, *given, **options):
         iou = next(of_objects)
         records = run_objects(model, *given, **options)
         for record in records:
@@ -80,14 +93,19 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
                 step.scores["iou"] = iou
         return records
 
-    monkeypatch.setattr(module, "run_objects", run)
+    monkeypatch.setattr(module, "run_objects", evaluate)
     trainer = trained(place, Gain("ritm"))
     assert best_checkpoint(place).stem == kept
-    rows = json.loads((place / "gain" / "comparison.json").read_text())
-    assert rows
-    assert told in caplog.text
-    assert ("more than the start's" in caplog.text) == (ious[1] < ious[0])
+    assert json.loads((place / "gain" / "comparison.json").read_text())
     assert "no checkpoint is better" not in next_commands(trainer), "a validation was better"
+    run, clicks = Run(place), {0.7: 20, 0.95: 1}
+    assert told in run.sentence
+    assert run.sentence in caplog.text
+    assert ("saves" in run.sentence) == (enough == 3 and ious[1] > ious[0])
+    assert ("the run keeps" in run.sentence) == (kept == "start")
+    assert (run.before, run.after) == (clicks[ious[0]], clicks[ious[1]])
+    saved = run.before - run.after
+    assert run.saved == (None if enough == 20 else (saved, saved, saved))
 
 
 class Clock:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from probseg.annotate.learning import Learning, is_trusted
 from probseg.annotate.photographs import (
     Photograph,
     pixel_digest,
@@ -63,6 +64,7 @@ class ModelHost:
         self.first, self._runs = name, runs
         self.device = torch.device(device)
         self.zoom: str | None = RECOMMENDED_ZOOM
+        self.learning: Learning | None = None  # of the folder
         self.load(name or RECOMMENDED)
 
     @property
@@ -75,7 +77,13 @@ class ModelHost:
             if any(path.stem != "last" for path in run.parent.glob("checkpoints/**/*.ckpt"))
         ]
         shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
-        return list(dict.fromkeys([self.first or RECOMMENDED, *shipped, *trained]))
+        names = [self.first or RECOMMENDED, *shipped, *trained, *self.learned]
+        return list(dict.fromkeys(names))
+
+    @property
+    def learned(self) -> dict[str, Path]:
+        """Models that were learned from the photographs of the folder, by their names."""
+        return {} if self.learning is None else self.learning.models
 
     @property
     def loop(self) -> InteractionLoop:
@@ -84,14 +92,15 @@ class ModelHost:
 
     def load(self, name: str) -> None:
         """Load another model; if this fails, keep the current one."""
-        self.model = prepare_model(create_interactive(name, pretrained=True), self.device)
+        source = str(self.learned.get(name, name))
+        self.model = prepare_model(create_interactive(source, pretrained=True), self.device)
         self.name = name
 
     def resume(self, folder: Path, model: str, settings: Mapping[str, Any]) -> None:
         """Restore the model and the settings of an earlier session.
 
         Nothing changes if another model was asked for. A folder from others can only choose models
-        of the zoo and the user's own runs, never a path.
+        of the zoo and the user's own runs, never a path, and no learned one that nobody chose here.
         """
         if model != (self.first or model):
             return
@@ -99,6 +108,7 @@ class ModelHost:
         inside = path.absolute().is_relative_to(folder.absolute())
         inside |= path.resolve().is_relative_to(folder.resolve())
         brought = self.first is None and is_path(model) and inside
+        brought |= model in self.learned and not is_trusted(self.learned[model])
         if brought or model not in self.names:
             _logger.warning("%s: was last used with %r: give --model to use it", folder, model)
             return

@@ -65,6 +65,10 @@ def create_app(
         sessions.choose_model(body.get("name"))
         return sessions.begin()
 
+    def use_learned(body: dict[str, Any]) -> dict[str, Any]:
+        sessions.use_learned(use=body.get("use") is True)
+        return sessions.begin()
+
     def image(name: str) -> Response:
         content, media, notice = shown(sessions.photograph(name))
         return Response(content, headers={"x-probseg-notice": notice}, media_type=media)
@@ -121,6 +125,9 @@ def create_app(
             lambda body: sessions.export(body.get("format"), str(body.get("window"))),
         ),
         _post("/api/export/stop", lambda body: sessions.stop_export(str(body.get("window")))),
+        _post("/api/learn", lambda body: sessions.learn(body.get("minutes"))),
+        _post("/api/learn/stop", lambda body: sessions.stop_learning()),
+        _post("/api/learn/use", use_learned),
     ]
 
     def http_error(request: Request, error: Exception) -> Response:

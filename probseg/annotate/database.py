@@ -245,6 +245,7 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
     "avoid_finished": TypeAdapter(bool),
     "tidy": TypeAdapter(bool),
     "inference": TypeAdapter(Inference),
+    "unlearned": TypeAdapter(Annotated[str, Field(max_length=4096)]),
     "annotations": TypeAdapter(bool),
     "annotations_due": TypeAdapter(bool),
     "annotations_digest": TypeAdapter(Annotated[str, Field(max_length=64)]),

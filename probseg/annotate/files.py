@@ -37,6 +37,7 @@ from probseg.annotate.imports import (
     read_import,
     write_annotations,
 )
+from probseg.annotate.learning import LEARNED
 from probseg.annotate.photographs import (
     DIGEST,
     Photograph,
@@ -79,7 +80,7 @@ def check_links(out: Path) -> None:
     """Raise a UsageError if what is written to a folder would leave it through a link."""
     database = [f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
     places = [out / name for name in (*database, KEYS)]
-    for name in ("masks", ORIGINALS):  # files are written to their sub-folders
+    for name in ("masks", ORIGINALS, LEARNED):  # files are written to their sub-folders
         folders, links = walk(out / name, out, lambda path: False)
         places += [*folders[:1], *links]
     for place in places:

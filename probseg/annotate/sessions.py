@@ -12,7 +12,7 @@ import shlex
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -34,6 +34,7 @@ from probseg.annotate.frames import (
     pack,
 )
 from probseg.annotate.imports import ANNOTATIONS, Upload
+from probseg.annotate.learning import LEARNED, MANY_OBJECTS, Example, Learning, trust
 from probseg.annotate.photographs import (
     Photograph,
     fingerprint,
@@ -48,6 +49,7 @@ from probseg.annotate.photographs import (
 from probseg.annotate.steps import RequestError, as_step, check_truth, next_click, stored_step
 from probseg.annotate.store import MissingError, Store
 from probseg.annotate.windows import LONGEST_NAME, Windows
+from probseg.descriptions import RECOMMENDED
 from probseg.errors import USER_ERRORS, DataError, UsageError
 from probseg.formats import polygons
 from probseg.formats.prompts import MAX_RADIUS
@@ -70,9 +72,6 @@ TELLING = 0.5
 
 MOST_MASKS = 1000
 """Masks in one answer."""
-
-MANY_OBJECTS = 40
-"""With fewer objects, trainings take small batches, so that an epoch has several steps."""
 
 
 class Sessions:
@@ -130,6 +129,8 @@ class Sessions:
                     self.set_labels(names)
                 except RequestError as error:
                     raise UsageError(f"--labels: {error}") from error
+            self.learning = Learning(self.out / LEARNED, self._tell_learning)
+            model_host.learning = self.learning
             past = self.store.setting("inference")
             if past is not None:
                 model_host.resume(folder, **past)
@@ -162,6 +163,7 @@ class Sessions:
 
         Masks from before the first start that are not read yet are left to the next session.
         """
+        self.learning.stop()
         self._background.shutdown(cancel_futures=True)
         self._upload.close()
         try:
@@ -241,6 +243,7 @@ class Sessions:
         return {
             "shared": self.shared,
             "model": {"name": self.model_host.name},
+            "learning": self._learning(),
             "labels": [*self.labels],
             "renamed": self._aliases,
             "settings": self.settings(),
@@ -530,6 +533,57 @@ class Sessions:
         """End the export that a window asked for."""
         self._stopped.add(window)
         return {}
+
+    def learn(self, minutes: object) -> dict[str, Any]:
+        """Train on the finished photographs in a process of its own, from a learned model if used.
+
+        The windows are told how far it is, and what came out.
+        """
+        first = self.model_host.learned.get(self.model_host.name)
+        self.learning.start(minutes, [*self._examples()], first)
+        return self._learning()
+
+    def stop_learning(self) -> dict[str, Any]:
+        """End the training; another `learn` goes on from its last epoch."""
+        self.learning.stop()
+        return self._learning()
+
+    def use_learned(self, *, use: bool) -> None:
+        """Answer with the model that was learned last, or again with the one before."""
+        with self._lock:
+            learned, now = self.model_host.learned, self.model_host.name
+            if use and (name := self.learning.status().get("model")):
+                if now not in learned:
+                    self.store.set_setting("unlearned", now)
+                trust(learned[name])
+                self.choose_model(name)
+            elif not use and now in learned:
+                before = self.store.setting("unlearned")
+                self.choose_model(before if before in self.model_host.names else RECOMMENDED)
+            else:
+                raise RequestError("there is no learned model" if use else "none is used")
+
+    def _examples(self) -> Iterator[Example]:
+        """Yield the photographs that are done or accepted, with their finished objects."""
+        with self._lock:
+            overview = self.store.overview()
+        for photo in self.photographs:
+            known = overview.get(photo.name)
+            if photo.error is None and known is not None and known.state in ("done", "accepted"):
+                with self._lock:
+                    masks = [self.store.png(one.id) for one in self.store.listed(photo.name)]
+                if masks:
+                    yield Example(photo.path, photo.name, masks)
+
+    def _learning(self) -> dict[str, Any]:
+        """Return what a page shows of a learning, and whether a learned model is used."""
+        return {**self.learning.status(), "used": self.model_host.name in self.model_host.learned}
+
+    def _tell_learning(self) -> None:
+        status = self._learning()
+        if status["state"] == "done":
+            self.learning.forget(self.model_host.name)
+        self.windows.tell({"learning": status})
 
     def report(self) -> dict[str, Any]:
         """Return the work on finished objects by label."""

@@ -3,6 +3,7 @@
 import { Clicker, element, FINISHED, icon, keyName } from "./canvas.js";
 import { Grid } from "./grid.js";
 import { allKeys, buildHelp, listen } from "./keys.js";
+import { buildLearning, drawLearning } from "./learning.js";
 import { finished } from "./objects.js";
 import { Outline } from "./outline.js";
 import { drawKnobs, drawLabels, drawLook, drawPreviewSwitch } from "./panel.js";
@@ -80,6 +81,7 @@ export const page = {
     if (session.reader) this.clicker.setPreview(false);
     buildHelp(this.keys);
     buildExports(session.formats);
+    buildLearning();
     this.take(session);
     listen();
   },
@@ -125,6 +127,7 @@ export const page = {
     $("model").replaceChildren(
       ...session.models.map((name) => new Option(name, name, false, name === session.model.name)),
     );
+    drawLearning();
     $("train").hidden = !session.train_command;
     $("train").firstChild.textContent = session.train_command ?? "";
     this.countLabels();
@@ -386,6 +389,7 @@ export const page = {
     const { labels, settings } = this.session;
     this.session.shared = answer.shared; // it is asked for once
     Object.assign(this.session, answer.labels ? answer : await json("shared"));
+    drawLearning();
     const differs = (before, now) => JSON.stringify(before) !== JSON.stringify(now);
     if (differs(labels, this.session.labels)) {
       this.take(await json("session")); // objects follow their labels

@@ -252,10 +252,11 @@ export function showWith() {
   page.clicker.compare(null);
 }
 
-export async function changeModel(name) {
+/** Answer with another model, which is asked for by its name or in another way. */
+export async function changeModel(name, path = "model", body = { name }) {
   banner.show("wait", `Loading ${name} …`);
   try {
-    page.take(await json("model", { body: { name } }));
+    page.take(await json(path, { body }));
     page.clicker.setPreview(true);
     await page.open(page.index);
     banner.clear("wait");

@@ -1,5 +1,6 @@
 // What happens in other windows: news of the server, and photographs that are open elsewhere.
 
+import { heardOfLearning } from "./learning.js";
 import { page, report } from "./page.js";
 import { smallMasks } from "./pictures.js";
 import { showProgress } from "./reports.js";
@@ -61,6 +62,7 @@ function heard(news) {
   if (news.again) again().catch(report);
   if (news.shared !== undefined) page.share(news).catch(report);
   if (news.open) page.openElsewhere(news.open);
+  if (news.learning) heardOfLearning(news.learning);
   if (news.export && news.by === windowId) showProgress(news.export, news.of);
   if (news.photo) photographChanged(news).catch(report);
 }

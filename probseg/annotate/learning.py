@@ -1,0 +1,287 @@
+"""Learning from finished photographs: a training beside the page, and the model that it makes.
+
+Each learning has a folder with a number, `.probseg/learned/N`: a copy of the photographs and masks,
+the run, and the model. What the page shows is read from there, whatever was killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probseg.annotate.steps import RequestError
+from probseg.descriptions import RECOMMENDED
+from probseg.formats.mask_names import MaskNames, stem_of
+from probseg.paths import cache_dir, digest, replacing, write_text
+from probseg.texts import read_text
+from probseg.zoo.index import WEIGHTS
+
+LEARNED = Path(".probseg") / "learned"
+"""The folder of all learnings, in that of the masks."""
+
+NAME = f"{RECOMMENDED}.mine"
+"""Name of the folder of a model that was learned."""
+
+RESULT, LOG = "learned.json", "log.txt"
+
+COMMAND = (sys.executable, "-m", "probseg.annotate.learning")
+"""Command that learns, before its arguments: see `main`."""
+
+TELLING = 1.0
+"""Seconds between two news of a learning."""
+
+PATIENCE = 10.0
+"""Seconds that a training has to end when it is told to."""
+
+MOST_MINUTES = 24 * 60
+FEWEST = 2  # photographs, one of which is held out
+MANY_OBJECTS = 40  # with fewer, trainings take small batches, so that an epoch has several steps
+
+
+class Example(NamedTuple):
+    """A finished photograph: its file, its name in the folder, and the PNG of each object."""
+
+    path: Path
+    name: str
+    masks: Sequence[bytes]
+
+
+class Learning:
+    """The learnings of a folder, of which one runs at a time; any thread may call all methods."""
+
+    def __init__(self, place: Path, tell: Callable[[], None]) -> None:
+        self._place, self._tell = place, tell
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher = threading.Thread()
+        self._began, self._minutes = 0.0, 0.0
+
+    @property
+    def models(self) -> dict[str, Path]:
+        """Folders of the models that were learned, by their names; the newest is the last one."""
+        return {
+            f"{NAME} {folder.name}": folder / NAME
+            for folder in _numbered(self._place)
+            if _sentence(folder) is not None and (folder / NAME / WEIGHTS).is_file()
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Return what a page shows: `state`, and minutes, a sentence or the name of a model."""
+        with self._lock:
+            if self._process is not None:
+                gone = (time.monotonic() - self._began) / 60
+                return {"state": "running", "gone": gone, "minutes": self._minutes}
+        *_, newest = (None, *_numbered(self._place))
+        if newest is None:
+            return {"state": "none"}
+        if (sentence := _sentence(newest)) is not None:
+            name = f"{NAME} {newest.name}"
+            model = name if name in self.models else None
+            return {"state": "done", "sentence": sentence, "model": model}
+        fault = _fault(newest)
+        return {"state": "failed", "sentence": fault} if fault else {"state": "interrupted"}
+
+    def start(self, minutes: object, examples: Sequence[Example], first: Path | None) -> None:
+        """Begin to learn, from a model or the recommended one; or go on where it was interrupted.
+
+        Raises:
+            RequestError: If it is learning already, for wrong minutes, or too few photographs.
+        """
+        if type(minutes) not in (int, float) or not 0 < float(str(minutes)) <= MOST_MINUTES:
+            raise RequestError(f"`minutes` must be above 0, up to {MOST_MINUTES}, got {minutes!r}")
+        with self._lock:
+            if self._process is not None:
+                raise RequestError("it is learning already; wait for its end, or stop it")
+            *_, newest = (None, *_numbered(self._place))
+            if newest is None or _last_checkpoint(newest) is None or _is_over(newest):
+                number = 1 if newest is None else int(newest.name) + 1
+                newest = self._place / str(number)
+                _copy(examples, newest)
+            words = [*COMMAND, str(newest), str(minutes), *([] if first is None else [str(first)])]
+            with (newest / LOG).open("wb") as log:
+                self._process = subprocess.Popen(
+                    words,
+                    stdin=subprocess.PIPE,  # which is closed when this process ends in any way
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                )
+            self._began, self._minutes = time.monotonic(), float(str(minutes))
+            self._watcher = threading.Thread(target=self._watch, args=[self._process], daemon=True)
+            self._watcher.start()
+
+    def stop(self) -> None:
+        """End the training, and wait for it."""
+        with self._lock:
+            process = self._process
+        if process is not None:
+            assert process.stdin is not None, "it has a pipe"
+            process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            process.kill()
+            self._watcher.join()
+
+    def forget(self, used: str) -> None:
+        """Delete all learnings but the newest one and that of the model that is used."""
+        numbered = _numbered(self._place)
+        for folder in numbered[:-1]:
+            if _is_over(numbered[-1]) and f"{NAME} {folder.name}" != used:
+                shutil.rmtree(folder)
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Say how far a training is until it ends."""
+        while process.poll() is None:
+            self._tell()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(TELLING)
+        with self._lock:
+            self._process = None
+        self._tell()
+
+
+def trust(model: Path) -> None:
+    """Note outside of the folder, which may come from others, that a person chose this model."""
+    with suppress(OSError):  # it is then not used at the next start
+        mark = _mark(model)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def is_trusted(model: Path) -> bool:
+    """Say whether a person of this machine chose this model before."""
+    return _mark(model).is_file()
+
+
+def _mark(model: Path) -> Path:
+    return cache_dir() / "learned" / digest(model / WEIGHTS)
+
+
+def _numbered(place: Path) -> list[Path]:
+    """Return the folders of all learnings, the newest last."""
+    folders = [path for path in place.glob("*") if path.name.isdecimal() and path.name.isascii()]
+    return sorted(folders, key=lambda path: int(path.name))
+
+
+def _copy(examples: Sequence[Example], place: Path) -> None:
+    """Write photographs and masks as trainings read them; what the page changes stays apart."""
+    if len(examples) < FEWEST:
+        raise RequestError(
+            f"at least {FEWEST} photographs with objects must be done, got {len(examples)}; press "
+            "Done on more"
+        )
+    files = [one.name.replace("%", "%25").replace("/", "%2F") for one in examples]
+    names = MaskNames(map(stem_of, files))
+    with replacing(place) as draft:
+        for folder in ("images", "masks"):
+            (draft / folder).mkdir(parents=True)
+        for file, one in zip(files, examples, strict=True):
+            source = one.path.resolve()
+            try:
+                os.link(source, draft / "images" / file)
+            except OSError:  # another file system
+                shutil.copyfile(source, draft / "images" / file)
+            stems = names.first(stem_of(file), len(one.masks))
+            for stem, png in zip(stems, one.masks, strict=True):
+                (draft / "masks" / f"{stem}.png").write_bytes(png)
+
+
+def _last_checkpoint(place: Path) -> Path | None:
+    """Return where a training that was interrupted goes on."""
+    return max(place.glob("run/version_*/checkpoints/last.ckpt"), default=None)
+
+
+def _sentence(place: Path) -> str | None:
+    """Return what came out of a learning; None if it has no end."""
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        return str(json.loads(read_text(place / RESULT))["sentence"])
+    return None
+
+
+def _fault(place: Path) -> str:
+    """Return what a training said of its fault; empty if it was interrupted."""
+    if not (place / LOG).is_file():
+        return ""
+    lines = (place / LOG).read_text("utf-8", "replace").splitlines()
+    return next((line[16:] for line in lines if line.startswith("probseg: error: ")), "")
+
+
+def _is_over(place: Path) -> bool:
+    return _sentence(place) is not None or bool(_fault(place))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Learn in a folder for some minutes, from a model folder or the recommended model.
+
+    The process has the lowest priority, and ends with the one that holds its standard input.
+    """
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+    if hasattr(os, "nice"):
+        os.nice(19)
+    place, minutes, *first = arguments
+    try:
+        _learn(Path(place), float(minutes), *first)
+    except Exception as error:
+        print(f"probseg: error: {error}", flush=True)
+        raise
+
+
+def _end_with_the_server() -> None:
+    """Wait for the end of the standard input, then end as after a signal, or at once."""
+    os.read(sys.stdin.fileno(), 1)  # no lock, which the end of the interpreter would meet
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(PATIENCE)
+    os._exit(1)
+
+
+def _learn(place: Path, minutes: float, first: str | None = None) -> None:
+    """Train, write a model folder if the network is better, and then the result."""
+    import probseg
+    from probseg.cli import main as probseg_verb
+    from probseg.zoo.trained import read_trained
+
+    objects, last = len([*(place / "masks").iterdir()]), _last_checkpoint(place)
+    settings: Mapping[str, Any] = {
+        "trainer.logger.init_args.save_dir": place,
+        "trainer.logger.init_args.name": "run",
+        "trainer.enable_progress_bar": False,
+        "data.num_workers": 0,
+        **({"data.batch_size": 4} if objects < MANY_OBJECTS else {}),
+        **({} if first is None else {"model.model.init_args.name": first}),
+        **({} if last is None else {"ckpt_path": last}),
+    }
+    run = probseg.train(place, settings, minutes=minutes)
+    if run.after is not None and run.before is not None and run.after < run.before:
+        photographs = len([*(place / "images").iterdir()])
+        facts = {
+            "description": f"{RECOMMENDED}, trained on the objects of one folder.",
+            "data": [f"{objects} objects of {photographs} photographs of the folder, own licence"],
+            "license": "other",
+            "hardware": platform.processor() or platform.machine() or "unknown",
+            "hours": minutes / 60,
+            "limits": ["made for the objects of one folder", run.sentence],
+            "recipe": f"probseg fit --config configs/experiment/folder.yaml --minutes {minutes:g}",
+            "seed": 0,  # of the configuration
+            "commit": read_trained(run).commit or f"version {probseg.__version__}",
+        }
+        write_text(place / "facts.json", json.dumps(facts))
+        words = ("--facts", place / "facts.json", "--preset", RECOMMENDED, "--zoo", place)
+        status = probseg_verb(["zoo", "publish", *map(str, (run, NAME, *words))])
+        if status:
+            raise SystemExit(status)
+    write_text(place / RESULT, json.dumps({"sentence": run.sentence}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,60 @@
+// Learning from finished photographs: how far a training is, what it gained, and which model answers.
+
+import { page, report } from "./page.js";
+import { changeModel } from "./panel.js";
+import { $, banner, json } from "./requests.js";
+
+export function buildLearning() {
+  $("learn").onclick = () => ask("learn", { minutes: Number($("learn-minutes").value) });
+  $("learn-stop").onclick = () => ask("learn/stop");
+  $("use-learned").onclick = () => use(true);
+  $("use-shipped").onclick = () => use(false);
+}
+
+async function ask(what, body = {}) {
+  try {
+    page.session.learning = await json(what, { body });
+    drawLearning();
+  } catch (error) {
+    report(error);
+  }
+}
+
+/** Answer with the learned model, or again with the one before. */
+const use = (learned) => changeModel(learned ? "what was learned" : "the shipped model", "learn/use", { use: learned });
+
+/** Take over what the server says of a training; its result is said over the photograph, too. */
+export function heardOfLearning(learning) {
+  const ran = page.session.learning.state === "running";
+  page.session.learning = learning;
+  drawLearning();
+  if (!ran || learning.state !== "done") return;
+  const buttons = learning.model ? [banner.button("Use it", () => use(true)), banner.button("Later")] : [banner.button("OK")];
+  banner.show("learned", say(learning), ...buttons);
+}
+
+export function drawLearning() {
+  const { learning } = page.session;
+  const runs = learning.state === "running";
+  if ($("learning").textContent !== say(learning)) $("learning").textContent = say(learning); // which is read aloud
+  $("use-learned").hidden = !learning.model || page.session.model.name === learning.model;
+  $("use-shipped").hidden = !learning.used;
+  $("learn").hidden = $("learn-minutes").parentElement.hidden = runs;
+  $("learn-stop").hidden = !runs;
+}
+
+/** Say in a sentence what became of a training. */
+function say({ state, gone, minutes, sentence }) {
+  switch (state) {
+    case "running":
+      return gone > minutes ? `Learning: ${Math.floor(gone)} minutes, as your work goes first (${minutes} are its budget).` : `Learning: ${Math.floor(gone)} of ${minutes} minutes. Go on with your work meanwhile.`;
+    case "done":
+      return `${sentence[0]?.toUpperCase()}${sentence.slice(1)}.`;
+    case "failed":
+      return `Nothing was learned: ${sentence}`;
+    case "interrupted":
+      return "Learning was interrupted. Nothing is lost: it goes on from its last epoch.";
+    default:
+      return "A training makes the model better for what you label, if it can: the result is compared on photographs that it did not see.";
+  }
+}

@@ -21,7 +21,7 @@ from probseg.export.cases import record
 from probseg.export.graphs import trace, trace_classes
 from probseg.export.parity import Parity, measure, measure_classes
 from probseg.export.runner import ClassRunner, Runner
-from probseg.export.targets import TARGETS, write_licences
+from probseg.export.targets import ONNX, TARGETS, store_halves, write_licences
 from probseg.formats.colours import distinct_colours
 from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Network, Segmenter
@@ -30,6 +30,11 @@ from probseg.zoo.trained import weights_digest
 
 ABOUT = "export.json"
 """File with the settings of the graphs, for runners."""
+
+PRECISIONS = ("float32", "float16")
+
+LEAST_IOU = 0.99
+"""Smallest mean IoU of masks by halved weights with those of the network."""
 
 TOLERANCE = 1e-3
 """Largest difference of two logits, relative to the largest logit where that is above 1."""
@@ -44,6 +49,7 @@ def export_model(
     name: str = "",
     classes: Sequence[str] | None = None,
     cases: bool = False,
+    precision: str = "float32",
     tell: Callable[[str], object] = lambda step: None,
 ) -> Parity:
     """Write a network as graphs, with a description and what goes with the target.
@@ -60,16 +66,18 @@ def export_model(
         classes: Names of the classes of a network for semantic segmentation; numbers by default.
         cases: Whether to write answers to drawn pictures into `cases.json`, by which a runner in
             another language can check itself.
+        precision: Of the weights in the files, "float32" or, with ONNX, "float16", half as large.
         tell: Called with the name of each step as it begins.
 
     Returns:
         Differences between the answers of the written graphs and of the network.
 
     Raises:
-        UnknownNameError: If there is no such target.
+        UnknownNameError: If there is no such target or precision.
         UsageError: If packages are missing, the folder exists, there is no size, the network
             computes on the host, npm cannot fetch ONNX Runtime Web for a page, or the graphs do not
-            answer as the network does; nothing is written then.
+            answer as the network does; nothing is written then. With float16, the mean IoU of the
+            masks must be 0.99; else the logits must be those of the network.
     """
     folder = Path(folder)
     check_name("target", to, TARGETS)
@@ -78,6 +86,9 @@ def export_model(
         raise UsageError(
             f'{", ".join(missing)} not installed; in a checkout run: pip install -e ".[export]"'
         )
+    check_name("precision", precision, PRECISIONS)
+    if precision != "float32" and target.packages != ONNX:
+        raise UsageError(f"`precision` is for files of ONNX, got {precision!r} with to={to!r}")
     if folder.exists() or not folder.absolute().parent.is_dir():
         raise UsageError(f"`output` must be a new folder in one that exists, got {str(folder)!r}")
     model = copy.deepcopy(model).cpu().float().eval()
@@ -109,9 +120,12 @@ def export_model(
         for part, graph in graphs.items():
             tell(f"writing {files[part]}")
             target.write(graph, draft / files[part])
+            if precision == "float16":
+                store_halves(draft / files[part])
         versions = {package: packages.version(package) for package in target.packages}
         about |= {
             "model": name,
+            "precision": precision,
             "weights_sha256": weights_digest(model.state_dict()),
             "versions": {
                 "probseg": probseg.__version__,
@@ -140,7 +154,14 @@ def export_model(
                 (draft / "cases.json").write_text(json.dumps(record(runner)), encoding="utf-8")
         else:
             parity = measure_classes(model, ClassRunner(draft))
-        if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
+        if precision == "float16":
+            if parity.mean_iou < LEAST_IOU:
+                raise UsageError(
+                    f"`precision` float16 must leave masks as they are, with a mean IoU of "
+                    f"{LEAST_IOU}, got {parity.mean_iou:.4f}, and logits that differ by up to "
+                    f"{parity.logit_difference:.3g}; nothing was written. Leave it out"
+                )
+        elif parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
             raise UsageError(
                 f"the graphs must give the network's logits up to {TOLERANCE:g} of the largest, "
                 f"{parity.largest_logit:.3g}, got a difference of {parity.logit_difference:.3g}; "

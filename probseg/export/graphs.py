@@ -205,7 +205,8 @@ def _graph(
             dynamic_shapes=(dims,) if isinstance(module, Click) else dims,
         )
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # with paths of this machine
+        # Paths of this machine; where there is none, each later pass records its own, for minutes
+        node.meta["stack_trace"] = "-"
     values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     signature = program.graph_signature
     return Graph(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probseg.export.runner import ClassRunner, Runner
 from probseg.interact.predictor import Predictor
+from probseg.metrics import iou
 from probseg.models import Network, Segmenter
 from probseg.types import Click
 
@@ -36,6 +37,7 @@ class Parity(NamedTuple):
         logit_difference: Largest absolute difference of two logits.
         pixels: Number of pixels of all masks.
         differing_pixels: Those that one calls object and the other background.
+        mean_iou: IoU of the two masks of an answer, in the mean, or of a class over all images.
     """
 
     answers: int
@@ -43,6 +45,7 @@ class Parity(NamedTuple):
     logit_difference: float
     pixels: int
     differing_pixels: int
+    mean_iou: float
 
 
 def measure(model: Segmenter, runner: Runner) -> Parity:
@@ -74,6 +77,7 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
         logit_difference=max(float(np.abs(ours - theirs).max()) for ours, theirs in logits),
         pixels=sum(pair.pixels for pair in plain + zoomed),
         differing_pixels=sum(pair.differing for pair in plain + zoomed),
+        mean_iou=float(np.mean([pair.iou for pair in plain + zoomed])),
     )
 
 
@@ -84,12 +88,15 @@ def measure_classes(model: Network, runner: ClassRunner) -> Parity:
     for image in _images():
         pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
         pairs.append((model(pixels)[0].numpy(), runner.logits(image)))
+    ours, theirs = (np.concatenate([two[n].argmax(0).ravel() for two in pairs]) for n in (0, 1))
+    ious = [iou(theirs == n, (ours == n).astype(np.uint8)) for n in np.unique(ours)]
     return Parity(
         answers=len(pairs),
-        largest_logit=max(float(np.abs(ours).max()) for ours, _ in pairs),
-        logit_difference=max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs),
-        pixels=sum(ours[0].size for ours, _ in pairs),
-        differing_pixels=sum(int((a.argmax(0) != b.argmax(0)).sum()) for a, b in pairs),
+        largest_logit=max(float(np.abs(one).max()) for one, _ in pairs),
+        logit_difference=max(float(np.abs(one - other).max()) for one, other in pairs),
+        pixels=ours.size,
+        differing_pixels=int((ours != theirs).sum()),
+        mean_iou=float(np.mean(ious)),
     )
 
 
@@ -99,6 +106,7 @@ class _Pair(NamedTuple):
     logits: npt.NDArray[np.float32]
     pixels: int
     differing: int
+    iou: float
 
 
 def _compared(
@@ -115,7 +123,8 @@ def _compared(
         mask = predictor.predict([Click(*click) for click in asked], drawn).binary
         other = runner.predict(asked, drawn) > 0.5
         assert runner.answer is not None, "just given"
-        yield _Pair(runner.answer.logits, mask.size, int((mask != other).sum()))
+        differing = int((mask != other).sum())
+        yield _Pair(runner.answer.logits, mask.size, differing, iou(other, mask.astype(np.uint8)))
 
 
 def _images() -> Iterator[npt.NDArray[np.uint8]]:

@@ -13,6 +13,7 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 from skimage.data import coffee
@@ -28,6 +29,9 @@ ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 OPSET = 18
 """The oldest that PyTorch's exporter writes, for runtimes that are behind."""
+
+SHORT = 256
+"""Numbers from which on a tensor is halved."""
 
 RUNTIME = "onnxruntime-web@1.30.0"
 """npm package of ONNX Runtime Web, MIT licence."""
@@ -86,6 +90,29 @@ def write_onnx(graph: Graph, path: Path) -> None:
         ):
             if isinstance(side, str):
                 dim.dim_param = side
+    onnx.save(model, path)
+
+
+def store_halves(path: Path) -> None:
+    """Store the weights of an ONNX file as float16; runtimes make float32 of them as they load it.
+
+    Short tensors stay as they are: they are few bytes, and small constants would become 0.
+    """
+    import onnx
+
+    model = onnx.load(path)
+    casts = []
+    for tensor in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype != np.float32 or values.size < SHORT:
+            continue
+        name = tensor.name
+        halves = values.astype(np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(halves, f"{name}_float16"))
+        cast = onnx.helper.make_node("Cast", [tensor.name], [name], to=onnx.TensorProto.FLOAT)
+        casts.append(cast)
+    for place, cast in enumerate(casts):
+        model.graph.node.insert(place, cast)
     onnx.save(model, path)
 
 

@@ -12,6 +12,7 @@ from probseg.attention import Adaptation
 from probseg.cli.arguments import Parser, check_writable, count, positive
 from probseg.errors import UsageError
 from probseg.export import export_model
+from probseg.export.folder import PRECISIONS
 from probseg.export.targets import TARGETS
 from probseg.models import Segmenter
 from probseg.terminal import console
@@ -26,7 +27,8 @@ examples:
   probseg export resnet16_csa --to onnx --output exported --size 256 --key-iterations 0
   probseg export runs/my_model/ --to torch --output exported
   probseg export lite2_unet_prop --to page --output demo
-  probseg export emanet_lite0 --to onnx --output classes
+  probseg export lite0_unet_prop --to page --precision float16 --output small
+  probseg export emanet_lite0 --to page --output classes
 """
 
 
@@ -57,14 +59,17 @@ def run(arguments: Sequence[str]) -> None:
             options.model,
             None if options.classes is None else options.classes.split(","),
             options.cases,
+            options.precision,
             tell=lambda step: tell(f"{step}\n", sys.stderr),
         )
     except UsageError as error:  # about an argument of the function
-        raise UsageError(re.sub("`(output|size|fixed|classes)`", r"--\1", str(error))) from error
+        names = "output|size|fixed|classes|precision"
+        raise UsageError(re.sub(f"`({names})`", r"--\1", str(error))) from error
     console().print(
         f"{parity.answers} answers compared: logits differ by at most "
         f"{parity.logit_difference:.2g} (largest: {parity.largest_logit:.3g}), "
-        f"{parity.differing_pixels} of {parity.pixels} pixels of the masks\n"
+        f"{parity.differing_pixels} of {parity.pixels} pixels of the masks (mean IoU "
+        f"{parity.mean_iou:.4f})\n"
         f"wrote {options.output}",
         highlight=False,
         markup=False,
@@ -96,6 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--fixed", action="store_true", help="one square for all images (default: any size)")
     add("--cases", action="store_true", help="also write answers to check another runner by")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="of weights in ONNX files; float16: half as large, if masks stay (default: float32)",
+    )
     add("--classes", metavar="A,B,C", help="names of the classes (default: numbers)")
     for kind in SETTINGS:
         add(

@@ -375,6 +375,39 @@ def test_classes_of_pixels(tmp_path, to):
 
 
 @needs_onnx
+def test_halved_weights_keep_the_masks(tmp_path):
+    torch.manual_seed(0)
+    model = network("micro_fast")
+    answers, sizes = [], []
+    for precision in ("float32", "float16"):
+        path = tmp_path / precision
+        parity = export_model(model, path, precision=precision)
+        assert parity.mean_iou >= 0.99
+        runner = Runner(path)
+        runner.set_image(picture())
+        answers.append(np.stack([runner.predict(clicks) for clicks in CLICKS]))
+        sizes.append(sum(file.stat().st_size for file in path.glob("*.onnx")))
+        about = json.loads((path / "export.json").read_text(encoding="utf-8"))
+        assert about["precision"] == precision
+    weights = sum(weight.numel() for weight in model.parameters())
+    assert weights < sizes[0] - sizes[1] < 2 * weights
+    assert 0 < np.abs(answers[0] - answers[1]).max() < 0.02
+
+
+@needs_onnx
+def test_weights_are_not_halved_where_masks_suffer(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model, other = network("micro_fast"), network("micro_fast")
+    trace = folder.trace
+    monkeypatch.setattr(folder, "trace", lambda model, *how: trace(other, *how))
+    with pytest.raises(UsageError, match=r"mean IoU of 0\.99, got 0\.\d{4}"):
+        export_model(model, tmp_path / "graphs", precision="float16")
+    with pytest.raises(UsageError, match="precision"):
+        export_model(model, tmp_path / "graphs", to="torch", precision="float16")
+    assert not list(tmp_path.iterdir())
+
+
+@needs_onnx
 @pytest.mark.slow
 def test_the_shipped_model(tmp_path):
     model = probseg.create_model("lite0_unet_prop", pretrained=True)

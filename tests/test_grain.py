@@ -11,7 +11,7 @@ from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
     "probseg": {"files": 255, "lines": 54_177, "called_once": 205, "raises_per_1000": 14.7},
-    "tests": {"files": 235, "lines": 55_197},
+    "tests": {"files": 235, "lines": 55_199},
     "benchmarks": {"files": 33, "lines": 4_752},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
-    "probseg": {"files": 255, "lines": 54_275, "called_once": 205, "raises_per_1000": 14.7},
-    "tests": {"files": 235, "lines": 55_290},
+    "probseg": {"files": 256, "lines": 54_704, "called_once": 208, "raises_per_1000": 14.8},
+    "tests": {"files": 238, "lines": 55_704},
     "benchmarks": {"files": 33, "lines": 4_757},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}

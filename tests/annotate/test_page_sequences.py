@@ -23,9 +23,11 @@ KEYS = (*["Enter"] * 3, "Escape", *"zzZ", "Backspace", *"fi12", "Delete", *"dnpr
 BROKEN = b"no photograph"
 KINDS = ("turn", "break", "rename", "move", "new", "delete", "import", "labels", "other")
 MOVES = ("d", "n", "p")  # while the next photograph loads, the page takes no clicks
-SLOW = """latency => { const real = window.real ??= window.fetch; window.latency = latency;
+SLOW = """latency => { const real = window.real ??= window.fetch;
+window.held?.forEach(send => send()); window.held = [];
 window.fetch = async (url, options) => {
-  await new Promise(done => setTimeout(done, window.latency)); return real(url, options); } }"""
+  await new Promise(send => latency === null ? held.push(send) : setTimeout(send, latency));
+  return real(url, options); } }"""
 SCREEN = """[probsegPage.photo.id, probsegPage.photo.state, clicker.undoable, clicker.redoable,
 clicker.objects.map(({ id, label, area }) => [id, label, area]),
 clicker.current.object, clicker.current.label ?? null,
@@ -55,6 +57,7 @@ class Machine:
         self.port = int(self.address.split(":")[2].split("/")[0])
 
     def slow(self, latency):
+        """Delay requests by milliseconds; with None, they are held until the next call."""
         self.page.tab.evaluate(SLOW, latency)
 
     def reload(self):
@@ -335,9 +338,11 @@ def test_commands_on_a_photograph_that_cannot_be_read_hold_nothing_up(machine):
 def test_while_a_photograph_loads_the_page_says_so_and_takes_no_clicks(machine):
     page, busy = machine.page, "$('clicker').ariaBusy".replace("$", "document.getElementById")
     assert page.run(busy) == "false"
+    machine.slow(None)
     machine.command("n", SPOTS[0])
     assert page.run(busy) == "true"
     machine.command("left", SPOTS[1])
+    machine.slow(0)
     machine.settle()
     assert page.run(f"[{busy}, clicker.current.object]") == ["false", None]
 
@@ -346,9 +351,10 @@ def test_an_error_of_a_photograph_that_was_left_is_shown_with_its_name(machine):
     machine.slow(0)
     machine.page.press("e")
     machine.page.drag((100, 8), (110, 8))
-    machine.slow(800)
+    machine.slow(None)
     machine.command("Enter", SPOTS[0])
     machine.command("n", SPOTS[0])
+    machine.slow(0)
     said = "document.querySelector('#banner:not([hidden])')?.textContent ?? ''"
     machine.page.until(f"({said}).startsWith('photo0.png: the object has no pixel')")
 

@@ -334,7 +334,6 @@ def test_recorded_cases_are_answers_of_the_predictor(tmp_path):
     torch.manual_seed(0)
     model = network("micro_csa_bp5")
     export_model(model, tmp_path / "graphs", to="torch", cases=True)
-    model.cell = SIDE  # its graphs are for one square
     cases = json.loads((tmp_path / "graphs" / "cases.json").read_text(encoding="utf-8"))
     assert len(cases) == 20
     for case in cases[:3]:

@@ -374,6 +374,7 @@ def test_classes_of_pixels(tmp_path, to):
 
 
 @needs_onnx
+@pytest.mark.slow
 def test_halved_weights_keep_the_masks(tmp_path):
     torch.manual_seed(0)
     model = network("micro_fast")
@@ -394,6 +395,7 @@ def test_halved_weights_keep_the_masks(tmp_path):
 
 
 @needs_onnx
+@pytest.mark.slow
 def test_weights_are_not_halved_where_masks_suffer(tmp_path, monkeypatch):
     torch.manual_seed(0)
     model, other = network("micro_fast"), network("micro_fast")

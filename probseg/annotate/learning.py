@@ -24,8 +24,9 @@ from probseg.annotate.steps import RequestError
 from probseg.descriptions import RECOMMENDED
 from probseg.formats.mask_names import MaskNames, stem_of
 from probseg.paths import cache_dir, digest, replacing, write_text
-from probseg.texts import read_text
+from probseg.texts import read_text, tell
 from probseg.zoo.index import WEIGHTS
+from probseg.zoo.trained import LAST, read_trained
 
 LEARNED = Path(".probseg") / "learned"
 """The folder of all learnings, in that of the masks."""
@@ -82,13 +83,12 @@ class Learning:
             if self._process is not None:
                 gone = (time.monotonic() - self._began) / 60
                 return {"state": "running", "gone": gone, "minutes": self._minutes}
-        *_, newest = (None, *_numbered(self._place))
+        newest = next(reversed(_numbered(self._place)), None)
         if newest is None:
             return {"state": "none"}
         if (sentence := _sentence(newest)) is not None:
-            name = f"{NAME} {newest.name}"
-            model = name if name in self.models else None
-            return {"state": "done", "sentence": sentence, "model": model}
+            names = (name for name, model in self.models.items() if model.parent == newest)
+            return {"state": "done", "sentence": sentence, "model": next(names, None)}
         fault = _fault(newest)
         return {"state": "failed", "sentence": fault} if fault else {"state": "interrupted"}
 
@@ -98,15 +98,18 @@ class Learning:
         Raises:
             RequestError: If it is learning already, for wrong minutes, or too few photographs.
         """
-        if type(minutes) not in (int, float) or not 0 < float(str(minutes)) <= MOST_MINUTES:
+        if (
+            isinstance(minutes, bool)
+            or not isinstance(minutes, int | float)
+            or not 0 < minutes <= MOST_MINUTES
+        ):
             raise RequestError(f"`minutes` must be above 0, up to {MOST_MINUTES}, got {minutes!r}")
         with self._lock:
             if self._process is not None:
                 raise RequestError("it is learning already; wait for its end, or stop it")
-            *_, newest = (None, *_numbered(self._place))
-            if newest is None or _last_checkpoint(newest) is None or _is_over(newest):
-                number = 1 if newest is None else int(newest.name) + 1
-                newest = self._place / str(number)
+            newest = next(reversed(_numbered(self._place)), None)
+            if newest is None or not _has_checkpoint(newest) or _is_over(newest):
+                newest = self._place / str(1 if newest is None else int(newest.name) + 1)
                 _copy(examples, newest)
             words = [*COMMAND, str(newest), str(minutes), *([] if first is None else [str(first)])]
             with (newest / LOG).open("wb") as log:
@@ -117,7 +120,7 @@ class Learning:
                     stderr=log,
                     env={**os.environ, "OMP_NUM_THREADS": "1"},
                 )
-            self._began, self._minutes = time.monotonic(), float(str(minutes))
+            self._began, self._minutes = time.monotonic(), float(minutes)
             self._watcher = threading.Thread(target=self._watch, args=[self._process], daemon=True)
             self._watcher.start()
 
@@ -197,9 +200,9 @@ def _copy(examples: Sequence[Example], place: Path) -> None:
                 (draft / "masks" / f"{stem}.png").write_bytes(png)
 
 
-def _last_checkpoint(place: Path) -> Path | None:
-    """Return where a training that was interrupted goes on."""
-    return max(place.glob("run/version_*/checkpoints/last.ckpt"), default=None)
+def _has_checkpoint(place: Path) -> bool:
+    """Say whether there is something to go on from after an interruption."""
+    return any(place.glob(f"run/version_*/checkpoints/{LAST}"))
 
 
 def _sentence(place: Path) -> str | None:
@@ -211,9 +214,8 @@ def _sentence(place: Path) -> str | None:
 
 def _fault(place: Path) -> str:
     """Return what a training said of its fault; empty if it was interrupted."""
-    if not (place / LOG).is_file():
-        return ""
-    lines = (place / LOG).read_text("utf-8", "replace").splitlines()
+    log = place / LOG
+    lines = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
     return next((line[16:] for line in lines if line.startswith("probseg: error: ")), "")
 
 
@@ -233,7 +235,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         _learn(Path(place), float(minutes), *first)
     except Exception as error:
-        print(f"probseg: error: {error}", flush=True)
+        tell(f"probseg: error: {error}\n", sys.stderr)
         raise
 
 
@@ -249,9 +251,8 @@ def _learn(place: Path, minutes: float, first: str | None = None) -> None:
     """Train, write a model folder if the network is better, and then the result."""
     import probseg
     from probseg.cli import main as probseg_verb
-    from probseg.zoo.trained import read_trained
 
-    objects, last = len([*(place / "masks").iterdir()]), _last_checkpoint(place)
+    objects = len([*(place / "masks").iterdir()])
     settings: Mapping[str, Any] = {
         "trainer.logger.init_args.save_dir": place,
         "trainer.logger.init_args.name": "run",
@@ -259,7 +260,7 @@ def _learn(place: Path, minutes: float, first: str | None = None) -> None:
         "data.num_workers": 0,
         **({"data.batch_size": 4} if objects < MANY_OBJECTS else {}),
         **({} if first is None else {"model.model.init_args.name": first}),
-        **({} if last is None else {"ckpt_path": last}),
+        **({"ckpt_path": "last"} if _has_checkpoint(place) else {}),
     }
     run = probseg.train(place, settings, minutes=minutes)
     if run.after is not None and run.before is not None and run.after < run.before:
@@ -277,8 +278,7 @@ def _learn(place: Path, minutes: float, first: str | None = None) -> None:
         }
         write_text(place / "facts.json", json.dumps(facts))
         words = ("--facts", place / "facts.json", "--preset", RECOMMENDED, "--zoo", place)
-        status = probseg_verb(["zoo", "publish", *map(str, (run, NAME, *words))])
-        if status:
+        if status := probseg_verb(["zoo", "publish", *map(str, (run, NAME, *words))]):
             raise SystemExit(status)
     write_text(place / RESULT, json.dumps({"sentence": run.sentence}))
 

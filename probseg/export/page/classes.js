@@ -8,6 +8,14 @@ import { ClassRunner } from "./runner.js";
 
 const LONGEST = 1024; // pixels of the side of what the network sees, for the memory of phones
 
+/** Return the classes that there are, the largest first. */
+function sharesOf(classes, names) {
+  const areas = names.map(() => 0);
+  for (const number of classes) areas[number]++;
+  const all = areas.map((area, id) => ({ id, label: names[id], area }));
+  return all.filter(({ area }) => area).sort((one, other) => other.area - one.area);
+}
+
 /** A photograph, reduced where it is large, and the class of each of its pixels. */
 export class Photograph {
   static runner = ClassRunner;
@@ -19,8 +27,9 @@ export class Photograph {
     const [height, width] = shrinkTo(whole, LONGEST);
     const resize = { resizeHeight: height, resizeWidth: width, resizeQuality: "high" };
     const picture = await createImageBitmap(bitmap, Math.max(...whole) > LONGEST ? resize : {});
-    const { data } = await runner.predict(picture);
-    return Object.assign(new Photograph(), { runner, name, whole, height, width, picture, classes: data });
+    const { data: classes } = await runner.predict(picture);
+    const shares = sharesOf(classes, runner.classes);
+    return Object.assign(new Photograph(), { name, whole, height, width, picture, classes, shares });
   }
 
   fetchImage() {
@@ -34,14 +43,6 @@ export class Photograph {
     return this.shares.map(({ id }) => {
       return { object: id, kind: "bytes", window, payload: this.classes.map((number) => number === id) };
     });
-  }
-
-  /** The classes that there are, the largest first. */
-  get shares() {
-    const areas = this.runner.classes.map(() => 0);
-    for (const number of this.classes) areas[number]++;
-    const all = areas.map((area, id) => ({ id, label: this.runner.classes[id], area }));
-    return all.filter(({ area }) => area).sort((one, other) => other.area - one.area);
   }
 
   /** What the clicker must know. */

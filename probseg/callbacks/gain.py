@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, cast
@@ -38,15 +39,17 @@ ENOUGH = 20
 # batches before the clock starts, and before it stops, with which an epoch is estimated
 _WARM_UP, _TIMED = 2, 8
 # validations that last as long as the comparison at the end: two networks, more clicks, a zoom
-_FINAL = 16
+_FINAL = 8
+# seconds of training for each second of validation, at least
+_SPARSE = 4
 
 
 class Budget(L.Callback):
     """Ends a training after some minutes, its validations and the comparison at the end included.
 
-    The first batches are timed; the number of epochs follows, and with it the schedule of
-    `PolynomialThenConstant`, which falls to its floor by then. From there on the training is like
-    any other: one that continues keeps the number.
+    The first batches are timed; the number of epochs follows, with those between two validations,
+    and the schedule of `PolynomialThenConstant`, which falls to its floor by then. From there on
+    the training is like any other: one that continues keeps the numbers.
 
     Args:
         minutes: Of wall time, from the start of the training; at least one epoch is trained.
@@ -59,15 +62,16 @@ class Budget(L.Callback):
         require(0 < minutes < math.inf, "minutes", "finite, above 0", minutes)
         self.minutes = minutes
         self.epochs: int | None = None
+        self.every: int | None = 1  # number of epochs of which the last one is validated
         self._began = self._validation = self._warm = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of epochs."""
-        return {"epochs": self.epochs}
+        """Return the numbers of epochs."""
+        return {"epochs": self.epochs, "every": self.every}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the number of epochs of the training that continues."""
-        self.epochs = state_dict["epochs"]
+        """Take the numbers of epochs of the training that continues."""
+        self.epochs, self.every = state_dict["epochs"], state_dict.get("every", 1)
 
     def on_fit_start(self, *_: object) -> None:
         """Start the clock."""
@@ -78,9 +82,10 @@ class Budget(L.Callback):
         self._validation = monotonic() - self._began
 
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
-        """Go on with the number of epochs that was planned."""
+        """Go on with the numbers of epochs that were planned."""
         if self.epochs is not None:
             trainer.fit_loop.max_epochs = self.epochs
+            trainer.check_val_every_n_epoch = self.every
 
     def on_train_batch_end(
         self,
@@ -96,10 +101,15 @@ class Budget(L.Callback):
             return
         now, timed = monotonic(), batch + 1 - _WARM_UP
         batch_seconds = (now - (self._warm or self._began)) / max(1, timed)
-        seconds = batch_seconds * (last + 1) + self._validation
-        left = 60 * self.minutes - (now - self._began) - _FINAL * self._validation
-        epochs = max(1, math.floor((left + batch_seconds * (batch + 1)) / seconds))
-        self.epochs = int(trainer.strategy.broadcast(epochs))
+        seconds, validation = batch_seconds * (last + 1), self._validation
+        left = 60 * self.minutes - (now - self._began) - _FINAL * validation
+        left += batch_seconds * (batch + 1)
+        every = max(1, math.ceil(_SPARSE * validation / seconds))
+        epochs = math.floor(left / (every * seconds + validation)) * every
+        if epochs <= 0:  # a single validation, at the end
+            every = epochs = max(1, math.floor((left - validation) / seconds))
+        self.epochs, self.every = trainer.strategy.broadcast((epochs, every))
+        trainer.check_val_every_n_epoch = self.every
         trainer.fit_loop.max_epochs = self.epochs
         for stepped in trainer.lr_scheduler_configs:
             if isinstance(stepped.scheduler, PolynomialThenConstant):
@@ -120,10 +130,10 @@ class _Gain(NamedTuple):
 class Gain(L.Callback):
     """Keeps the network that a training began with until validation prefers another one.
 
-    At the end the best checkpoint and that network click through the validation objects in full,
-    object by object. If the new one does not save clicks, the old one stays the best checkpoint of
-    the run, and the log says why. `gain/` in the folder of the run has both results and their
-    comparison, see `probseg compare`.
+    At the end the best checkpoint and that network click through the validation objects, each up
+    to the IoU that counts. If the new one does not save clicks, the old one stays the best
+    checkpoint of the run, and the log says why. `gain/` in the folder of the run has both results
+    and their comparison, see `probseg compare`.
 
     Args:
         protocol: Of the comparison, a name in `probseg.evaluation.PROTOCOLS`.
@@ -137,7 +147,7 @@ class Gain(L.Callback):
 
     def __init__(self, protocol: str = "probseg", percent: int = 90, batch_size: int = 8) -> None:
         require(percent in (85, 90), "percent", "85 or 90", percent)
-        self.protocol = get_protocol(protocol)
+        self.protocol = replace(get_protocol(protocol), target_iou=percent / 100)
         self.percent = percent
         self.batch_size = batch_size
         self._scores: list[float] = []

@@ -84,8 +84,9 @@ class InteractiveSegmentation(NetworkTask):
         frozen: Shell patterns of weights of the network that are not trained, such as
             `"backbone.network.conv_stem.*"`. A normalisation layer keeps its averages, too, if all
             its weights are frozen.
-        fixed_statistics: Whether the normalisation layers of the backbone keep their averages, as
-            is wise for a pretrained backbone and small batches.
+        fixed_statistics: Which normalisation layers keep their averages: those of the backbone
+            (true), as is wise for a pretrained backbone and small batches, or `"all"`, of a network
+            that is trained already.
         gradient_checkpointing: Whether the backbone computes activations again for the backward
             pass instead of keeping them, see `recompute_activations`.
         second_looks: With `every_round`, whether crops are clicked at half their size, and a window
@@ -113,7 +114,7 @@ class InteractiveSegmentation(NetworkTask):
         every_round: bool = False,
         annotators: int = 1,
         frozen: Sequence[str] = (),
-        fixed_statistics: bool = False,
+        fixed_statistics: bool | Literal["all"] = False,
         layer_decay: float = 1.0,
         gradient_checkpointing: bool = False,
         trained_answers: tuple[int, int] | None = None,
@@ -197,7 +198,8 @@ class InteractiveSegmentation(NetworkTask):
         super().setup(stage)
         if stage != "fit":
             return
-        fixed = {*self.model.backbone.modules()} if self.fixed_statistics else set()
+        part = self.model if self.fixed_statistics == "all" else self.model.backbone
+        fixed = {*part.modules()} if self.fixed_statistics else set()
         for module in self.model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 frozen = module.affine and not any(p.requires_grad for p in module.parameters())

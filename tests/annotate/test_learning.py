@@ -246,6 +246,6 @@ def test_the_process_ends_with_its_standard_input(tmp_path):
 def test_a_training_says_what_is_wrong(tmp_path):
     (tmp_path / "masks").mkdir()
     words = [*COMMAND, str(tmp_path), "10"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        said = process.stdout.read().decode()
-    assert f"probseg: error: {tmp_path}" in said
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        said = process.stderr.read().decode()
+    assert f"\nprobseg: error: {tmp_path}" in said

@@ -117,9 +117,12 @@ class Clock:
         return self.now
 
 
-@each(("minutes", "epochs"), [(0.001, 1), (5, 2), (12, 6)])
-def test_the_epochs_fit_into_the_minutes(tmp_path, monkeypatch, minutes, epochs):
-    """A batch takes 10 s: 120 s an epoch, and a validation nothing."""
+@each(
+    ("minutes", "validation", "epochs", "every"),
+    [(0.001, 0, 1, 1), (5, 0, 2, 1), (12, 0, 6, 1), (40, 60, 12, 2), (22, 600, 1, 1)],
+)
+def test_the_epochs_fit_into_the_minutes(tmp_path, monkeypatch, minutes, validation, epochs, every):
+    """An epoch takes 120 s, as a batch takes 10 s."""
     clock = Clock()
     monkeypatch.setattr(module, "monotonic", clock)
     step = Budget.on_train_batch_end
@@ -128,11 +131,18 @@ def test_the_epochs_fit_into_the_minutes(tmp_path, monkeypatch, minutes, epochs)
         clock.now += 10
         step(self, *given)
 
+    def log(self, trainer, pl_module):
+        clock.now += validation
+        pl_module.log(SCORE, 0.5)
+        validated.append(trainer.current_epoch)
+
+    validated = []
     monkeypatch.setattr(Budget, "on_train_batch_end", tick)
-    scored(monkeypatch, *[0.5] * 99)
+    monkeypatch.setattr(InteractiveEvaluation, "on_validation_epoch_end", log)
     budget = Budget(minutes)
-    trainer = trained(tmp_path / str(epochs), budget, max_epochs=99)
+    trainer = trained(tmp_path / f"{epochs} {every}", budget, max_epochs=99)
     assert trainer.current_epoch == epochs == budget.epochs
+    assert validated[1:] == [*range(every - 1, epochs, every)]
     (schedule,) = trainer.lr_scheduler_configs
     assert schedule.scheduler.decay_epochs == epochs
 

@@ -212,9 +212,12 @@ class Page:
 
     def settle(self) -> None:
         """Wait until all that was sent is answered, and the photograph is there and painted."""
-        idle = "!clicker.pending.length && !clicker.waiting.length && !clicker.held"
-        self.until(f"{idle} && !probsegPage.arriving")
-        self.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        sent = "!clicker.pending.length && !clicker.waiting.length && !clicker.held"
+        idle = f"{sent} && !probsegPage.arriving"
+        frame = f"new Promise(done => requestAnimationFrame(() => setTimeout(() => done({idle}))))"
+        self.until(idle)
+        while not self.tab.evaluate(frame):  # one thing has followed another
+            self.until(idle)
 
     def until_stored(self) -> None:
         """Wait for the masks of all finished objects; until then the page shows those it has."""

@@ -231,8 +231,11 @@ def test_frozen_weights_stay_and_others_change():
     assert learnt == sum(p.numel() for name, p in before.items() if name not in frozen)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-def test_averages_of_the_backbone_may_be_fixed(fixed, tmp_path):
+@each(
+    ("fixed", "parts"),
+    [(False, ()), (True, ("backbone.",)), ("all", ("backbone.", "decoder.", "fusion."))],
+)
+def test_averages_may_be_fixed(fixed, parts, tmp_path):
     task = micro_task(every_round=True, fixed_statistics=fixed)
     del task.log  # there is a trainer
     before = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
@@ -248,7 +251,7 @@ def test_averages_of_the_backbone_may_be_fixed(fixed, tmp_path):
     for part in ("backbone.", "decoder.", "fusion."):
         names = [name for name in averages if name.startswith(part)]
         assert names
-        assert all(changed[name] != (fixed and part == "backbone.") for name in names), part
+        assert all(changed[name] != (part in parts) for name in names), part
     assert math.isfinite(trainer.callback_metrics["train/loss"])
 
 

@@ -1,0 +1,149 @@
+"""Clicks that a training on one's own objects saves, on photographs that it never saw.
+
+`python benchmarks/own_objects.py KIND... --minutes 10 --seeds 0 1 2` trains the recommended model,
+as `probseg fit --config configs/experiment/folder.yaml` does, on `KIND/labelled`, and lets it and
+the network of the run click through `KIND/test`, both folders with `images/` and `masks/`. The
+protocol is that of the page, up to an IoU of 90 %. Photographs of the test decide nothing, not even
+which checkpoint is the best. Each training is a row of `results/own_objects.csv`; one that is there
+is not repeated. `--report` prints the table of `docs/own_images.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from measure import provenance
+
+import probseg
+from probseg.data import Berkeley, GrabCut, ImageMaskFolder
+from probseg.data.base import InteractiveDataset
+from probseg.evaluation import get_protocol, run_objects
+from probseg.reports.comparison import compare
+from probseg.reports.comparison_inputs import Result, read_result
+from probseg.reports.report import write_report
+from probseg.zoo import create_interactive
+from probseg.zoo.trained import Run
+
+RESULTS = Path(__file__).parent / "results" / "own_objects.csv"
+PROTOCOL = dataclasses.replace(get_protocol("probseg"), target_iou=0.9)
+METRICS = ("noc@90", "miou@1")
+"""What is compared: the first one with its interval."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", type=Path)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the trainings")
+    parser.add_argument("--known", action="store_true", help="also click on GrabCut and Berkeley")
+    parser.add_argument("--report", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.report:
+        print(table(list(csv.DictReader(RESULTS.open()))))
+        return
+    for seed in options.seeds:
+        for kind in options.kinds:
+            print(measured(kind, options.minutes, seed, options.runs, options.known), flush=True)
+
+
+def measured(kind: Path, minutes: float, seed: int, runs: Path, known: bool) -> dict[str, object]:
+    """Train on a kind of objects and return a row, which is added to the results."""
+    about = {"kind": kind.name, "minutes": f"{minutes:g}", "seed": str(seed)}
+    rows = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    for done in rows:
+        if about.items() <= done.items():
+            return dict(done)
+    labelled = ImageMaskFolder(kind / "labelled")
+    settings = {
+        "seed_everything": seed,
+        "data.num_workers": 0,
+        "data.val_fraction": 1 / 3,
+        "trainer.logger.init_args.save_dir": runs,
+        "trainer.logger.init_args.name": kind.name,
+    }
+    began = time.monotonic()
+    run = probseg.train(kind / "labelled", settings, minutes=minutes)
+    row: dict[str, object] = {
+        **about,
+        "photographs": len({labelled[n].photo for n in range(len(labelled))}),
+        "objects": len(labelled),
+        "took": round((time.monotonic() - began) / 60, 1),
+        "said": run.sentence,
+        **compared(run, ImageMaskFolder(kind / "test")),
+    }
+    for name, photographs in (("grabcut", GrabCut), ("berkeley", Berkeley)) if known else ():
+        row |= {f"{name}_{key}": value for key, value in compared(run, photographs()).items()}
+    row |= provenance("cpu")
+    with RESULTS.open("w", newline="") as file:
+        names = {name: None for one in (*rows, row) for name in one}
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows([*rows, row])
+    return row
+
+
+def compared(run: Run, photographs: InteractiveDataset) -> dict[str, object]:
+    """Return what the network of a run saves against the recommended one, with its interval."""
+    with tempfile.TemporaryDirectory() as place:
+        results = [clicked(name, photographs, Path(place)) for name in ("lite2_unet_prop", run)]
+        rows = compare(results, metrics=METRICS).rows
+    names = {"noc@90": "clicks", "miou@1": "miou1"}
+    found: dict[str, object] = {"tested": len(photographs)}
+    for row in rows:
+        name = names[row.metric]
+        found |= {f"{name}_before": row.reference_mean, f"{name}_after": row.other_mean}
+        found |= {f"{name}_low": row.low, f"{name}_high": row.high}
+    return {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in found.items()
+    }
+
+
+def clicked(name: str | Run, photographs: InteractiveDataset, place: Path) -> Result:
+    """Click through photographs with a network."""
+    network = create_interactive(str(name), pretrained=True)
+    samples = [photographs[n] for n in range(len(photographs))]
+    with torch.inference_mode():
+        records = run_objects(network, samples, PROTOCOL)
+    folder = place / str(len(list(place.iterdir())))
+    write_report(folder, records, PROTOCOL, {"seed": 0}, brief=True)
+    return read_result(folder, folder.name)
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Return a line for each training."""
+    lines = [
+        "| objects | photographs | minutes | clicks to 90 % | saved (95 % interval) | mIoU@1 |",
+        "|:--|--:|--:|--:|:--|--:|",
+    ]
+    for row in rows:
+        number = {
+            name: float(value) for name, value in row.items() if name[:6] in ("clicks", "miou1_")
+        }
+        before, after = number["clicks_before"], number["clicks_after"]
+        saved = (
+            f"{before - after:+.2f} ({-number['clicks_high']:+.2f} to {-number['clicks_low']:+.2f})"
+        )
+        first = f"{number['miou1_before']:.1f} -> {number['miou1_after']:.1f}"
+        cells = (
+            row["kind"],
+            row["photographs"],
+            row["minutes"],
+            f"{before:.2f} -> {after:.2f}",
+            saved,
+            first,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -216,7 +216,7 @@ class Page:
         idle = f"{sent} && !probsegPage.arriving"
         frame = f"new Promise(done => requestAnimationFrame(() => setTimeout(() => done({idle}))))"
         self.until(idle)
-        while not self.tab.evaluate(frame):  # one thing has followed another
+        while not self.run(frame):  # one thing has followed another
             self.until(idle)
 
     def until_stored(self) -> None:

@@ -39,12 +39,8 @@ RESULT, LOG = "learned.json", "log.txt"
 COMMAND = (sys.executable, "-m", "probseg.annotate.learning")
 """Command that learns, before its arguments: see `main`."""
 
-TELLING = 1.0
-"""Seconds between two news of a learning."""
-
-PATIENCE = 10.0
-"""Seconds that a training has to end when it is told to."""
-
+TELLING = 1.0  # seconds between two news of a learning
+PATIENCE = 10.0  # seconds that a training has to end when it is told to
 MOST_MINUTES = 24 * 60
 FEWEST = 2  # photographs, one of which is held out
 MANY_OBJECTS = 40  # with fewer, trainings take small batches, so that an epoch has several steps
@@ -190,11 +186,7 @@ def _copy(examples: Sequence[Example], place: Path) -> None:
         for folder in ("images", "masks"):
             (draft / folder).mkdir(parents=True)
         for file, one in zip(files, examples, strict=True):
-            source = one.path.resolve()
-            try:
-                os.link(source, draft / "images" / file)
-            except OSError:  # another file system
-                shutil.copyfile(source, draft / "images" / file)
+            shutil.copyfile(one.path, draft / "images" / file)
             stems = names.first(stem_of(file), len(one.masks))
             for stem, png in zip(stems, one.masks, strict=True):
                 (draft / "masks" / f"{stem}.png").write_bytes(png)

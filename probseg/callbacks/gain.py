@@ -87,35 +87,28 @@ class Budget(L.Callback):
             trainer.fit_loop.max_epochs = self.epochs
             trainer.check_val_every_n_epoch = self.every
 
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        *args: Any,  # noqa: ANN401
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:  # noqa: ANN401
         """Plan the epochs once some batches have been timed."""
-        batch, last = args[2], int(trainer.num_training_batches) - 1
+        batch, last = args[3], int(trainer.num_training_batches) - 1
         if batch == min(_WARM_UP, last) - 1:
             self._warm = monotonic()
         if self.epochs is not None or batch < min(_WARM_UP + _TIMED, last):
             return
-        now, timed = monotonic(), batch + 1 - _WARM_UP
+        now, timed, validation = monotonic(), batch + 1 - _WARM_UP, self._validation
         batch_seconds = (now - (self._warm or self._began)) / max(1, timed)
-        seconds, validation = batch_seconds * (last + 1), self._validation
-        left = 60 * self.minutes - (now - self._began) - _FINAL * validation
-        left += batch_seconds * (batch + 1)
+        seconds, trained = batch_seconds * (last + 1), batch_seconds * (batch + 1)
+        left = 60 * self.minutes - (now - self._began) - _FINAL * validation + trained
         every = max(1, math.ceil(_SPARSE * validation / seconds))
         epochs = math.floor(left / (every * seconds + validation)) * every
         if epochs <= 0:  # a single validation, at the end
             every = epochs = max(1, math.floor((left - validation) / seconds))
-        self.epochs, self.every = trainer.strategy.broadcast((epochs, every))
-        trainer.check_val_every_n_epoch = self.every
-        trainer.fit_loop.max_epochs = self.epochs
+        epochs, every = self.epochs, self.every = trainer.strategy.broadcast((epochs, every))
+        self.on_train_start(trainer)
         for stepped in trainer.lr_scheduler_configs:
             if isinstance(stepped.scheduler, PolynomialThenConstant):
-                stepped.scheduler.decay_epochs = self.epochs
-        minutes, epochs_planned = f"{self.minutes:g} min", count(self.epochs, "epoch")
-        _logger.info("%s: %s, one each %.0f s", minutes, epochs_planned, seconds)
+                stepped.scheduler.decay_epochs = epochs
+        planned = count(epochs, "epoch")
+        _logger.info("%g min: %s, one each %.0f s", self.minutes, planned, seconds)
 
 
 class _Gain(NamedTuple):

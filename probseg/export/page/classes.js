@@ -10,9 +10,9 @@ const LONGEST = 1024; // pixels of the side of what the network sees, for the me
 
 /** Return the classes that there are, the largest first. */
 function sharesOf(classes, names) {
-  const areas = names.map(() => 0);
+  const areas = new Uint32Array(names.length);
   for (const number of classes) areas[number]++;
-  const all = areas.map((area, id) => ({ id, label: names[id], area }));
+  const all = names.map((label, id) => ({ id, label, area: areas[id] }));
   return all.filter(({ area }) => area).sort((one, other) => other.area - one.area);
 }
 

@@ -113,8 +113,14 @@ def browsed(request, folder, page, tmp_path_factory):
     if request.param == "chromium":
         yield page
         return
+    with in_firefox(folder, tmp_path_factory.mktemp("firefox")) as opened:
+        yield opened
+
+
+@contextmanager
+def in_firefox(folder, place):
     handler = functools.partial(Handler, directory=str(folder))
-    with listening(handler) as address, firefox(tmp_path_factory.mktemp("firefox") / "p") as tab:
+    with listening(handler) as address, firefox(place / "p") as tab:
         page = FirefoxPage(tab, f"{address}/").open()
         yield page
         page.close()
@@ -555,6 +561,21 @@ def test_a_page_of_classes(classes, chromium):
             if name == "photo.png":
                 np.testing.assert_array_equal(np.asarray(written), found)
         assert page.run("[clicker.size.width, clicker.size.height]") == [1024, 29]
+
+
+def test_a_page_of_classes_in_firefox(classes, tmp_path):
+    runner = ClassRunner(classes, threads=1)
+    labels = runner.predict(np.asarray(Image.open(classes / "photo.png")))
+    with in_firefox(classes, tmp_path) as page:
+        page.tab.evaluate(REOPEN)
+        page.until("probsegPage.photograph.name === 'photo.png' && !clicker.locked")
+        found = np.reshape(page.run("Array.from(probsegPage.photograph.classes)"), labels.shape)
+        assert (found != labels).sum() <= 2
+        page.until_stored()
+        page.click(60.5, 50.5)
+        legend = "[...document.querySelectorAll('#legend [aria-pressed=true]')]"
+        (pressed,) = page.run(f"{legend}.map((button) => button.innerText)")
+        assert pressed.split()[0] == runner.classes[found[50, 60]]
 
 
 @pytest.mark.slow

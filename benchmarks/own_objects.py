@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.report:
-        print(table(list(csv.DictReader(RESULTS.open()))))
+        print(table(rows_so_far()))
         return
     for seed in options.seeds:
         for kind in options.kinds:
@@ -57,8 +57,7 @@ def main() -> None:
 def measured(kind: Path, minutes: float, seed: int, runs: Path, known: bool) -> dict[str, object]:
     """Train on a kind of objects and return a row, which is added to the results."""
     about = {"kind": kind.name, "minutes": f"{minutes:g}", "seed": str(seed)}
-    rows = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
-    for done in rows:
+    for done in rows_so_far():
         if about.items() <= done.items():
             return dict(done)
     labelled = ImageMaskFolder(kind / "labelled")
@@ -82,12 +81,18 @@ def measured(kind: Path, minutes: float, seed: int, runs: Path, known: bool) -> 
     for name, photographs in (("grabcut", GrabCut), ("berkeley", Berkeley)) if known else ():
         row |= {f"{name}_{key}": value for key, value in compared(run, photographs()).items()}
     row |= provenance("cpu")
+    rows = rows_so_far()  # others may have written since
     with RESULTS.open("w", newline="") as file:
         names = {name: None for one in (*rows, row) for name in one}
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows([*rows, row])
     return row
+
+
+def rows_so_far() -> list[dict[str, str]]:
+    """Read the results."""
+    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
 
 
 def compared(run: Run, photographs: InteractiveDataset) -> dict[str, object]:

@@ -137,7 +137,7 @@ def table(rows: list[dict[str, str]]) -> str:
         saved = (
             f"{before - after:+.2f} ({-number['clicks_high']:+.2f} to {-number['clicks_low']:+.2f})"
         )
-        first = f"{number['miou1_before']:.1f} -> {number['miou1_after']:.1f}"
+        first = f"{100 * number['miou1_before']:.1f} -> {100 * number['miou1_after']:.1f}"
         cells = (
             row["kind"],
             row["photographs"],

@@ -34,8 +34,8 @@ _logger = logging.getLogger(__name__)
 
 # checkpoint in the folder of a run: the network that its training began with
 FIRST_WEIGHTS = "start.ckpt"
-# photographs without which nothing is said about clicks that are saved
-ENOUGH = 20
+# photographs held out, with fewer of which nothing is claimed, and all those of their folder
+ENOUGH, ALL = 20, 130
 # batches before the clock starts, and before it stops, with which an epoch is estimated
 _WARM_UP, _TIMED = 2, 8
 # validations that last as long as the comparison at the end: two networks, more clicks, a zoom
@@ -266,8 +266,9 @@ def _gain(comparison: Comparison, percent: int) -> _Gain:
     row, of = comparison.rows[0], comparison.curves[0]
     means, photographs = (row.reference_mean, row.other_mean), count(of.n_photos, "photograph")
     if of.n_photos < ENOUGH or row.low is None or row.high is None:
-        few = f"{photographs} held out, and {ENOUGH} are needed to say whether the new network is"
-        return _Gain(f"{few} better", *means)
+        took = f"{means[1]:.2f} clicks to {percent} % where {means[0]:.2f} were taken"
+        enough = f"{ENOUGH} (some {ALL} in all) would say whether that is chance"
+        return _Gain(f"the new network takes {took}, on {photographs} held out; {enough}", *means)
     saved = (-row.difference, -row.high, -row.low)
     told = f"saves {saved[0]:.2f} of {means[0]:.2f} clicks to {percent} %"
     if saved[0] <= 0:

@@ -72,8 +72,14 @@ def test_the_start_stays_the_best_checkpoint_where_no_validation_is_better(
         ),
         ((0.2, 0.3, 0.4), (0.7, 0.7), 3, "start", "began with: validation was still rising"),
         ((0.2, 0.4, 0.3), (0.95, 0.7), 3, "start", "20.00 clicks to 90 % where 1.00 were taken"),
-        ((0.2, 0.3, 0.4), (0.7, 0.95), 20, "epoch=2", "3 photographs held out, and 20 are needed"),
-        ((0.2, 0.4, 0.3), (0.95, 0.7), 20, "start", "3 photographs held out, and 20 are needed"),
+        (
+            (0.2, 0.3, 0.4),
+            (0.7, 0.95),
+            20,
+            "epoch=2",
+            "3 photographs held out; 20 (some 130 in all)",
+        ),
+        ((0.2, 0.4, 0.3), (0.95, 0.7), 20, "start", "3 photographs held out; 20 (some 130 in all)"),
     ],
 )
 def test_the_network_that_saves_clicks_is_the_best_checkpoint(

@@ -85,6 +85,8 @@ _ABOUT_DESIGN = (
     ("LightningCLI's args parameter", UserWarning),
     # Normalisations with `fixed_statistics` or `frozen`; all others are set to training before.
     (r"Found \d+ module\(s\) in eval mode at the start of training", UserWarning),
+    # The summary of the weights counts float32, which they stay in.
+    (r"Precision bf16-mixed is not supported by the model summary", UserWarning),
     # The stage of the curriculum is the same in all processes.
     (r"It is recommended to use `self.log\('train/stage'", UserWarning),
     # Reading an object takes a few per cent of clicking through it.

@@ -875,7 +875,7 @@ def test_the_folder_is_clean_and_its_training_answers(client, tmp_path, monkeypa
     folder = client.sessions.folder
     assert main(["data", "check", str(folder)]) == 0, capsys.readouterr()
     command = shlex.split(client.get("/api/session")["train_command"])
-    quick = ["--trainer.max_epochs", "1", "--data.val_objects", "1"]
+    quick = ["--trainer.max_epochs", "6", "--data.val_objects", "1"]
     smaller = ["--data.crop_size", "64", "--data.num_workers", "0"]
     quiet = ["--trainer.enable_progress_bar", "false"]
     assert main([*command[1:], *quick, *smaller, *quiet]) == 0, capsys.readouterr()

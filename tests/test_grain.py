@@ -10,9 +10,9 @@ import pytest
 from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
-    "probseg": {"files": 256, "lines": 54_701, "called_once": 208, "raises_per_1000": 14.8},
-    "tests": {"files": 238, "lines": 55_722},
-    "benchmarks": {"files": 34, "lines": 4_906},
+    "probseg": {"files": 256, "lines": 54_704, "called_once": 208, "raises_per_1000": 14.8},
+    "tests": {"files": 238, "lines": 55_749},
+    "benchmarks": {"files": 34, "lines": 4_911},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}
 

@@ -72,7 +72,7 @@ def measured(kind: Path, minutes: float, seed: int, runs: Path, known: bool) -> 
     run = probseg.train(kind / "labelled", settings, minutes=minutes)
     row: dict[str, object] = {
         **about,
-        "photographs": len({labelled[n].photo for n in range(len(labelled))}),
+        "photographs": len([*(kind / "labelled" / "images").iterdir()]),
         "objects": len(labelled),
         "took": round((time.monotonic() - began) / 60, 1),
         "said": run.sentence,

@@ -265,16 +265,14 @@ def _gain(comparison: Comparison, percent: int) -> _Gain:
     """Say in plain words how many clicks are saved, and how sure that is."""
     row, of = comparison.rows[0], comparison.curves[0]
     means, photographs = (row.reference_mean, row.other_mean), count(of.n_photos, "photograph")
+    took = f"{means[1]:.2f} clicks to {percent} % where {means[0]:.2f} were taken"
     if of.n_photos < ENOUGH or row.low is None or row.high is None:
-        took = f"{means[1]:.2f} clicks to {percent} % where {means[0]:.2f} were taken"
         enough = f"{ENOUGH} (some {ALL} in all) would say whether that is chance"
         return _Gain(f"the new network takes {took}, on {photographs} held out; {enough}", *means)
     saved = (-row.difference, -row.high, -row.low)
     told = f"saves {saved[0]:.2f} of {means[0]:.2f} clicks to {percent} %"
     if saved[0] <= 0:
-        told = (
-            f"is not better: {means[1]:.2f} clicks to {percent} % where {means[0]:.2f} were taken"
-        )
+        told = f"is not better: {took}"
     chance = "" if saved[1] > 0 or saved[2] < 0 else ", so it may be chance"
     sure = f"{count(of.n_objects, 'object')}; 95 % interval {saved[1]:+.2f} to {saved[2]:+.2f}"
     told = f"the new network {told} on {photographs} that it did not see ({sure}{chance})"

@@ -127,7 +127,7 @@ def resumed(tmp_path_factory):
     )
 
 
-read = pytest.mark.skipif(
+flushed = pytest.mark.skipif(
     Version(wandb.__version__) < Version("0.31"),
     reason="knows no interval after which records are written",
 )
@@ -140,7 +140,7 @@ def table(place):
         return list(csv.DictReader(file))
 
 
-@read
+@flushed
 def test_a_run_that_goes_on_is_one_run_whose_steps_never_go_back(resumed):
     first, second = resumed.parts
     assert first.identifiers == second.identifiers == {resumed.run.name}
@@ -169,7 +169,7 @@ def test_the_other_loggers_of_a_run_go_on_too(resumed):
     assert versions == [None] * 3, "the configuration begins a run of its own"
 
 
-@read
+@flushed
 def test_weights_and_biases_gets_code_settings_numbers_and_pictures(resumed):
     for part in resumed.parts:
         assert part.sent["environment"]["versions"]["probseg"]

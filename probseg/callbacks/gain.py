@@ -34,6 +34,8 @@ _logger = logging.getLogger(__name__)
 
 # checkpoint in the folder of a run: the network that its training began with
 FIRST_WEIGHTS = "start.ckpt"
+# and the mean of that network and of the best one of the training, to which this share belongs
+MEAN_WEIGHTS, _SHARE = "mean.ckpt", 0.75
 # photographs held out, with fewer of which nothing is claimed, and all those of their folder
 ENOUGH, ALL = 20, 130
 # batches before the clock starts, and before it stops, with which an epoch is estimated
@@ -123,9 +125,10 @@ class _Gain(NamedTuple):
 class Gain(L.Callback):
     """Keeps the network that a training began with until validation prefers another one.
 
-    At the end the best checkpoint and that network click through the validation objects, each up
-    to the IoU that counts. If the new one does not save clicks, the old one stays the best
-    checkpoint of the run, and the log says why. `gain/` in the folder of the run has both results
+    At the end the mean of that network and of the best checkpoint, which counts three times, is
+    written as `mean.ckpt`: it forgets less of what the first one knew. It and the first network
+    click through the validation objects, each up to the IoU that counts. The mean is then the best
+    checkpoint of the run; or the first network, if no clicks are saved, and the log says why. `gain/` in the folder of the run has both results
     and their comparison, see `probseg compare`.
 
     Args:
@@ -181,20 +184,22 @@ class Gain(L.Callback):
         if keep is None or not self._scores or not start.is_file():
             return
         best, gain = Path(keep.best_model_path), _Gain("the new network is not better")
-        if best != start:
+        rose = best != start
+        if rose:
+            best = _mean(trainer, start, best)
             gain = self._compare(trainer, pl_module, start, best)
         if gain.before is None or gain.after is None or gain.after >= gain.before:
-            if best != start:
-                score = start_score(run_folder(trainer), str(keep.monitor))
-                _prefer(keep, start, torch.tensor(score))
-                last = run_folder(trainer) / "checkpoints" / LAST  # was written before
-                if trainer.is_global_zero and last.is_file():
-                    stored = read_checkpoint(last)
-                    stored["callbacks"][keep.state_key] = keep.state_dict()
-                    AtomicCheckpointIO().save_checkpoint(stored, last)
-            reason = self._reason(rose=best != start)
-            told = f"{gain.sentence}; the run keeps the one that it began with: {reason}"
-            gain = gain._replace(sentence=told)
+            best = start
+            told = f"{gain.sentence}; the run keeps the one that it began with"
+            gain = gain._replace(sentence=f"{told}: {self._reason(rose=rose)}")
+        if str(best) != keep.best_model_path:
+            score = start_score(run_folder(trainer), str(keep.monitor)) if best == start else None
+            _prefer(keep, best, keep.best_model_score if score is None else torch.tensor(score))
+            last = run_folder(trainer) / "checkpoints" / LAST  # was written before
+            if trainer.is_global_zero and last.is_file():
+                stored = read_checkpoint(last)
+                stored["callbacks"][keep.state_key] = keep.state_dict()
+                AtomicCheckpointIO().save_checkpoint(stored, last)
         if trainer.is_global_zero:
             _logger.info("%s", gain.sentence)
             write_text(run_folder(trainer) / GAIN, json.dumps(gain._asdict()) + "\n")
@@ -254,7 +259,24 @@ class Gain(L.Callback):
         return "validation hardly moved; the network may know such objects already"
 
 
-def _prefer(keep: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
+def _mean(trainer: L.Trainer, start: Path, best: Path) -> Path:
+    """Write the mean of two networks, which forgets less than the second one, and return its path.
+
+    See Wortsman et al., Robust fine-tuning of zero-shot models, CVPR 2022.
+    """
+    mean = start.with_name(MEAN_WEIGHTS)
+    if trainer.is_global_zero and best != mean:  # of a training that went on, and gained no more
+        first, stored = read_checkpoint(start)["state_dict"], read_checkpoint(best)
+        stored["state_dict"] = {
+            name: first[name].lerp(value, _SHARE) if value.is_floating_point() else value
+            for name, value in stored["state_dict"].items()
+        }
+        AtomicCheckpointIO().save_checkpoint(stored, mean)
+    trainer.strategy.barrier()
+    return mean
+
+
+def _prefer(keep: ModelCheckpoint, path: Path, score: torch.Tensor | None) -> None:
     """Make a checkpoint the best one, until a validation has a better score."""
     keep.best_model_path = keep.kth_best_model_path = str(path)
     keep.best_model_score = keep.kth_value = score

@@ -18,7 +18,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from torch import nn
 
-from probseg.callbacks.gain import FIRST_WEIGHTS
+from probseg.callbacks.gain import FIRST_WEIGHTS, MEAN_WEIGHTS
 from probseg.callbacks.run_folder import START, STARTS, run_folder, start_score
 from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
@@ -174,9 +174,10 @@ def next_commands(trainer: L.Trainer) -> str:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_score is not None:
             name, best = str(callback.monitor), float(callback.best_model_score)
-            lines.append(f"  best checkpoint  {callback.best_model_path} ({name} {best:.4g})")
-            of_training = Path(callback.best_model_path).name != FIRST_WEIGHTS
-            if of_training and (start := start_score(run, name)) is not None:
+            path = Path(callback.best_model_path)
+            scored = "that of the epoch in it: " if path.name == MEAN_WEIGHTS else ""
+            lines.append(f"  best checkpoint  {path} ({scored}{name} {best:.4g})")
+            if path.name != FIRST_WEIGHTS and (start := start_score(run, name)) is not None:
                 better = best < start if callback.mode == "min" else best > start
                 worse = f"  no checkpoint is better: {name} was {start:.4g} before the training"
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)

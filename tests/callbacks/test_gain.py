@@ -67,7 +67,7 @@ def test_the_start_stays_the_best_checkpoint_where_no_validation_is_better(
             (0.2, 0.3, 0.4),
             (0.7, 0.95),
             3,
-            "epoch=2",
+            "mean",
             "saves 19.00 of 20.00 clicks to 90 % on 3 photo",
         ),
         ((0.2, 0.3, 0.4), (0.7, 0.7), 3, "start", "began with: validation was still rising"),
@@ -76,7 +76,7 @@ def test_the_start_stays_the_best_checkpoint_where_no_validation_is_better(
             (0.2, 0.3, 0.4),
             (0.7, 0.95),
             20,
-            "epoch=2",
+            "mean",
             "3 photographs held out; 20 (some 130 in all)",
         ),
         ((0.2, 0.4, 0.3), (0.95, 0.7), 20, "start", "3 photographs held out; 20 (some 130 in all)"),
@@ -103,6 +103,19 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
     trainer = trained(place, Gain("ritm"))
     assert best_checkpoint(place).stem == kept
     assert json.loads((place / "gain" / "comparison.json").read_text())
+    start, mean, best = (
+        read_checkpoint(path)["state_dict"]
+        for path in (
+            place / "start.ckpt",
+            place / "mean.ckpt",
+            next((place / "checkpoints").glob("epoch=*")),
+        )
+    )
+    for name, value in mean.items():
+        whole = not value.is_floating_point()  # number of batches
+        expected = best[name] if whole else (start[name] + 3 * best[name]) / 4
+        torch.testing.assert_close(value, expected)
+    assert any(not torch.equal(start[name], best[name]) for name in start)
     assert "no checkpoint is better" not in next_commands(trainer), "a validation was better"
     run, clicks = Run(place), {0.7: 20, 0.95: 1}
     assert told in run.sentence

@@ -128,8 +128,8 @@ class Gain(L.Callback):
     At the end the mean of that network and of the best checkpoint, which counts three times, is
     written as `mean.ckpt`: it forgets less of what the first one knew. It and the first network
     click through the validation objects, each up to the IoU that counts. The mean is then the best
-    checkpoint of the run; or the first network, if no clicks are saved, and the log says why. `gain/` in the folder of the run has both results
-    and their comparison, see `probseg compare`.
+    checkpoint of the run; or the first network, if no clicks are saved, and the log says why.
+    `gain/` in the folder of the run has both results and their comparison, see `probseg compare`.
 
     Args:
         protocol: Of the comparison, a name in `probseg.evaluation.PROTOCOLS`.
@@ -193,8 +193,9 @@ class Gain(L.Callback):
             told = f"{gain.sentence}; the run keeps the one that it began with"
             gain = gain._replace(sentence=f"{told}: {self._reason(rose=rose)}")
         if str(best) != keep.best_model_path:
-            score = start_score(run_folder(trainer), str(keep.monitor)) if best == start else None
-            _prefer(keep, best, keep.best_model_score if score is None else torch.tensor(score))
+            score = float(cast("torch.Tensor", keep.best_model_score))
+            began = start_score(run_folder(trainer), str(keep.monitor))
+            _prefer(keep, best, torch.tensor(began if best == start else score))
             last = run_folder(trainer) / "checkpoints" / LAST  # was written before
             if trainer.is_global_zero and last.is_file():
                 stored = read_checkpoint(last)
@@ -276,7 +277,7 @@ def _mean(trainer: L.Trainer, start: Path, best: Path) -> Path:
     return mean
 
 
-def _prefer(keep: ModelCheckpoint, path: Path, score: torch.Tensor | None) -> None:
+def _prefer(keep: ModelCheckpoint, path: Path, score: torch.Tensor) -> None:
     """Make a checkpoint the best one, until a validation has a better score."""
     keep.best_model_path = keep.kth_best_model_path = str(path)
     keep.best_model_score = keep.kth_value = score

@@ -26,7 +26,7 @@ from probseg.formats.mask_names import MaskNames, stem_of
 from probseg.paths import cache_dir, digest, replacing, write_text
 from probseg.texts import read_text, tell
 from probseg.zoo.index import WEIGHTS
-from probseg.zoo.trained import LAST, read_trained
+from probseg.zoo.trained import LAST, Run, read_trained
 
 LEARNED = Path(".probseg") / "learned"
 """The folder of all learnings, in that of the masks."""
@@ -74,17 +74,18 @@ class Learning:
         }
 
     def status(self) -> dict[str, Any]:
-        """Return what a page shows: `state`, and minutes, a sentence or the name of a model."""
+        """Return what a page shows: `state`, and minutes, a sentence, a curve or a model's name."""
+        newest = next(reversed(_numbered(self._place)), None)
         with self._lock:
             if self._process is not None:
-                gone = (time.monotonic() - self._began) / 60
-                return {"state": "running", "gone": gone, "minutes": self._minutes}
-        newest = next(reversed(_numbered(self._place)), None)
+                gone, curve = (time.monotonic() - self._began) / 60, _curve(newest)
+                return {"state": "running", "gone": gone, "minutes": self._minutes, "curve": curve}
         if newest is None:
             return {"state": "none"}
         if (sentence := _sentence(newest)) is not None:
             names = (name for name, model in self.models.items() if model.parent == newest)
-            return {"state": "done", "sentence": sentence, "model": next(names, None)}
+            found = {"model": next(names, None), "curve": _curve(newest)}
+            return {"state": "done", "sentence": sentence, **found}
         fault = _fault(newest)
         return {"state": "failed", "sentence": fault} if fault else {"state": "interrupted"}
 
@@ -202,6 +203,15 @@ def _sentence(place: Path) -> str | None:
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         return str(json.loads(read_text(place / RESULT))["sentence"])
     return None
+
+
+def _curve(place: Path | None) -> list[tuple[float, float]]:
+    """Return minutes and score of each validation so far, that of the start first."""
+    if place is not None:
+        with suppress(OSError, ValueError, TypeError, RecursionError):
+            curves = (Run(run).curve for run in place.glob("run/version_*"))
+            return max(curves, key=len, default=[])
+    return []
 
 
 def _fault(place: Path) -> str:

@@ -28,7 +28,7 @@ from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import write_comparison
 from probseg.tasks.base import PolynomialThenConstant
 from probseg.texts import count
-from probseg.zoo.trained import GAIN, LAST, read_checkpoint, weights_digest
+from probseg.zoo.trained import CURVE, GAIN, LAST, read_checkpoint, weights_digest
 
 _logger = logging.getLogger(__name__)
 
@@ -117,18 +117,20 @@ class _Gain(NamedTuple):
     """What `gain.json` has: see `probseg.zoo.trained.Run`."""
 
     sentence: str
-    before: float | None = None
-    after: float | None = None
+    before: float
+    after: float
     saved: tuple[float, float, float] | None = None  # clicks, and the ends of their interval
 
 
 class Gain(L.Callback):
-    """Keeps the network that a training began with until validation prefers another one.
+    """Keeps the network that a training began with until another one saves clicks.
 
     At the end the mean of that network and of the best checkpoint, which counts three times, is
-    written as `mean.ckpt`: it forgets less of what the first one knew. It and the first network
-    click through the validation objects, each up to the IoU that counts. The mean is then the best
-    checkpoint of the run; or the first network, if no clicks are saved, and the log says why.
+    written as `mean.ckpt`: it forgets less of what the first one knew. Where no validation was
+    better than the start's, the last epoch takes the place of the best one, since validations are
+    shorter than what people do. The mean and the first network then click through the validation
+    objects, each up to the IoU that counts. The mean is the best checkpoint of the run; or the
+    first network, if no clicks are saved, and the log says why.
     `gain/` in the folder of the run has both results and their comparison, see `probseg compare`.
 
     Args:
@@ -146,20 +148,23 @@ class Gain(L.Callback):
         self.protocol = replace(get_protocol(protocol), target_iou=percent / 100)
         self.percent = percent
         self.batch_size = batch_size
-        self._scores: list[float] = []
+        self._curve: list[tuple[float, float]] = []  # minutes and score of each validation
+        self._began = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scores of all validations."""
-        return {"scores": self._scores}
+        """Return minutes and scores of all validations."""
+        return {"curve": self._curve}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the scores of the training that continues."""
-        self._scores = list(state_dict["scores"])
+        """Take the validations of the training that continues."""
+        self._curve = list(state_dict["curve"])
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget what an earlier training in this folder gained."""
+        """Forget what an earlier training in this folder gained, and start the clock."""
+        self._began = monotonic() - (60 * self._curve[-1][0] if self._curve else 0)
         if trainer.is_global_zero:
-            (run_folder(trainer) / GAIN).unlink(missing_ok=True)
+            for name in (GAIN,) if self._curve else (GAIN, CURVE):
+                (run_folder(trainer) / name).unlink(missing_ok=True)
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the network, and make it the best checkpoint so far."""
@@ -173,34 +178,36 @@ class Gain(L.Callback):
             _prefer(keep, path, score.detach().cpu())
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Keep the score of an epoch."""
-        score = trainer.callback_metrics.get(monitored(trainer) or "")
-        if score is not None and not trainer.sanity_checking:
-            self._scores.append(float(score))
+        """Keep the score of an epoch, and write all of them, after that of the start."""
+        name = monitored(trainer) or ""
+        score = trainer.callback_metrics.get(name)
+        if score is None or trainer.sanity_checking:
+            return
+        self._curve.append(((monotonic() - self._began) / 60, float(score)))
+        start = start_score(run_folder(trainer), name)
+        if trainer.is_global_zero and start is not None:
+            write_text(run_folder(trainer) / CURVE, json.dumps([(0, start), *self._curve]) + "\n")
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compare the best checkpoint with the start; say and write what it saves."""
         keep, start = chooser(trainer), run_folder(trainer) / FIRST_WEIGHTS
-        if keep is None or not self._scores or not start.is_file():
+        if keep is None or not self._curve or not start.is_file():
             return
-        best, gain = Path(keep.best_model_path), _Gain("the new network is not better")
+        score, best = keep.best_model_score, Path(keep.best_model_path)
         rose = best != start
-        if rose:
-            best = _mean(trainer, start, best)
-            gain = self._compare(trainer, pl_module, start, best)
-        if gain.before is None or gain.after is None or gain.after >= gain.before:
-            best = start
+        best = _mean(trainer, start, best)
+        gain = self._compare(trainer, pl_module, start, best)
+        if gain.after >= gain.before:
+            best, began = start, start_score(run_folder(trainer), str(keep.monitor))
+            score = torch.tensor(began)
             told = f"{gain.sentence}; the run keeps the one that it began with"
             gain = gain._replace(sentence=f"{told}: {self._reason(rose=rose)}")
-        if str(best) != keep.best_model_path:
-            score = float(cast("torch.Tensor", keep.best_model_score))
-            began = start_score(run_folder(trainer), str(keep.monitor))
-            _prefer(keep, best, torch.tensor(began if best == start else score))
-            last = run_folder(trainer) / "checkpoints" / LAST  # was written before
-            if trainer.is_global_zero and last.is_file():
-                stored = read_checkpoint(last)
-                stored["callbacks"][keep.state_key] = keep.state_dict()
-                AtomicCheckpointIO().save_checkpoint(stored, last)
+        _prefer(keep, best, cast("torch.Tensor", score))
+        last = run_folder(trainer) / "checkpoints" / LAST  # was written before
+        if trainer.is_global_zero and last.is_file():
+            stored = read_checkpoint(last)
+            stored["callbacks"][keep.state_key] = keep.state_dict()
+            AtomicCheckpointIO().save_checkpoint(stored, last)
         if trainer.is_global_zero:
             _logger.info("%s", gain.sentence)
             write_text(run_folder(trainer) / GAIN, json.dumps(gain._asdict()) + "\n")
@@ -249,11 +256,12 @@ class Gain(L.Callback):
 
     def _reason(self, *, rose: bool) -> str:
         """Say why no checkpoint is better, as far as the validations show it."""
-        if self._scores[-1] == max(self._scores) and len(self._scores) > 1:
+        scores = [score for _, score in self._curve]
+        if scores[-1] == max(scores) and len(scores) > 1:
             return "validation was still rising; train longer"
         if rose:
             return "validation rose, but the clicks did not become fewer"
-        if self._scores[-1] < self._scores[0] and len(self._scores) > 1:
+        if scores[-1] < scores[0] and len(scores) > 1:
             return (
                 "validation fell while the training went on; more photographs help, or fewer epochs"
             )
@@ -263,11 +271,15 @@ class Gain(L.Callback):
 def _mean(trainer: L.Trainer, start: Path, best: Path) -> Path:
     """Write the mean of two networks, which forgets less than the second one, and return its path.
 
+    Where no validation was better than the start's, the second one is that of the last epoch.
     See Wortsman et al., Robust fine-tuning of zero-shot models, CVPR 2022.
     """
     mean = start.with_name(MEAN_WEIGHTS)
+    if best == start:
+        trainer.save_checkpoint(mean, weights_only=True)
     if trainer.is_global_zero and best != mean:  # of a training that went on, and gained no more
-        first, stored = read_checkpoint(start)["state_dict"], read_checkpoint(best)
+        first = read_checkpoint(start)["state_dict"]
+        stored = read_checkpoint(mean if best == start else best)
         stored["state_dict"] = {
             name: first[name].lerp(value, _SHARE) if value.is_floating_point() else value
             for name, value in stored["state_dict"].items()

@@ -175,9 +175,11 @@ def next_commands(trainer: L.Trainer) -> str:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_score is not None:
             name, best = str(callback.monitor), float(callback.best_model_score)
             path = Path(callback.best_model_path)
-            scored = "that of the epoch in it: " if path.name == MEAN_WEIGHTS else ""
-            lines.append(f"  best checkpoint  {path} ({scored}{name} {best:.4g})")
-            if path.name != FIRST_WEIGHTS and (start := start_score(run, name)) is not None:
+            if path.name in (FIRST_WEIGHTS, MEAN_WEIGHTS):  # what it gains has been said
+                lines.append(f"  best checkpoint  {path}")
+                break
+            lines.append(f"  best checkpoint  {path} ({name} {best:.4g})")
+            if (start := start_score(run, name)) is not None:
                 better = best < start if callback.mode == "min" else best > start
                 worse = f"  no checkpoint is better: {name} was {start:.4g} before the training"
                 lines.append(f"  at the start     {name} {start:.4g}" if better else worse)

@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from reprlib import repr as short
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -31,6 +33,8 @@ LAST = "last.ckpt"
 
 # file in the folder of a run: what its training gained, see `probseg.callbacks.Gain`
 GAIN = "gain.json"
+# and the score of its start and of each validation: pairs of minutes and score
+CURVE = "curve.json"
 
 # names of presets and models; no path and no address
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -63,9 +67,9 @@ class Saved(NamedTuple):
 class Run(_Path):
     """The folder of a run, with what its training gained; also a name of its model.
 
-    Both the network that the training began with and the best one that it made click through the
-    objects that were held out. Nothing was compared where no validation was better than the
-    start's, or the recipe has no `probseg.callbacks.Gain`.
+    Both the network that the training began with and the one that it made click through the
+    objects that were held out. Nothing was compared where the recipe has no
+    `probseg.callbacks.Gain`, or the training began without trained weights.
     """
 
     @property
@@ -83,6 +87,16 @@ class Run(_Path):
         """Clicks that are saved; None if nothing was compared, or on less than 20 photographs."""
         saved = self._gain().get("saved")
         return None if saved is None else Saved(*saved)
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """Minutes and score of each validation, after those of the start; empty without any."""
+        path = self / CURVE
+        points = json.loads(read_text(path)) if path.is_file() else []
+        curve = [(float(minutes), float(score)) for minutes, score in points]
+        if not all(map(isfinite, chain.from_iterable(curve))):
+            raise ValueError(f"{path}: expected finite numbers")
+        return curve
 
     @property
     def sentence(self) -> str:

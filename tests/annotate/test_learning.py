@@ -83,6 +83,7 @@ def test_what_is_learned_is_used_at_the_next_start_and_undone(client, stand_in, 
         "state": "done",
         "sentence": SAYS,
         "model": name,
+        "curve": [],
         "used": False,
     }
     first, *_, last = [one["learning"] for one in news if "learning" in one]
@@ -122,6 +123,7 @@ def test_a_second_learning_goes_on_from_the_model_that_is_used(client, stand_in)
         "state": "done",
         "sentence": "the new network is not better",
         "model": None,
+        "curve": [],
         "used": True,
     }
     assert client.get("/api/session")["model"]["name"] == f"{NAME} 1"
@@ -211,6 +213,22 @@ def test_what_a_folder_says_may_be_anything(client, stand_in, content):
     ask(client, "learn/stop")
     (stand_in.place / "1" / "learned.json").write_text(content)
     assert state(client)["state"] == "interrupted"
+
+
+@each(
+    "content", ["", "[", "{}", "[[0]]", '[[0, "a"]]', "[[0, NaN]]", "[[0, 0.5], [Infinity, 0.5]]"]
+)
+def test_what_a_folder_says_of_a_curve_may_be_anything(client, stand_in, content):
+    learn(client, stand_in)
+    newest = max(stand_in.place.glob("[0-9]*"), key=lambda path: int(path.name))
+    for version, text in enumerate(["[[0, 0.5]]", content]):
+        run = newest / "run" / f"version_{version}"
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "curve.json").write_text(text)
+    assert state(client)["curve"] in ([], [[0, 0.5]])
+    (run / "curve.json").write_text("[[0, 0.5], [1.5, 0.75]]")
+    assert state(client)["curve"] == [[0, 0.5], [1.5, 0.75]]
+    ask(client, "learn/stop")
 
 
 @each(("after", "better"), [(2.9, True), (4.2, False), (None, False)])

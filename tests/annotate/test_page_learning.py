@@ -54,8 +54,19 @@ def test_learning_on_the_page(chromium, tmp_path, monkeypatch):
             page.settle()
         page.click(64, 48)
         assert page.mask().any(), "clicks are answered meanwhile"
+        assert not page.tab.locator("#learn-curve").is_visible()
+        run = stand_in.place / "2" / "run" / "version_0"
+        run.mkdir(parents=True)
+        (run / "curve.json").write_text("[[0, 0.8], [2, 0.875], [4, 0.85]]")
+        caption = page.tab.locator("#learn-curve figcaption")
+        caption.filter(
+            has_text="80.0 % at the start, 85.0 % after 4 min, at best 87.5 %"
+        ).wait_for()
+        drawn = page.tab.locator("#learn-scores").get_attribute("points")
+        assert drawn.startswith("0,36 50,4 100,14.66")
         stand_in.comes_out(SAYS)
         page.until(f"{TEXT}.includes('aves 1.30 of 4.20 clicks')")
+        assert page.tab.locator("#learn-curve").is_visible()
         assert SAYS[1:] in page.banner()
         page.tab.locator("#banner button", has_text="Use it").click()
         page.until(f"{SHOWN} === '{NAME} 2'")

@@ -227,6 +227,7 @@ class Sessions:
         if self.out.resolve() != self.folder.resolve():
             return ""
         root = shlex.quote(str(self.folder.resolve()))
+        recipe = "probseg fit --config configs/experiment/folder.yaml"
         if any(photo.inside for photo in self.photographs):  # masks/ is read without sub-folders
             images = shlex.quote(str(place_of(self.folder).resolve()))
             names = shlex.quote(str(self.folder.resolve() / ANNOTATIONS))
@@ -234,8 +235,8 @@ class Sessions:
                 f"--data.{part}.annotations {names} --data.{part}.images {images}"
                 for part in ("train", "val")
             ]
-            return f"probseg fit --config configs/experiment/coco_json.yaml {' '.join(parts)}"
-        command = f"probseg fit --config configs/experiment/folder.yaml --data.root {root}"
+            return " ".join([recipe, "--data configs/data/coco_json.yaml", *parts])
+        command = f"{recipe} --data.root {root}"
         return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
     def share(self) -> dict[str, Any]:

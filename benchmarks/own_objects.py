@@ -66,7 +66,6 @@ def measured(kind: Path, minutes: float, seed: int, runs: Path, known: bool) -> 
     settings = {
         "seed_everything": seed,
         "data.num_workers": 0,
-        "data.val_fraction": 1 / 3,
         "trainer.logger.init_args.save_dir": runs,
         "trainer.logger.init_args.name": kind.name,
     }

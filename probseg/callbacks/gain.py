@@ -37,7 +37,7 @@ FIRST_WEIGHTS = "start.ckpt"
 # and the mean of that network and of the best one of the training, to which this share belongs
 MEAN_WEIGHTS, _SHARE = "mean.ckpt", 0.75
 # photographs held out, with fewer of which nothing is claimed, and all those of their folder
-ENOUGH, ALL = 20, 130
+ENOUGH, ALL = 20, 70
 # batches before the clock starts, and before it stops, with which an epoch is estimated
 _WARM_UP, _TIMED = 2, 8
 # validations that last as long as the comparison at the end: two networks, more clicks, a zoom

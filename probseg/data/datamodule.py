@@ -159,7 +159,8 @@ class FolderDataModule(InteractiveDataModule):
     Args:
         root: The folder; see `ImageMaskFolder` for its layout.
         val_fraction: Part of the images that is kept for validation, about: at least one image, and
-            at least one is left for training.
+            at least one is left for training. By default 15 %, and of less than 160 images as many
+            as make some 24, up to a third: enough to say whether a training gained anything.
         split_seed: Decides, with their names, which images these are.
         group: What images of one video, patient or place have in common, which are on the same
             side: a regular expression that finds it in their names without suffix, such as
@@ -182,7 +183,7 @@ class FolderDataModule(InteractiveDataModule):
     def __init__(
         self,
         root: Path | str,
-        val_fraction: float = 0.15,
+        val_fraction: float | None = None,
         split_seed: int = 0,
         batch_size: int = 16,
         val_objects: int | None = 100,
@@ -261,7 +262,7 @@ class FolderDataModule(InteractiveDataModule):
 
 def split_folder(
     root: Path | str,
-    val_fraction: float = 0.15,
+    val_fraction: float | None = None,
     split_seed: int = 0,
     group: str | None = None,
     masks: Meaning | None = None,
@@ -269,10 +270,11 @@ def split_folder(
     """Return the objects of a folder to train on, and those to validate on.
 
     The photographs are divided, at least one for each side, so that objects of one photograph or
-    group are on the same side. Checksums of names decide, so that a photograph stays on its side
-    when others are added; see `FolderDataModule` for the arguments.
+    group are on the same side. Checksums of names decide, so that a photograph that is trained on
+    stays there when others are added; see `FolderDataModule` for the arguments.
     """
-    require(0 < val_fraction < 1, "val_fraction", "between 0 and 1", val_fraction)
+    ok = val_fraction is None or 0 < val_fraction < 1
+    require(ok, "val_fraction", "between 0 and 1, or None", val_fraction)
     check_least("split_seed", split_seed, 0)
     folder = ImageMaskFolder(root, masks=masks)
     members: dict[str, set[Path]] = defaultdict(set)

@@ -12,6 +12,7 @@ from support.pages import Disks, Page, browser, serving
 pytestmark = pytest.mark.process
 
 TEXT = "document.getElementById('learning').textContent"
+SAID = "document.getElementById('banner').textContent"
 SHOWN = "document.getElementById('model').value"
 
 
@@ -70,6 +71,7 @@ def test_learning_on_the_page(chromium, tmp_path, monkeypatch):
         assert SAYS[1:] in page.banner()
         page.tab.locator("#banner button", has_text="Use it").click()
         page.until(f"{SHOWN} === '{NAME} 2'")
+        page.until(f"{SAID} === 'Clicks are answered by what was learned from now on.'")
         page.settle()
         assert not button(page, "Use it").count()
         page.close()
@@ -80,6 +82,7 @@ def test_learning_on_the_page(chromium, tmp_path, monkeypatch):
         page.until(f"{SHOWN} === '{NAME} 2'")
         button(page, "Use the shipped model again").click()
         page.until(f"{SHOWN} === '{before}'")
+        page.until(f"{SAID} === 'Clicks are answered by the shipped model again.'")
         page.settle()
         assert button(page, "Use it").count()
         stand_in.comes_out(None)

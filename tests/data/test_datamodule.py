@@ -214,9 +214,21 @@ def test_no_batch_is_waited_for_without_end(free, said, monkeypatch, caplog):
     assert ("no batch has come for 0 s" in caplog.text) == (free > 0)
 
 
-@given(st.lists(st.floats(0, 0.99), min_size=3), st.integers(2))
-def test_what_was_trained_on_is_never_held_out_when_others_are_added(places, count):
-    small, large = (set(held_out(dict(enumerate(some)), 0.15)) for some in (places[:count], places))
+@each(
+    ("count", "expected"), [(2, 1), (30, 10), (60, 20), (72, 24), (120, 24), (160, 24), (400, 60)]
+)
+def test_of_a_few_photographs_more_are_held_out(count, expected):
+    assert len(held_out({place: (place + 0.5) / count for place in range(count)})) == expected
+
+
+@given(
+    st.lists(st.floats(0, 0.99), min_size=3, max_size=200),
+    st.integers(2, 200),
+    st.sampled_from([None, 0.15]),
+)
+def test_what_was_trained_on_is_never_held_out_when_others_are_added(places, count, fraction):
+    parts = (places[:count], places)
+    small, large = (set(held_out(dict(enumerate(some)), fraction)) for some in parts)
     assert small
     assert len(large) < len(places)
     trained = set(range(min(count, len(places)))) - small
@@ -246,7 +258,7 @@ def test_groups_of_images_are_read_from_a_list(tmp_path):
         (tmp_path / "groups.tsv").write_text("\n".join(lines))
         refused(ValueError, lambda: FolderDataModule(tmp_path, group="groups.tsv"), part)
     (tmp_path / "groups.tsv").write_text("\n".join(rows))
-    data = FolderDataModule(tmp_path, group="groups.tsv")
+    data = FolderDataModule(tmp_path, 0.15, group="groups.tsv")
     assert {int(stem[-1]) % 3 for stem in stems(data.val[0])} < {0, 1, 2}
     assert len(stems(data.val[0])) == 2
 

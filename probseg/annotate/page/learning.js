@@ -20,8 +20,12 @@ async function ask(what, body = {}) {
   }
 }
 
-/** Answer with the learned model, or again with the one before. */
-const use = (learned) => changeModel(learned ? "what was learned" : "the shipped model", "learn/use", { use: learned });
+/** Answer with the learned model, or again with the one before, and say so. */
+async function use(learned) {
+  const [name, now] = learned ? ["what was learned", "from now on"] : ["the shipped model", "again"];
+  await changeModel(name, "learn/use", { use: learned });
+  if (page.session.learning.used === learned) banner.show("note", `Clicks are answered by ${name} ${now}.`);
+}
 
 /** Take over what the server says of a training; its result is said over the photograph, too. */
 export function heardOfLearning(learning) {

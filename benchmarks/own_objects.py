@@ -128,28 +128,31 @@ def clicked(name: str | Run, photographs: InteractiveDataset) -> Result:
 def table(rows: list[dict[str, str]]) -> str:
     """Return a line for each training."""
     lines = [
-        "| objects | photographs | minutes | clicks to 90 % | saved (95 % interval) | mIoU@1 |",
-        "|:--|--:|--:|--:|:--|--:|",
+        "| objects | photographs | minutes | clicks to 90 % | saved (95 % interval) | mIoU@1 "
+        "| GrabCut | Berkeley |",
+        "|:--|--:|--:|--:|:--|--:|--:|--:|",
     ]
     for row in rows:
-        number = {
-            name: float(value) for name, value in row.items() if name[:6] in ("clicks", "miou1_")
-        }
-        before, after = number["clicks_before"], number["clicks_after"]
-        saved = (
-            f"{before - after:+.2f} ({-number['clicks_high']:+.2f} to {-number['clicks_low']:+.2f})"
-        )
-        first = f"{100 * number['miou1_before']:.1f} -> {100 * number['miou1_after']:.1f}"
+        saved = float(row["clicks_before"]) - float(row["clicks_after"])
+        low, high = -float(row["clicks_high"]), -float(row["clicks_low"])
         cells = (
             row["kind"],
             row["photographs"],
             row["minutes"],
-            f"{before:.2f} -> {after:.2f}",
-            saved,
-            first,
+            change(row, "clicks", 1),
+            f"{saved:+.2f} ({low:+.2f} to {high:+.2f})",
+            change(row, "miou1", 100),
+            *(change(row, f"{known}_clicks", 1) for known in ("grabcut", "berkeley")),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def change(row: dict[str, str], name: str, scale: int) -> str:
+    """Return a figure before and after a training; empty where it was not measured."""
+    figures = [row.get(f"{name}_{when}") for when in ("before", "after")]
+    digits = 1 if scale == 100 else 2
+    return " -> ".join(f"{scale * float(figure):.{digits}f}" for figure in figures if figure)
 
 
 if __name__ == "__main__":

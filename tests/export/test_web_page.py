@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import zipfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,12 @@ def served(folder, chromium, query=""):
         opened = Page(chromium, f"{address}/{query}").open()
         yield opened
         opened.close()
+
+
+THREADS = """(async () => {
+    const { env } = await import("./ort.wasm.min.mjs");
+    return [crossOriginIsolated, env.wasm.numThreads];
+})()"""
 
 
 @pytest.fixture(scope="module")
@@ -298,6 +304,32 @@ def test_calls_wait_for_each_other(either):
     assert either.tab.evaluate(OVERLAP) == [True] * 4
 
 
+PREPARED = """(async () => {
+    const { runner } = probsegPage;
+    await runner.setImage({ data: Uint8Array.from({ length: 4 * 90 * 120 }, (_, n) => n % 251), width: 120, height: 90 });
+    const { encode } = runner.graphs;
+    const run = encode.run.bind(encode);
+    let encoded = 0;
+    encode.run = (feed) => (encoded++, run(feed));
+    const counts = [];
+    for (const [x, positive] of [[50, true], [20, false]]) {
+        for (const ask of [() => runner.prepare(), () => runner.predict([{ x, y: 40, positive }])]) {
+            encoded = 0;
+            await ask();
+            counts.push(encoded);
+        }
+        counts.push(runner._windows(runner.clicks).length);
+    }
+    delete encode.run;
+    return counts;
+})()"""
+
+
+def test_what_is_prepared_is_not_encoded_again(page):
+    counts = page.tab.evaluate(PREPARED)
+    assert counts == []
+
+
 SOURCES = """(async () => {
     const { runner } = probsegPage;
     const canvas = Object.assign(document.createElement("canvas"), { width: 40, height: 30 });
@@ -378,6 +410,35 @@ def test_the_page_opens_without_a_network_after_a_visit(folder, chromium):
         page.open()
         page.click(31, 20)
         assert page.clicks
+
+
+@pytest.mark.parametrize("name", ["chromium", "firefox"])
+def test_the_page_isolates_itself_from_its_second_visit_on(name, folder, chromium, tmp_path):
+    """Several threads compute the same mask then, also without a network; the host sends no headers."""
+    with ExitStack() as stack:
+        if name == "chromium":
+            page = stack.enter_context(served(folder, chromium))
+            cores = (
+                "Object.defineProperty(Navigator.prototype, 'hardwareConcurrency', { value: 6 })"
+            )
+            page.context.add_init_script(cores)
+        else:
+            page = stack.enter_context(in_firefox(folder, tmp_path))
+        masks, threads = [], []
+        for visit in range(3):
+            page.click(CLICKS[0][0] + 0.5, CLICKS[0][1] + 0.5)
+            masks.append(page.mask())
+            threads.append(page.tab.evaluate(THREADS))
+            page.tab.wait_for_selector("body[data-kept]")
+            page.run("probsegPage.photograph.saved = true")
+            if visit == 1 and name == "chromium":
+                page.context.set_offline(True)
+            page.open()
+    assert [isolated for isolated, _ in threads] == [False, True, True]
+    counts = [count for _, count in threads]
+    assert counts[0] == 1
+    assert counts[1:] == [3, 3] or name == "firefox"
+    assert all((mask != masks[0]).sum() <= 3 for mask in masks)
 
 
 def test_a_page_that_does_not_start_says_why(folder, chromium):

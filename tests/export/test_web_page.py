@@ -306,28 +306,28 @@ def test_calls_wait_for_each_other(either):
 
 PREPARED = """(async () => {
     const { runner } = probsegPage;
-    await runner.setImage({ data: Uint8Array.from({ length: 4 * 90 * 120 }, (_, n) => n % 251), width: 120, height: 90 });
-    const { encode } = runner.graphs;
-    const run = encode.run.bind(encode);
-    let encoded = 0;
-    encode.run = (feed) => (encoded++, run(feed));
-    const counts = [];
-    for (const [x, positive] of [[50, true], [20, false]]) {
-        for (const ask of [() => runner.prepare(), () => runner.predict([{ x, y: 40, positive }])]) {
-            encoded = 0;
-            await ask();
-            counts.push(encoded);
-        }
-        counts.push(runner._windows(runner.clicks).length);
-    }
-    delete encode.run;
-    return counts;
+    const answers = [];
+    const ask = async (click) => {
+        const unprepared = new Map(runner.known);
+        await runner.prepare();
+        const prepared = new Map(runner.known);
+        await runner.ask([click]);
+        const view = String(runner.answer.view);
+        const used = prepared.get(view) === runner.known.get(view);
+        answers.push([used, unprepared.has(view)]);
+    };
+    await runner.setImage(runner.image);
+    await ask({ x: 31, y: 20, positive: true });
+    await ask({ x: 70, y: 60, positive: false });
+    await ask({ x: 40, y: 33, positive: true });
+    return answers;
 })()"""
 
 
-def test_what_is_prepared_is_not_encoded_again(page):
-    counts = page.tab.evaluate(PREPARED)
-    assert counts == []
+def test_what_a_click_needs_is_encoded_before_it(fresh):
+    answers = fresh.tab.evaluate(PREPARED)
+    assert all(used for used, _ in answers)
+    assert not all(known for _, known in answers)
 
 
 SOURCES = """(async () => {

@@ -128,7 +128,8 @@ export class Runner extends Network {
   prepare() {
     return this._after(async () => {
       const [window] = this._windows([...this.clicks, { positive: false }]);
-      await this._encoded(this._view(window));
+      const view = this._view(window);
+      await (this.known.size ? this._encoded(view) : this._answer(view, window)); // the first run of a graph is slow
     });
   }
 

@@ -11,7 +11,7 @@ from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
     "probseg": {"files": 256, "lines": 54_702, "called_once": 208, "raises_per_1000": 14.8},
-    "tests": {"files": 238, "lines": 55_758},
+    "tests": {"files": 238, "lines": 55_798},
     "benchmarks": {"files": 34, "lines": 4_911},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}

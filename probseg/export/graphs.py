@@ -256,11 +256,12 @@ def _shares(length: int, cells: int, like: Tensor) -> Tensor:
 def solve(matrix: Tensor, target: Tensor) -> Tensor:
     """Solve positive definite systems by elimination, which needs no pivots there."""
     rows = torch.cat([matrix, target[..., None]], dim=-1)  # (B, D, D + 1)
+    others = 1 - torch.eye(matrix.shape[-1])[..., None]  # (D, D, 1)
     for step in range(matrix.shape[-1]):
-        pivot = rows[:, step : step + 1] / rows[:, step : step + 1, step : step + 1]
-        rest = rows - rows[:, :, step : step + 1] * pivot
-        rows = torch.cat([rest[:, :step], pivot, rest[:, step + 1 :]], dim=1)
-    return rows[..., -1]
+        pivot = rows[:, step : step + 1]
+        share = pivot / pivot[..., step : step + 1]
+        rows = rows - others[step] * rows[:, :, step : step + 1] * share
+    return rows[..., -1] / rows[..., :-1].diagonal(dim1=-2, dim2=-1)
 
 
 class Replaced(TorchFunctionMode):

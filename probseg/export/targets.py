@@ -144,9 +144,8 @@ def write_licences(folder: Path) -> None:
 def copy_runner(folder: Path) -> None:
     """Copy the modules that answer clicks without probseg."""
     shutil.copyfile(geometry.__file__, folder / "geometry.py")
-    text = (
-        Path(runner.__file__).read_text(encoding="utf-8").replace("from probseg import", "import")
-    )
+    text = Path(runner.__file__).read_text(encoding="utf-8")
+    text = text.replace("from probseg import", "import")
     text = text.replace("from probseg.geometry", "from geometry")
     (folder / "runner.py").write_text(text, encoding="utf-8")
 

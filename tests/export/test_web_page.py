@@ -298,6 +298,25 @@ def test_calls_wait_for_each_other(either):
     assert either.tab.evaluate(OVERLAP) == [True] * 4
 
 
+PREPARED = """(async () => {
+    const { runner } = probsegPage;
+    const used = [];
+    await runner.setImage(runner.image);
+    for (const [x, y, positive] of [[31, 20, true], [70, 60, false], [40, 33, true]]) {
+        await runner.prepare();
+        const prepared = new Map(runner.known);
+        await runner.ask([{ x, y, positive }]);
+        const view = String(runner.answer.view);
+        used.push(prepared.get(view) === runner.known.get(view));
+    }
+    return used;
+})()"""
+
+
+def test_what_a_click_needs_is_encoded_before_it(fresh):
+    assert fresh.tab.evaluate(PREPARED) == [True] * 3
+
+
 SOURCES = """(async () => {
     const { runner } = probsegPage;
     const canvas = Object.assign(document.createElement("canvas"), { width: 40, height: 30 });
@@ -370,14 +389,35 @@ def test_licences_and_a_manifest_go_with_the_page(folder):
     assert all((folder / file).is_file() for file in package["exports"]["."].values())
 
 
-def test_the_page_opens_without_a_network_after_a_visit(folder, chromium):
-    with served(folder, chromium, "?picture=photo.png") as page:
-        page.tab.wait_for_selector("body[data-kept]")
-        page.until("navigator.serviceWorker.controller")
-        page.context.set_offline(True)
-        page.open()
-        page.click(31, 20)
-        assert page.clicks
+VISITED = """(async () => {
+    const { env } = await import("./ort.wasm.min.mjs");
+    return [crossOriginIsolated, env.wasm.numThreads > 1];
+})()"""
+CORES = "Object.defineProperty(Navigator.prototype, 'hardwareConcurrency', { value: 6 })"
+
+
+@pytest.mark.parametrize("name", ["chromium", "firefox"])
+def test_after_a_visit_threads_compute_and_no_network_is_needed(name, folder, chromium, tmp_path):
+    """On a host that sends no headers."""
+    chosen = served(folder, chromium, "?picture=photo.png")
+    with chosen if name == "chromium" else in_firefox(folder, tmp_path) as page:
+        if name == "chromium":
+            page.context.add_init_script(CORES)
+        seen, masks = [], []
+        for _ in range(3):
+            seen.append(page.tab.evaluate(VISITED))
+            page.click(CLICKS[0][0] + 0.5, CLICKS[0][1] + 0.5)
+            masks.append(page.mask())
+            page.tab.wait_for_selector("body[data-kept]")
+            if name == "chromium":
+                page.context.set_offline(len(seen) == 2)
+            page.run("probsegPage.photograph.saved = true")  # or leaving is asked about
+            page.open()
+    assert [isolated for isolated, _ in seen] == [False, True, True]
+    if name == "chromium":  # in Firefox they are as many as this machine has
+        assert [threads for _, threads in seen] == [False, True, True]
+    assert masks[0].any()
+    assert all((mask != masks[0]).sum() <= 3 for mask in masks[1:])
 
 
 def test_a_page_that_does_not_start_says_why(folder, chromium):

@@ -101,6 +101,7 @@ export class Photograph {
       const mask = { kind: "bytes", ...masked(answer) };
       const { clicks, box: given } = this.runner;
       this.answers = [...this.answers, { action, mask, clicks, box: given, answer }];
+      this._prepare();
     } catch (error) {
       await this._restore();
       throw error;
@@ -112,6 +113,12 @@ export class Photograph {
     const { clicks, box, answer } = this.answers.at(-1) ?? { clicks: [], box: null, answer: null };
     await this.runner.reset();
     Object.assign(this.runner, { clicks, box, answer });
+    this._prepare();
+  }
+
+  /** Let the next click wait for less. */
+  _prepare() {
+    this.runner.prepare().catch(() => {}); // the click will say what is wrong
   }
 
   /** Number of objects whose masks would be lost. */

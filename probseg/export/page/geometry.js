@@ -303,7 +303,7 @@ function logit(probability, clamped) {
 }
 
 export function sigmoid(logit) {
-  return 0.5 * (1 + Math.tanh(0.5 * logit));
+  return 1 / (1 + Math.exp(-logit));
 }
 
 /** Return a square of this side about a click, moved and cut to lie in the image [height, width]. */

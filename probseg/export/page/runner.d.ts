@@ -37,7 +37,7 @@ export interface Options {
   ort?: unknown;
   /** Where the .wasm files are; the folder itself by default. */
   wasmPaths?: string;
-  /** Up to 4 by default where the page is isolated (COOP, COEP), else 1. */
+  /** By default half of what the processor has, at most 4, where the page is isolated (COOP, COEP), else 1. */
   threads?: number;
   /** Run graphs in a worker; not through a bundler, as the worker loads the script again. */
   proxy?: boolean;
@@ -67,6 +67,8 @@ export class Runner extends Network {
   predict(clicks?: readonly Click[], box?: Box | null): Promise<Maps>;
   /** Add prompts; returns the answer itself, from which `masked` takes the mask. */
   ask(clicks?: readonly Click[], box?: Box | null): Promise<Answer>;
+  /** Encode ahead what the next click probably needs; without it, that click takes longer. */
+  prepare(): Promise<void>;
   /** Forget box and clicks; the image stays. */
   reset(): Promise<void>;
 }

@@ -9,16 +9,14 @@ import * as geometry from "./geometry.js";
 class Network {
   constructor(about, graphs = {}, ort = wasm) {
     Object.assign(this, { about, graphs, ort });
-    this.last = Promise.resolve();
+    this.last = { call: Promise.resolve(), run: Promise.resolve() };
   }
 
   /** Load `export.json` and the graphs from a folder, whose files of ONNX Runtime serve a bundle, too. */
   static async load(folder, { ort = wasm, wasmPaths, threads, proxy = false, session } = {}) {
     const place = new URL(`${folder}`.replace(/\/*$/, "/"), globalThis.document?.baseURI ?? import.meta.url);
-    const most = Math.min(4, globalThis.navigator?.hardwareConcurrency ?? 1);
-    // More than one thread needs headers that isolate the page (COOP, COEP). A proxy runs graphs in a worker.
-    Object.assign(ort.env.wasm, { wasmPaths: wasmPaths ?? place.href, proxy });
-    ort.env.wasm.numThreads = threads ?? (globalThis.crossOriginIsolated ? most : 1);
+    // Of 0 threads ONNX Runtime makes one, or more where the page is isolated. A proxy runs graphs in a worker.
+    Object.assign(ort.env.wasm, { wasmPaths: wasmPaths ?? place.href, numThreads: threads ?? 0, proxy });
     const fetched = async (name) => {
       const response = await fetch(new URL(name, place));
       if (!response.ok) throw new Error(`${response.url} must be there, got status ${response.status}`);
@@ -42,11 +40,16 @@ class Network {
     return new this(about, graphs, ort);
   }
 
-  /** Run after all calls before, as each answer depends on those before. */
-  _after(run) {
-    const result = this.last.then(run);
-    this.last = result.catch(() => {});
+  /** Begin after all calls before, as each answer depends on those before. */
+  _after(begin, kind = "call") {
+    const result = this.last[kind].then(begin);
+    this.last[kind] = result.catch(() => {});
     return result;
+  }
+
+  /** Run a graph, after those that run: not every provider takes two at a time. */
+  _run(graph, feed) {
+    return this._after(() => graph.run(feed), "run");
   }
 
   /** Release the graphs, and the memory that they take. */
@@ -121,6 +124,15 @@ export class Runner extends Network {
     this.answer = null;
   }
 
+  /** Encode ahead what a further click needs, if it moves no window: while a person looks, nobody waits. */
+  prepare() {
+    return this._after(async () => {
+      const [window] = this._windows([...this.clicks, { positive: false }]);
+      const view = this._view(window);
+      await (this.known.size ? this._encoded(view) : this._answer(view, window)); // the first run of a graph is slow
+    });
+  }
+
   /** Add prompts; returns the probability of the object at all pixels, a map of one channel. */
   async predict(clicks = [], box = null) {
     const answer = await this.ask(clicks, box);
@@ -149,8 +161,8 @@ export class Runner extends Network {
       throw new RangeError("`clicks` must have at least one click without a `box`, got none");
     }
     const last = this.answer?.look ?? null; // window of the last second look
-    const tried = [];
-    for (const window of this._windows()) tried.push(await this._answer(this._view(window), window));
+    // A worker runs the graphs of one window while the next one is prepared.
+    const tried = await Promise.all(this._windows(this.clicks).map((window) => this._answer(this._view(window), window)));
     let best = tried[0];
     if (tried.length > 1) {
       const sureties = tried.map((one) => geometry.expectedIou(one) * geometry.cutFactor(one, this.zoom));
@@ -190,12 +202,11 @@ export class Runner extends Network {
 
   /** Answer from a view. */
   async _answer(view, window) {
-    if (!this.known.has(String(view))) this.known.set(String(view), await this._encoded(view));
-    const { size, encoded } = this.known.get(String(view));
+    const { size, encoded } = await this._encoded(view);
     const graph = this.graphs[Object.keys(this.about.graphs).at(-1)];
     const feed = { ...encoded, ...this._prompts(view, size) };
     const wanted = graph.inputNames.map((name) => [name, this._tensor(feed[name])]);
-    const { logits } = await graph.run(Object.fromEntries(wanted));
+    const { logits } = await this._run(graph, Object.fromEntries(wanted));
     const { temperature } = this.about;
     const padded = { data: logits.data, height: logits.dims[2], width: logits.dims[3], channels: 1 };
     let values = resized(cut(padded, [0, 0, size[1], size[0]]), view.size);
@@ -218,8 +229,8 @@ export class Runner extends Network {
   }
 
   /** The windows among whose answers the surest is chosen. */
-  _windows() {
-    const { zoom, clicks, answer } = this;
+  _windows(clicks) {
+    const { zoom, answer } = this;
     if (!zoom) return [null];
     const alone = clicks.length === 1 && clicks[0].positive && !this.box;
     if (alone && !answer?.values.data.some((value) => value > 0)) return geometry.firstWindows(zoom, clicks[0], this.size);
@@ -244,10 +255,14 @@ export class Runner extends Network {
 
   /** The size at which the network works, and what all prompts on a view need. */
   async _encoded(view) {
-    const size = geometry.shrinkTo(view.size, this.about.working_size);
-    const image = this._padded(this._normalised(resized(this._shown(view), size)));
-    const encoded = { image, ...(await this.graphs.encode?.run({ image: this._tensor(image) })) };
-    return { size, encoded };
+    if (!this.known.has(String(view))) {
+      const size = geometry.shrinkTo(view.size, this.about.working_size);
+      const image = this._padded(this._normalised(resized(this._shown(view), size)));
+      const { encode } = this.graphs;
+      const features = encode && (await this._run(encode, { image: this._tensor(image) }));
+      this.known.set(String(view), { size, encoded: { image, ...features } });
+    }
+    return this.known.get(String(view));
   }
 
   /** The prompts as the network takes them, in pixels of what it sees. */
@@ -295,7 +310,7 @@ export class ClassRunner extends Network {
       const image = { ...(await pixels), channels: 4 };
       const { height, width } = image;
       // One pixel more than whole cells: samples lie on the corners of cells.
-      const { logits } = await this.graphs.classes.run({ image: this._padded(this._normalised(colours(image)), 1) });
+      const { logits } = await this._run(this.graphs.classes, { image: this._padded(this._normalised(colours(image)), 1) });
       const [, count, h, w] = logits.dims;
       const best = { data: new Uint8Array(height * width), height, width, channels: 1 };
       for (let y = 0, i = 0; y < height; y++) {
@@ -428,16 +443,16 @@ export function averaged(image, size) {
 function weighted({ data, height, width, channels }, axis, sums) {
   const [outer, old, inner] = axis ? [height, width, channels] : [1, height, width * channels];
   const total = new Float32Array(outer * sums.length * inner);
-  sums.forEach((taps, place) => {
-    for (const [tap, factor] of taps) {
-      const weight = Math.fround(factor);
-      if (!weight || tap < 0 || tap >= old) continue;
-      for (let line = 0; line < outer; line++) {
-        const [to, from] = [(line * sums.length + place) * inner, (line * old + tap) * inner];
-        for (let i = 0; i < inner; i++) total[to + i] += Math.fround(weight * data[from + i]);
-      }
+  const terms = sums.flatMap((taps, place) => taps.map(([tap, factor]) => [place, tap, factor]));
+  const inside = terms.filter(([, tap, factor]) => factor && tap >= 0 && tap < old);
+  const [places, taps] = [0, 1].map((n) => Int32Array.from(inside, (term) => inner * term[n]));
+  const factors = Float32Array.from(inside, ([, , factor]) => factor);
+  for (let line = 0; line < outer; line++) {
+    for (let n = 0; n < factors.length; n++) {
+      const [to, from] = [line * sums.length * inner + places[n], line * old * inner + taps[n]];
+      for (let i = 0; i < inner; i++) total[to + i] += Math.fround(factors[n] * data[from + i]);
     }
-  });
+  }
   const size = axis ? { height, width: sums.length } : { height: sums.length, width };
   return { data: total, ...size, channels };
 }
@@ -468,9 +483,5 @@ function map(height, width, channels) {
 /** Return the sigmoid of the logits before they were divided by the temperature. */
 function uncalibrate({ data, ...size }, temperature) {
   if (temperature === 1) return { data, ...size };
-  const before = (value) => {
-    const logit = Math.fround(Math.fround(Math.log(value)) - Math.fround(Math.log1p(-value)));
-    return geometry.sigmoid(Math.fround(temperature * logit));
-  };
-  return { data: data.map((value) => value && before(value)), ...size };
+  return { data: data.map((value) => 1 / (1 + ((1 - value) / value) ** temperature)), ...size };
 }

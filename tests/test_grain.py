@@ -10,9 +10,9 @@ import pytest
 from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
-    "probseg": {"files": 256, "lines": 54_702, "called_once": 208, "raises_per_1000": 14.8},
-    "tests": {"files": 238, "lines": 55_798},
-    "benchmarks": {"files": 34, "lines": 4_911},
+    "probseg": {"files": 256, "lines": 54_770, "called_once": 209, "raises_per_1000": 14.8},
+    "tests": {"files": 238, "lines": 55_831},
+    "benchmarks": {"files": 35, "lines": 5_016},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}
 

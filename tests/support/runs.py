@@ -58,6 +58,7 @@ def command(*arguments: object) -> int:
 def folder_fit(root: Path, *more: object) -> list[str]:
     """Arguments of a short training on a folder."""
     experiment = ["fit", "--config", "configs/experiment/scratch.yaml", "--data.root", root]
+    experiment.append("--data.val_fraction=0.15")
     return [str(a) for a in (*experiment, *MICRO, *QUIET, *SMALL, *more)]
 
 

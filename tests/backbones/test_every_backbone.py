@@ -64,7 +64,8 @@ FAMILIES = {
     "swin_tiny_patch4_window7_224": ({**FEW, "embed_dim": 24}, 32, 32),
     "swinv2_tiny_window8_256": ({**FEW, "embed_dim": 24}, 32, 32),
     "davit_tiny": ({**FEW, "embed_dims": (8, 16, 32, 64), "num_heads": (1, 2, 2, 4)}, 32, 1),
-    "pvt_v2_b0": ({**FEW, "embed_dims": (8, 16, 40, 64)}, 32, 32),
+    # oneDNN 3.12 with AMX convolves patches of 8 or 16 channels wrongly in bfloat16.
+    "pvt_v2_b0": ({**FEW, "embed_dims": (32, 32, 40, 64)}, 32, 32),
     "mambaout_femto": ({**FEW, "dims": (8, 16, 32, 64)}, 32, 1),
     "sam2_hiera_tiny": ({"stages": (1, 1, 2, 1), "embed_dim": 16}, 32, 32),
     "test_vit": ({}, 16, 16),

@@ -134,7 +134,7 @@ def table(rows: list[dict[str, str]]) -> str:
     ]
     for row in rows:
         saved = float(row["clicks_before"]) - float(row["clicks_after"])
-        low, high = -float(row["clicks_high"]), -float(row["clicks_low"])
+        low, high = 0 - float(row["clicks_high"]), 0 - float(row["clicks_low"])
         cells = (
             row["kind"],
             row["photographs"],

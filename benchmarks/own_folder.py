@@ -10,21 +10,20 @@ of `results/own_folder.csv` has the clicks after each learning, and those of the
 from __future__ import annotations
 
 import argparse
-import csv
 import shutil
 import tempfile
 from pathlib import Path
 
 import torch
-from measure import provenance
+from measure import append_row, provenance
 from own_objects import clicked
 
 import probseg
 from probseg.data import ImageMaskFolder
+from probseg.descriptions import RECOMMENDED
 from probseg.metrics import noc
 
 RESULTS = Path(__file__).parent / "results" / "own_folder.csv"
-RECOMMENDED = "lite2_unet_prop"
 
 
 def main() -> None:
@@ -37,11 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for folder in options.folders:
         row = worked(folder, options.minutes, options.every, options.photographs)
-        rows = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
-        with RESULTS.open("w", newline="") as file:
-            writer = csv.DictWriter(file, row)
-            writer.writeheader()
-            writer.writerows([*rows, row])
+        append_row(RESULTS, row)
         print(row, flush=True)
 
 

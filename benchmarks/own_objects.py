@@ -11,18 +11,18 @@ is not repeated. `--report` prints the table of `docs/own_images.md`.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import tempfile
 import time
 from pathlib import Path
 
 import torch
-from measure import provenance
+from measure import append_row, provenance, read_rows
 
 import probseg
 from probseg.data import Berkeley, GrabCut, ImageMaskFolder
 from probseg.data.base import InteractiveDataset
+from probseg.descriptions import RECOMMENDED
 from probseg.evaluation import get_protocol, run_objects
 from probseg.reports.comparison import compare
 from probseg.reports.comparison_inputs import Result, read_result
@@ -49,7 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.report:
-        print(table(rows_so_far()))
+        print(table(read_rows(RESULTS)))
         return
     for seed in options.seeds:
         for kind in options.kinds:
@@ -59,7 +59,7 @@ def main() -> None:
 def measured(kind: Path, minutes: float, seed: int, runs: Path, known: bool) -> dict[str, object]:
     """Train on a kind of objects and return a row, which is added to the results."""
     about = {"kind": kind.name, "minutes": f"{minutes:g}", "seed": str(seed)}
-    for done in rows_so_far():
+    for done in read_rows(RESULTS):
         if about.items() <= done.items():
             return dict(done)
     labelled = ImageMaskFolder(kind / "labelled")
@@ -71,36 +71,29 @@ def measured(kind: Path, minutes: float, seed: int, runs: Path, known: bool) -> 
     }
     began = time.monotonic()
     run = probseg.train(kind / "labelled", settings, minutes=minutes)
+    took = round((time.monotonic() - began) / 60, 1)
+    tested = compared(run, ImageMaskFolder(kind / "test"))
     row: dict[str, object] = {
         **about,
         "photographs": len([*(kind / "labelled" / "images").iterdir()]),
         "objects": len(labelled),
-        "took": round((time.monotonic() - began) / 60, 1),
+        "took": took,
         "said": run.sentence,
-        **compared(run, ImageMaskFolder(kind / "test")),
+        **tested,
     }
-    for name, photographs in (("grabcut", GrabCut), ("berkeley", Berkeley)) if known else ():
-        row |= {f"{name}_{key}": value for key, value in compared(run, photographs()).items()}
+    for name, photographs in (("grabcut", GrabCut), ("berkeley", Berkeley)):
+        found = compared(run, photographs()) if known else dict.fromkeys(tested)
+        row |= {f"{name}_{key}": value for key, value in found.items()}
     row |= provenance("cpu")
-    rows = rows_so_far()  # others may have written since
-    with RESULTS.open("w", newline="") as file:
-        names = {name: None for one in (*rows, row) for name in one}
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows([*rows, row])
+    append_row(RESULTS, row)
     return row
-
-
-def rows_so_far() -> list[dict[str, str]]:
-    """Read the results."""
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
 
 
 def compared(run: Run, photographs: InteractiveDataset) -> dict[str, object]:
     """Return what the network of a run saves against the recommended one, with its interval."""
     place = (type(photographs), photographs.root)
     if place not in BEFORE:
-        BEFORE[place] = clicked("lite2_unet_prop", photographs)
+        BEFORE[place] = clicked(RECOMMENDED, photographs)
     rows = compare([BEFORE[place], clicked(run, photographs)], metrics=METRICS).rows
     names = {"noc@90": "clicks", "miou@1": "miou1"}
     found: dict[str, object] = {"tested": len(photographs)}

@@ -49,7 +49,7 @@ def scored(monkeypatch, start, *epochs):
         ((0.2, 0.4, 0.3), (0.95, 0.7), 3, "start", "20.00 clicks to 90 % where 1.00 were taken"),
         ((0.09, 0.08, 0.07), (0.7, 0.7), 3, "start", "began with: validation fell"),
         ((0.2, 0.3, 0.4), (0.7, 0.95), 20, "mean", "3 photographs held out; 20 (some 70 in all)"),
-        ((0.2, 0.4, 0.3), (0.95, 0.7), 20, "start", "3 photographs held out; 20 (some"),
+        ((0.2, 0.4, 0.3), (0.95, 0.7), 20, "start", "3 photographs held out; 20 (some 70 in all)"),
     ],
 )
 def test_the_network_that_saves_clicks_is_the_best_checkpoint(

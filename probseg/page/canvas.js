@@ -972,12 +972,14 @@ export class Clicker extends EventTarget {
     // The right button, its stand-in on a Mac, or the eraser of a pen.
     const secondary = event.button === 2 || event.button === 5 || event.ctrlKey;
     const photo = this._toPhoto(at.x, at.y);
+    const from = { x: event.clientX, y: event.clientY }; // where a message that goes shifts nothing
     const painting = this.tool === "brush" || this.tool === "eraser";
-    const grip = this.space ? null : this.extra?.grip(photo, event, this.view.scale);
+    const grips = this._clicking() && !this.space && !event.shiftKey; // other tools were chosen
+    const grip = grips ? this.extra?.grip(photo, event, this.view.scale) : null;
     if (grip) {
       this.gesture = { kind: "grip", grip };
     } else if (event.button === 1 || this.space) {
-      this.gesture = { kind: "pan", from: at, view: this.view };
+      this.gesture = { kind: "pan", from, view: this.view };
     } else if (event.shiftKey || (this.tool === "box" && !secondary)) {
       this.gesture = { kind: "box", from: photo, to: photo };
     } else if (painting) {
@@ -986,7 +988,7 @@ export class Clicker extends EventTarget {
       this.gesture = { kind: "stroke", positive, radius, points: [[photo.x, photo.y]], snap: this.snap };
     } else {
       const positive = this.tool === "object" && !secondary;
-      this.gesture = { kind: "click", from: at, view: this.view, positive };
+      this.gesture = { kind: "click", from, photo, view: this.view, positive };
     }
     this.draw();
   }
@@ -1014,8 +1016,8 @@ export class Clicker extends EventTarget {
         gesture.points.push([point.x, point.y]);
       }
     } else {
-      const dx = at.x - gesture.from.x;
-      const dy = at.y - gesture.from.y;
+      const dx = event.clientX - gesture.from.x;
+      const dy = event.clientY - gesture.from.y;
       if (gesture.kind === "click" && Math.hypot(dx, dy) > DRAG) gesture.kind = "pan";
       if (gesture.kind === "pan") {
         this.view = { ...gesture.view, x: gesture.view.x + dx, y: gesture.view.y + dy };
@@ -1027,15 +1029,13 @@ export class Clicker extends EventTarget {
 
   _up(event) {
     const since = performance.now();
-    const at = this._at(event);
     this.pointers.delete(event.pointerId);
     const gesture = this.gesture;
     if (gesture?.kind === "pinch" && this.pointers.size) return; // the other finger is still down
     this.gesture = null;
     if (!gesture) return;
     if (gesture.kind === "click") {
-      const { x, y } = this._toPhoto(at.x, at.y);
-      this.click(x, y, gesture.positive, since);
+      this.click(gesture.photo.x, gesture.photo.y, gesture.positive, since);
     } else if (gesture.kind === "grip") gesture.grip.drop();
     else if (gesture.kind === "box") this._drawnBox(gesture, since);
     else if (gesture.kind === "stroke") {

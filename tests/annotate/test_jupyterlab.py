@@ -117,6 +117,7 @@ def tab(address):
                 first.locator(".cm-content").click()
                 page.keyboard.press("Control+Enter")
             page.wait_for_timeout(2000)
+        page.wait_for_selector(".clicker-tools [data-tool=fit]:enabled")  # the photograph is there
         yield page
 
 

@@ -222,6 +222,41 @@ def test_the_outline_has_corners_to_drag(page):
     assert page.run("[clicker.objects.length, probsegPage.outline.shown]") == [1, False]
 
 
+def test_a_tool_that_was_chosen_goes_before_corners(page):
+    page.press("b")
+    page.click(40, 50)
+    page.press("y")
+    assert page.run("clicker.tool") == "object", "its corners can be dragged at once"
+    x, y = page.run("probsegPage.outline.polygons[0][0][0]")
+    page.press("x")
+    page.drag((x, y), (90, 80))
+    assert page.run("clicker.current.box") == pytest.approx([x, y, 90, 80], abs=0.5)
+
+
+def test_corners_of_an_earlier_mask_are_not_taken_hold_of(page):
+    page.click(40, 50)
+    page.press("y")
+    x, y = page.run("probsegPage.outline.polygons[0][0][0]")
+    page.run("(clicker.command(() => clicker.send({ type: 'clear' }), true), null)")
+    point = f"{{ x: {x}, y: {y} }}, {{ button: 0 }}, clicker.view.scale"
+    assert page.run(f"probsegPage.outline.grip({point})") is None
+    page.settle()
+    assert not page.mask().any()
+
+
+def test_a_click_holds_while_a_message_moves_the_photograph(page):
+    page.aim(40, 50)
+    page.tab.mouse.down()
+    x, y = page.place(40, 50)
+    page.run("document.getElementById('notice').hidden = false")
+    page.run("document.getElementById('notice').textContent = 'It moves.'")
+    page.until(f"clicker.over.getBoundingClientRect().top + clicker.view.y + 50 * clicker.view.scale > {y} + 6")
+    page.tab.mouse.move(x + 1, y)
+    page.tab.mouse.up()
+    page.settle()
+    assert page.clicks == [(pytest.approx(40, abs=0.5), pytest.approx(50, abs=0.5), True)]
+
+
 def test_keys_come_from_a_file(page, folder):
     keys = folder / "keys.json"
     keys.write_text('{"done": "w", "undo": ["q", "z"], "accept": "d"}')

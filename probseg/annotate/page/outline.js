@@ -12,6 +12,7 @@ export class Outline {
     this.clicker = clicker;
     this.shown = false;
     this.tolerance = 2;
+    this.asked = null; // while the polygons are those of an earlier mask
     this.polygons = []; // [[ring, hole, ...], ...], each ring [[x, y], ...]
     clicker.addEventListener("answer", ({ detail }) => this._answered(detail));
     $("tolerance").oninput = () => {
@@ -36,6 +37,7 @@ export class Outline {
     if (selected !== null && !(await clicker.send({ type: "reopen", object: selected }))) return;
     this.shown = true;
     clicker.extra = this;
+    clicker.choose("object"); // with the brush or a box, corners cannot be dragged
     $("outline-button").setAttribute("aria-pressed", "true");
     $("tolerance-row").hidden = false;
     await this._fetch();
@@ -73,6 +75,8 @@ export class Outline {
 
   /** Take hold of a corner, or of a line, which gets a corner; with the right button remove one. */
   grip({ x, y }, event, scale) {
+    const changes = this.clicker.pending.some(({ action }) => action.type !== "reshape");
+    if (this.asked || changes) return null; // the mask is another one by now
     const reach = REACH / scale;
     const before = this.polygons;
     const after = structuredClone(before);
@@ -119,6 +123,8 @@ export class Outline {
       this.clicker.draw();
     } catch (error) {
       report(error);
+    } finally {
+      if (asked === this.asked) this.asked = null;
     }
   }
 }

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from probseg import reports
 from probseg.callbacks.base import from_all_processes, provenance
@@ -21,6 +22,7 @@ from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.callbacks.run_folder import chooser, is_dry, monitored, run_folder, start_score
 from probseg.errors import require
 from probseg.evaluation import ObjectRecord, get_protocol, run_objects
+from probseg.evaluation.journal import RESULTS
 from probseg.interact.session import prepare_model
 from probseg.paths import write_text
 from probseg.reports.comparison import Comparison, compare
@@ -36,12 +38,11 @@ _logger = logging.getLogger(__name__)
 FIRST_WEIGHTS = "start.ckpt"
 # and the mean of that network and of the best one of the training, to which this share belongs
 MEAN_WEIGHTS, _SHARE = "mean.ckpt", 0.75
+BEFORE, AFTER = "before", "after"  # results in its folder `gain/`, of the first and the mean
 # photographs held out, with fewer of which nothing is claimed, and all those of their folder
 ENOUGH, ALL = 20, 70
 # batches before the clock starts, and before it stops, with which an epoch is estimated
 _WARM_UP, _TIMED = 2, 8
-# validations that last as long as the comparison at the end: two networks, more clicks, a zoom
-_FINAL = 8
 # seconds of training for each second of validation, at least
 _SPARSE = 4
 
@@ -65,7 +66,7 @@ class Budget(L.Callback):
         self.minutes = minutes
         self.epochs: int | None = None
         self.every: int | None = 1  # number of epochs of which the last one is validated
-        self._began = self._validation = self._warm = 0.0
+        self._began = self._validated = self._clicked = self._warm = 0.0  # ends, on the clock
 
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers of epochs."""
@@ -77,11 +78,15 @@ class Budget(L.Callback):
 
     def on_fit_start(self, *_: object) -> None:
         """Start the clock."""
-        self._began = monotonic()
+        self._began = self._validated = monotonic()
 
     def on_sanity_check_end(self, *_: object) -> None:
         """Note how long a validation takes."""
-        self._validation = monotonic() - self._began
+        self._validated = monotonic()
+
+    def on_train_epoch_start(self, *_: object) -> None:
+        """Note how long `Gain` clicked with the first network, as it will with the last one."""
+        self._clicked = monotonic()
 
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
         """Go on with the numbers of epochs that were planned."""
@@ -96,10 +101,11 @@ class Budget(L.Callback):
             self._warm = monotonic()
         if self.epochs is not None or batch < min(_WARM_UP + _TIMED, last):
             return
-        now, timed, validation = monotonic(), batch + 1 - _WARM_UP, self._validation
+        now, timed = monotonic(), batch + 1 - _WARM_UP
+        validation, comparison = self._validated - self._began, self._clicked - self._validated
         batch_seconds = (now - (self._warm or self._began)) / max(1, timed)
         seconds, trained = batch_seconds * (last + 1), batch_seconds * (batch + 1)
-        left = 60 * self.minutes - (now - self._began) - _FINAL * validation + trained
+        left = 60 * self.minutes - (now - self._began) - comparison + trained
         every = max(1, math.ceil(_SPARSE * validation / seconds))
         epochs = math.floor(left / (every * seconds + validation)) * every
         if epochs <= 0:  # a single validation, at the end
@@ -177,6 +183,14 @@ class Gain(L.Callback):
             trainer.save_checkpoint(path, weights_only=True)
             _prefer(keep, path, score.detach().cpu())
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Click through the validation objects with the first network, once for all starts."""
+        start = run_folder(trainer) / FIRST_WEIGHTS
+        known = trainer.ckpt_path and (run_folder(trainer) / "gain" / BEFORE / RESULTS).is_file()
+        if chooser(trainer) is not None and start.is_file() and not known:
+            with isolate_rng():
+                self._click(trainer, pl_module, BEFORE, start)
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keep the score of an epoch, and write all of them, after that of the start."""
         name = monitored(trainer) or ""
@@ -196,7 +210,8 @@ class Gain(L.Callback):
         score, best = keep.best_model_score, Path(keep.best_model_path)
         rose = best != start
         best = _mean(trainer, start, best)
-        gain = self._compare(trainer, pl_module, start, best)
+        self._click(trainer, pl_module, AFTER, best)
+        gain = self._compared(trainer)
         if gain.after >= gain.before:
             best, began = start, start_score(run_folder(trainer), str(keep.monitor))
             score = torch.tensor(began)
@@ -212,34 +227,15 @@ class Gain(L.Callback):
             _logger.info("%s", gain.sentence)
             write_text(run_folder(trainer) / GAIN, json.dumps(gain._asdict()) + "\n")
 
-    def _compare(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, start: Path, best: Path
-    ) -> _Gain:
-        """Compare two checkpoints, and write both results; the same in all processes."""
-        folder, gain = run_folder(trainer) / "gain", None
-        for name, path in (("before", start), ("after", best)):
-            records, digest = self._evaluate(trainer, pl_module, path)
-            if trainer.is_global_zero:
-                about = provenance(trainer, pl_module, {"seed": 0, "adaptation": None})
-                about |= {"checkpoint": str(path), "weights_sha256": digest}
-                reports.write_report(folder / name, records, self.protocol, about)
-        if trainer.is_global_zero:
-            results = [read_result(folder / name, name) for name in ("before", "after")]
-            comparison = compare(results, metrics=[f"noc@{self.percent}", "miou@1"])
-            write_comparison(folder, comparison)
-            _logger.info("before and after, object by object: %s", folder)
-            gain = _gain(comparison, self.percent)
-        return cast("_Gain", trainer.strategy.broadcast(gain))
-
-    def _evaluate(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, path: Path
-    ) -> tuple[list[ObjectRecord], str]:
-        """Click through the validation objects with the network of a checkpoint."""
+    def _click(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, name: str, path: Path
+    ) -> None:
+        """Click through the validation objects with the network of a checkpoint; write a report."""
         task = deepcopy(pl_module)
         task.load_state_dict(read_checkpoint(path)["state_dict"])
         digest = weights_digest(task.state_dict())
         model = prepare_model(task.model, pl_module.device)  # type: ignore[arg-type]
-        records = []
+        records: list[ObjectRecord] = []
         loaders: Any = trainer.val_dataloaders
         with torch.inference_mode():
             for loader in loaders if isinstance(loaders, list) else [loaders]:
@@ -252,7 +248,23 @@ class Gain(L.Callback):
                         batch_size=self.batch_size,
                         keep_pictures=True,
                     )
-        return from_all_processes(records), digest
+        records = from_all_processes(records)
+        if trainer.is_global_zero:
+            about = provenance(trainer, pl_module, {"seed": 0, "adaptation": None})
+            about |= {"checkpoint": str(path), "weights_sha256": digest}
+            reports.write_report(run_folder(trainer) / "gain" / name, records, self.protocol, about)
+        trainer.strategy.barrier()
+
+    def _compared(self, trainer: L.Trainer) -> _Gain:
+        """Compare both results, and write the comparison; the same in all processes."""
+        folder, gain = run_folder(trainer) / "gain", None
+        if trainer.is_global_zero:
+            results = [read_result(folder / name, name) for name in (BEFORE, AFTER)]
+            comparison = compare(results, metrics=[f"noc@{self.percent}", "miou@1"])
+            write_comparison(folder, comparison)
+            _logger.info("before and after, object by object: %s", folder)
+            gain = _gain(comparison, self.percent)
+        return cast("_Gain", trainer.strategy.broadcast(gain))
 
     def _reason(self, *, rose: bool) -> str:
         """Say why no checkpoint is better, as far as the validations show it."""

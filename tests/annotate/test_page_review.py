@@ -250,7 +250,8 @@ def test_a_click_holds_while_a_message_moves_the_photograph(page):
     x, y = page.place(40, 50)
     page.run("document.getElementById('notice').hidden = false")
     page.run("document.getElementById('notice').textContent = 'It moves.'")
-    page.until(f"clicker.over.getBoundingClientRect().top + clicker.view.y + 50 * clicker.view.scale > {y} + 6")
+    top = "clicker.over.getBoundingClientRect().top + clicker.view.y"
+    page.until(f"{top} + 50 * clicker.view.scale > {y} + 6")
     page.tab.mouse.move(x + 1, y)
     page.tab.mouse.up()
     page.settle()

@@ -100,6 +100,25 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
     moved.rename(place)
 
 
+def test_a_training_that_goes_on_keeps_what_the_first_network_took(tmp_path, monkeypatch):
+    scored(monkeypatch, 0.1, 0.2, 0.3, 0.1, 0.4, 0.5)  # the second start validates, too
+    clicked = []
+    click = Gain._click
+
+    def count(self, trainer, pl_module, name, path):
+        clicked.append((name, path.name))
+        click(self, trainer, pl_module, name, path)
+
+    monkeypatch.setattr(Gain, "_click", count)
+    trained(tmp_path, Gain("ritm"), max_epochs=2)
+    best, last = best_checkpoint(tmp_path), tmp_path / "checkpoints" / "last.ckpt"
+    trained(tmp_path, Gain("ritm"), max_epochs=4, resume=last)
+    assert clicked == [("before", "start.ckpt"), ("after", "mean.ckpt"), ("after", "mean.ckpt")]
+    assert [score for _, score in Run(tmp_path).curve] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert {best, best_checkpoint(tmp_path)} <= {tmp_path / "mean.ckpt", tmp_path / "start.ckpt"}
+    assert Run(tmp_path).sentence
+
+
 class Clock:
     """Seconds that pass as a test says."""
 
@@ -110,10 +129,19 @@ class Clock:
 
 
 @each(
-    ("minutes", "validation", "epochs", "every"),
-    [(0.001, 0, 1, 1), (5, 0, 2, 1), (12, 0, 6, 1), (40, 60, 12, 2), (22, 600, 1, 1)],
+    ("minutes", "validation", "comparison", "epochs", "every"),
+    [
+        (0.001, 0, 0, 1, 1),
+        (5, 0, 0, 2, 1),
+        (12, 0, 0, 6, 1),
+        (40, 60, 0, 14, 2),
+        (40, 60, 300, 10, 2),
+        (22, 600, 0, 1, 1),
+    ],
 )
-def test_the_epochs_fit_into_the_minutes(tmp_path, monkeypatch, minutes, validation, epochs, every):
+def test_the_epochs_fit_into_the_minutes(
+    tmp_path, monkeypatch, minutes, validation, comparison, epochs, every
+):
     """An epoch takes 120 s, as a batch takes 10 s."""
     clock = Clock()
     monkeypatch.setattr(module, "monotonic", clock)
@@ -128,11 +156,16 @@ def test_the_epochs_fit_into_the_minutes(tmp_path, monkeypatch, minutes, validat
         pl_module.log(SCORE, 0.5)
         validated.append(trainer.current_epoch)
 
+    def click(self, trainer, pl_module):
+        clock.now += comparison
+
     validated = []
+    monkeypatch.setattr(StartScore, "on_train_start", click)
     monkeypatch.setattr(Budget, "on_train_batch_end", tick)
     monkeypatch.setattr(InteractiveEvaluation, "on_validation_epoch_end", log)
     budget = Budget(minutes)
     trainer = trained(tmp_path / f"{epochs} {every}", budget, max_epochs=99)
+    assert epochs == 1 or clock.now + comparison <= 60 * minutes
     assert trainer.current_epoch == epochs == budget.epochs
     assert validated[1:] == [*range(every - 1, epochs, every)]
     (schedule,) = trainer.lr_scheduler_configs

@@ -68,7 +68,7 @@ def worked(folder: Path, minutes: float, every: int, most: int) -> dict[str, obj
                 "model.model.init_args.name": name,
             }
             run = probseg.train(done, settings, minutes=minutes)
-            if run.after is not None and run.before is not None and run.after < run.before:
+            if run.better:
                 name, learned = str(run), learned + 1
     return {
         "folder": folder.parent.name,

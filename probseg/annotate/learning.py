@@ -265,7 +265,7 @@ def _learn(place: Path, minutes: float, first: str | None = None) -> None:
         **({"ckpt_path": "last"} if _has_checkpoint(place) else {}),
     }
     run = probseg.train(place, settings, minutes=minutes)
-    if run.after is not None and run.before is not None and run.after < run.before:
+    if run.better:
         photographs = len([*(place / "images").iterdir()])
         facts = {
             "description": f"{RECOMMENDED}, trained on the objects of one folder.",

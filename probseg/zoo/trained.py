@@ -83,6 +83,12 @@ class Run(_Path):
         return self._gain().get("after")
 
     @property
+    def better(self) -> bool:
+        """Whether the trained network takes fewer clicks; False if nothing was compared."""
+        gain = self._gain()
+        return bool(gain) and gain["after"] < gain["before"]
+
+    @property
     def saved(self) -> Saved | None:
         """Clicks that are saved; None if nothing was compared, or on less than 20 photographs."""
         saved = self._gain().get("saved")

@@ -89,6 +89,7 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
     assert ("saves" in run.sentence) == (enough == 3 and ious[1] > ious[0])
     assert ("the run keeps" in run.sentence) == (kept == "start")
     assert (run.before, run.after) == (clicks[ious[0]], clicks[ious[1]])
+    assert run.better == (kept == "mean")
     saved = run.before - run.after
     assert run.saved == (None if enough == 20 else (saved, saved, saved))
     minutes, validated = zip(*run.curve, strict=True)

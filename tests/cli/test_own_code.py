@@ -110,6 +110,7 @@ def test_training_from_python(tmp_path, monkeypatch, caplog, capfd):
     assert "FLOPs" not in said
     assert run == tmp_path / "runs" / "probseg" / "version_0"
     assert (run.before, run.after, run.saved, run.sentence) == (None, None, None, "")
+    assert not run.better
     probseg.Predictor.from_pretrained(run)
     probseg.create_model(run, pretrained=True)
     assert probseg.train(folder, {**MICRO, "ckpt_path": "last"}) == run

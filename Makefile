@@ -16,7 +16,7 @@ style: ## lint and formatting
 	python tests/style.py
 types: ## static types
 	mypy
-test: ## all tests of probseg, in parallel by files
+test: ## the tests of probseg but the slow ones, in parallel by files
 	pytest -q -n auto --dist loadfile --durations=25
 seconds: ## all tests, and how long each file takes: the longest begin first in later runs
 	pytest -q -n auto --dist loadfile --junitxml build/tests.xml

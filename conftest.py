@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")
@@ -70,7 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
     seconds = json.loads((REPOSITORY / "tests" / "seconds.json").read_text())
-    items.sort(key=lambda item: -seconds.get(item.path.relative_to(REPOSITORY).as_posix(), 0))
+    known = {item.path: item.path.relative_to(REPOSITORY).as_posix() for item in items}
+    items.sort(key=lambda item: -seconds.get(known[item.path], math.inf))  # new files, too
 
 
 def touched_rooms(since: str) -> set[str]:
@@ -115,6 +117,15 @@ def undrawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("probseg.reports.figures._save", blank)
         yield
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser for the pages of a file of tests."""
+    from support.pages import browser
+
+    with browser() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

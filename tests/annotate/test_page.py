@@ -5,7 +5,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from support.fakes import draw_scene
-from support.pages import Disks, Page, browser, serving
+from support.pages import Disks, Page, serving
 
 pytestmark = pytest.mark.process
 
@@ -59,12 +59,6 @@ def folder(tmp_path_factory):
 def address(folder):
     with serving(folder, Disks()) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as chromium:
-        yield chromium
 
 
 @pytest.fixture

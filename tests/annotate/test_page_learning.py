@@ -7,19 +7,13 @@ import pytest
 from probseg.annotate.learning import NAME
 from support.annotate_client import draw_photographs
 from support.learnings import SAYS, StandIn
-from support.pages import Disks, Page, browser, serving
+from support.pages import Disks, Page, serving
 
 pytestmark = pytest.mark.process
 
 TEXT = "document.getElementById('learning').textContent"
 SAID = "document.getElementById('banner').textContent"
 SHOWN = "document.getElementById('model').value"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as started:
-        yield started
 
 
 def button(page, name):

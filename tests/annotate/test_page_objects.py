@@ -5,18 +5,12 @@ import pytest
 from PIL import Image
 
 from support.fakes import draw_scene
-from support.pages import Disks, Page, browser, serving
+from support.pages import Disks, Page, serving
 
 pytestmark = pytest.mark.process
 
 OBJECTS = "clicker.objects.map(object => object.label)"
 OPEN = "clicker.current.object !== null"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as chromium:
-        yield chromium
 
 
 @pytest.fixture

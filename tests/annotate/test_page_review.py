@@ -10,18 +10,12 @@ from probseg.images import read_image
 from probseg.interact.steps import brush_pixels, snap
 from probseg.types import Stroke
 from support.fakes import draw_scene
-from support.pages import READER, TOKEN, Disks, Page, browser, serving
+from support.pages import READER, TOKEN, Disks, Page, serving
 
 pytestmark = pytest.mark.process
 
 STATES = "probsegPage.session.photographs.map(photo => photo.state)"
 LABELS = "clicker.objects.map(object => object.label)"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as chromium:
-        yield chromium
 
 
 @pytest.fixture

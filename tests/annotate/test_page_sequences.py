@@ -14,7 +14,7 @@ from PIL import Image
 
 from probseg.annotate.frames import unpack
 from support.annotate_client import draw_photographs
-from support.pages import TOKEN, Disks, Page, browser, serving
+from support.pages import TOKEN, Disks, Page, serving
 
 pytestmark = pytest.mark.process
 
@@ -32,12 +32,6 @@ SCREEN = """[probsegPage.photo.id, probsegPage.photo.state, clicker.undoable, cl
 clicker.objects.map(({ id, label, area }) => [id, label, area]),
 clicker.current.object, clicker.current.label ?? null,
 clicker.current.clicks.map(({ x, y, positive }) => [x, y, positive])]"""
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as chromium:
-        yield chromium
 
 
 class Machine:

@@ -13,15 +13,9 @@ from PIL import Image
 from probseg import convert
 from probseg.annotate import sessions
 from support.annotate_client import draw_photographs
-from support.pages import Disks, Page, browser, serving
+from support.pages import Disks, Page, serving
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as started:
-        yield started
 
 
 @pytest.fixture

@@ -522,11 +522,6 @@ def test_two_clients_do_not_overwrite_each_other(client):
     assert len(client.get(client.path())["current"]["clicks"]) == 1
 
 
-def test_one_server_for_each_folder(client):
-    with pytest.raises(ValueError, match="another"):
-        begin(client.sessions.folder, client.sessions.model_host)
-
-
 def test_settings_are_live_and_checked(client):
     client.click(*CLICKS[0])
     client.click(*CLICKS[2])
@@ -875,7 +870,7 @@ def test_the_folder_is_clean_and_its_training_answers(client, tmp_path, monkeypa
     folder = client.sessions.folder
     assert main(["data", "check", str(folder)]) == 0, capsys.readouterr()
     command = shlex.split(client.get("/api/session")["train_command"])
-    quick = ["--trainer.max_epochs", "6", "--data.val_objects", "1"]
+    quick = ["--trainer.max_epochs", "1", "--data.val_objects", "1", "--data.batch_size", "2"]
     smaller = ["--data.crop_size", "64", "--data.num_workers", "0"]
     quiet = ["--trainer.enable_progress_bar", "false"]
     assert main([*command[1:], *quick, *smaller, *quiet]) == 0, capsys.readouterr()

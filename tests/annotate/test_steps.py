@@ -4,7 +4,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.annotate.answers import ModelHost
@@ -56,7 +56,6 @@ def folders(tmp_path_factory):
     return (tmp_path_factory.mktemp("photos") for _ in count())
 
 
-@settings(max_examples=12, deadline=None)
 @given(moves=MOVES)
 def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, model_host, folders):
     client = begin(draw_photographs(next(folders), 1, (HEIGHT, WIDTH)), model_host)

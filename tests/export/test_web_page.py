@@ -26,7 +26,7 @@ from probseg.models import build, read_preset
 from support.fakes import draw_scene
 from support.firefox import FirefoxPage, firefox
 from support.micro import described
-from support.pages import Page, browser
+from support.pages import Page
 from support.sites import listening
 
 pytestmark = pytest.mark.process
@@ -69,12 +69,6 @@ def served(folder, chromium, query=""):
         opened = Page(chromium, f"{address}/{query}").open()
         yield opened
         opened.close()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -217,8 +217,8 @@ def any_size(layer: nn.Module) -> None:
     called = torch.compile(layer, backend=keep)
     for size in ((2, 4, 5), (3, 6, 7), (4, 9, 8), (2, 7, 6), (5, 8, 3)):
         close(called(drawn(layer, *size)), layer(drawn(layer, *size)))
-    if len(graphs) > 3:
-        raise NotImplementedError("the number of known values, read on the host, parts graphs")
+        if len(graphs) > 3:
+            raise NotImplementedError("the number of known values, read on the host, parts graphs")
 
 
 DIMS = {"max": 64}

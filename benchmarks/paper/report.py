@@ -20,8 +20,6 @@ from probseg.metrics import (
     miou_at,
     noc,
     standard_error,
-    standard_error_objects,
-    standard_error_trials,
 )
 from probseg.paths import write_text
 from probseg.reports.figures import LINES
@@ -121,7 +119,7 @@ def _scores(plan: Plan, rows: dict[str, Scored]) -> list[str]:
     for name, row in rows.items():
         together = row.ious.mean(axis=0)
         mean = 100 * miou_at(together)
-        spreads = [standard_error_objects(together), standard_error_trials(together)]
+        spreads = [standard_error(together.mean(axis=axis)) for axis in (1, 0)]  # objects, trials
         spreads.append(standard_error(row.ious.mean(axis=(1, 2))))
         line = [f"{plan.rows[name].label} (`{name}`)", f"{len(row.ious)}"]
         for k in clicks:
@@ -215,8 +213,8 @@ def _line(axes: Axes, row: Scored, number: int, label: str, first: int, band: bo
     style = {"color": colour, "lw": 1.5, "marker": MARKERS[number % len(MARKERS)], "ms": 3.5}
     axes.plot(clicks, mean, label=label, **style)
     if ious.shape[1] > 1:
-        spread = standard_error_trials(ious)[first:]
+        spread = standard_error(ious.mean(axis=0))[first:]
         axes.errorbar(clicks, mean, spread, color=colour, fmt="none", capsize=2.5, elinewidth=1.1)
     if band and ious.shape[0] > 1:
-        spread = standard_error_objects(ious)[first:]
+        spread = standard_error(ious.mean(axis=1))[first:]
         axes.fill_between(clicks, mean - spread, mean + spread, color=colour, alpha=0.12, lw=0)

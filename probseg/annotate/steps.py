@@ -17,6 +17,7 @@ import numpy as np
 from probseg.formats import run_lengths
 from probseg.formats.polygons import Polygon
 from probseg.formats.prompts import FORMS, MAX_POINTS, parse_points, parse_step
+from probseg.geometry import check_box, check_click
 from probseg.interact.mask import Mask
 from probseg.types import BoxStep, Click, Patch, Step, Stroke
 
@@ -44,25 +45,18 @@ def check_place(step: StoredStep, size: tuple[int, int]) -> None:
 
 def stored_step(sent: Mapping[str, Any], size: tuple[int, int]) -> StoredStep:
     """Validate a step on a photograph of `(H, W)`, and return it in its stored form."""
-    height, width = size
     try:
         step = parse_step(sent)
+        if isinstance(step, Click):
+            check_click(step, size)
+        elif isinstance(step, BoxStep):
+            check_box(step.box, size)
     except ValueError as error:
         raise RequestError(str(error)) from error
     match step:
         case Click(x, y, positive):
-            if not (0 <= x < width and 0 <= y < height):
-                raise RequestError(
-                    f"`x` and `y` must satisfy 0 <= x < {width} and 0 <= y < {height}, "
-                    f"got ({x}, {y})"
-                )
             return {"type": "click", "x": x, "y": y, "positive": positive}
-        case BoxStep((x0, y0, x1, y1) as box):
-            if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-                raise RequestError(
-                    f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, "
-                    f"got {list(box)}"
-                )
+        case BoxStep((x0, y0, x1, y1)):
             corners = [math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)]
             return {"type": "box", "box": corners}
         case Stroke(points, radius, positive):

@@ -6,7 +6,6 @@ import copy
 import logging
 import re
 import shlex
-from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -318,9 +317,9 @@ class Pairs(InteractiveDataset):
         return stem
 
     @staticmethod
-    @abstractmethod
     def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask: uint8, shape `(H, W)`, 1 object, 0 background, 255 ignored."""
+        return (read_grey(path) > 128).astype(np.uint8)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -397,11 +396,6 @@ class ImagePairs(Pairs):
         files = (path for pair in self.pairs for path in pair)
         rows = index_objects("pairs", self.masks, count, self.pairs, files, rules=RULES)
         self._areas = np.array([area for *_, area in rows], np.int64)
-
-    @staticmethod
-    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
-        """Read a mask; see the base class."""
-        return (read_grey(path) > 128).astype(np.uint8)
 
 
 def _of_suffixes(folder: Path, suffixes: Sequence[str], name: str) -> dict[str, Path]:

@@ -23,8 +23,6 @@ from probseg.metrics.interaction import (
     noc,
     regressions,
     standard_error,
-    standard_error_objects,
-    standard_error_trials,
     survival,
 )
 from probseg.metrics.statistics import Interval, clustered_bootstrap
@@ -280,8 +278,8 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
         n_trials=n_trials,
         max_clicks=entries - 1,
         miou=miou_at(ious).tolist(),
-        se_objects=standard_error_objects(ious).tolist() if n_objects > 1 else None,
-        se_trials=standard_error_trials(ious).tolist() if n_trials > 1 else None,
+        se_objects=standard_error(ious.mean(axis=1)).tolist() if n_objects > 1 else None,
+        se_trials=standard_error(ious.mean(axis=0)).tolist() if n_trials > 1 else None,
         ci_low=ci_low,
         ci_high=ci_high,
         scores={

@@ -305,15 +305,6 @@ class Baseline(L.LightningModule):
         """Do nothing: the callback does."""
 
 
-# baselines by name
-BASELINES: dict[str, type[ClassicalModel]] = {
-    "box_filled": BoxFilled,
-    "colour_mixture": ColourMixture,
-    "opencv_grabcut": OpenCVGrabCut,
-    "random_walker": RandomWalker,
-}
-
-
 Image = npt.NDArray[np.uint8]
 FloatMap = npt.NDArray[np.float32]
 Number = TypeVar("Number", np.uint8, np.float32)

@@ -20,8 +20,6 @@ from probseg.metrics.interaction import (
     noc,
     regressions,
     standard_error,
-    standard_error_objects,
-    standard_error_trials,
     survival,
 )
 from probseg.metrics.masks import (
@@ -59,8 +57,6 @@ __all__ = [
     "regressions",
     "size_jump",
     "standard_error",
-    "standard_error_objects",
-    "standard_error_trials",
     "survival",
 ]
 

@@ -27,32 +27,6 @@ def miou_at(ious: Floats) -> Floats:
     return np.asarray(checked_ious(ious).mean(axis=1).mean(axis=0))
 
 
-def standard_error_objects(ious: Floats) -> Floats:
-    """Return the standard error over objects: variation with the choice of images.
-
-    The standard deviation (with `objects - 1`) of the objects' means over trials, divided by the
-    root of the number of objects. NaN for a single object. Objects count as independent, even if
-    they share a photograph; `probseg.metrics.clustered_bootstrap` knows better.
-
-    Returns:
-        Shape `(K + 1,)`.
-    """
-    return standard_error(checked_ious(ious).mean(axis=1))
-
-
-def standard_error_trials(ious: Floats) -> Floats:
-    """Return the standard error over trials: variation with the noise of the protocol.
-
-    The standard deviation (with `trials - 1`) of the trials' means over objects, divided by the
-    root of the number of trials; the dispersion that Gabbur et al. (2021) report. It says nothing
-    of how the result would change with other images. NaN for a single trial.
-
-    Returns:
-        Shape `(K + 1,)`.
-    """
-    return standard_error(checked_ious(ious).mean(axis=0))
-
-
 def standard_error(values: Floats) -> Floats:
     """Return the standard error of the mean over the first axis.
 

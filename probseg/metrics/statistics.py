@@ -111,14 +111,6 @@ class SignedRank(NamedTuple):
     ties: int  # differences, not zero, whose size occurs again
 
 
-class Discordance(NamedTuple):
-    """Result of McNemar's test."""
-
-    p: float  # two-sided, in [0, 1]; 0 only where it is too small for float64
-    only_first: int  # objects of which only the first statement is true
-    only_second: int
-
-
 def signed_rank(differences: Floats, photos: Sequence[str]) -> SignedRank:
     """Test whether paired differences `(objects,)` are symmetric about zero (Wilcoxon, 1945).
 
@@ -155,20 +147,19 @@ def signed_rank(differences: Floats, photos: Sequence[str]) -> SignedRank:
     )
 
 
-def mcnemar(first: Bools, second: Bools, photos: Sequence[str]) -> Discordance:
-    """Test whether two statements, bool `(objects,)`, are equally often true (McNemar, 1947).
+def mcnemar(first: Bools, second: Bools, photos: Sequence[str]) -> float:
+    """Return the p-value for two statements, bool `(objects,)`, equally often true (McNemar, 1947).
 
     The exact version: given the objects of which just one statement is true, either is as likely
     the true one, so their number is binomial. Where a photograph has several such objects, they
-    change sides together, and the p-value counts all ways to do so.
+    change sides together, and the p-value, two-sided, counts all ways to do so. It is 0 only where
+    it is too small for float64.
     """
     signs = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
     index, n_photos = _photo_index(photos, len(signs))
     net = np.zeros(n_photos, dtype=np.int64)
     np.add.at(net, index, signs)
-    return Discordance(
-        p=_sign_flip(net), only_first=int((signs > 0).sum()), only_second=int((signs < 0).sum())
-    )
+    return _sign_flip(net)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -271,7 +271,7 @@ def _row(data: Paired, other: str, name: str, reference: Floats, values: Floats)
     zeros = ties = None
     if name.startswith("failures"):
         test = "McNemar"
-        p = mcnemar(reference == 1, values == 1, data.photos).p
+        p = mcnemar(reference == 1, values == 1, data.photos)
         direction = int(np.sign(gains.sum()))
     else:
         test = "Wilcoxon"

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from probseg.clicks.annotators import largest_error_click
 from probseg.geometry import mask_box
 from probseg.lab.baselines import (
-    BASELINES,
     GUESS_RADIUS,
     SEED_RADIUS,
+    BoxFilled,
     ClassicalModel,
     ColourMixture,
     OpenCVGrabCut,
+    RandomWalker,
     make_scene,
 )
 from probseg.metrics import iou
@@ -21,6 +22,13 @@ from probseg.types import Click
 from support.fakes import draw_sample, draw_scene
 from support.network_cases import prompts
 from support.rows import each
+
+BASELINES = {
+    "box_filled": BoxFilled,
+    "colour_mixture": ColourMixture,
+    "opencv_grabcut": OpenCVGrabCut,
+    "random_walker": RandomWalker,
+}
 
 # IoU on drawn ellipses: after three clicks alone, and with the box and two clicks.
 REACHED = {

@@ -20,8 +20,6 @@ from probseg.metrics import (
     noc,
     regressions,
     standard_error,
-    standard_error_objects,
-    standard_error_trials,
     survival,
 )
 from support.refusals import refused
@@ -56,15 +54,14 @@ def test_standard_errors_are_the_textbook_ones():
         by_object = [sum(ious[n, :, k]) / 5 for n in range(7)]
         by_trial = [sum(ious[:, t, k]) / 7 for t in range(5)]
         for values, spread in (
-            (by_object, standard_error_objects(ious)),
-            (by_trial, standard_error_trials(ious)),
+            (by_object, standard_error(ious.mean(axis=1))),
+            (by_trial, standard_error(ious.mean(axis=0))),
         ):
             mean = sum(values) / len(values)
             variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
             assert spread[k] == pytest.approx(math.sqrt(variance / len(values)))
         assert miou_at(ious)[k] == pytest.approx(sum(by_trial) / 5)
-    assert np.isnan(standard_error_trials(IOUS)).all()
-    assert np.isnan(standard_error_objects(IOUS[:1])).all()
+    assert np.isnan(standard_error(IOUS[:1])).all()
 
 
 def slow_area(run, first):
@@ -109,8 +106,6 @@ def test_regressions_are_clicks_that_do_harm():
 
 SCORES = (
     miou_at,
-    standard_error_objects,
-    standard_error_trials,
     area_under_curve,
     lambda ious: noc(ious, 0.9),
     lambda ious: failures(ious, 0.9),

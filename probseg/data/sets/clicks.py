@@ -201,11 +201,6 @@ class COCOMVal(ImageMaskPairs):
         """Identify the photograph of a mask by its number in COCO."""
         return stem[-12:]
 
-    @staticmethod
-    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
-        """Read a mask by its grey values."""
-        return (read_grey(path) > 128).astype(np.uint8)
-
 
 Initial = Literal["stm", "sp"]
 

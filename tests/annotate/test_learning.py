@@ -238,8 +238,9 @@ def test_a_better_network_becomes_a_model_with_a_card(folder, tmp_path, monkeypa
     shutil.copytree(zoo_dir() / "lite2_unet_prop.objects", run := place / "run" / "version_0")
     for name in ("images", "masks"):
         (place / name).mkdir()
-    gain = {"before": after and 4.2, "after": after, "saved": None, "sentence": SAYS}
-    (run / "gain.json").write_text(json.dumps(gain))
+    if after is not None:
+        gain = {"before": 4.2, "after": after, "saved": None, "sentence": SAYS}
+        (run / "gain.json").write_text(json.dumps(gain))
     monkeypatch.setattr(
         probseg, "train", lambda *args, **options: given.append((args, options)) or Run(run)
     )
@@ -247,7 +248,8 @@ def test_a_better_network_becomes_a_model_with_a_card(folder, tmp_path, monkeypa
     ((root, settings), options) = given[0]
     assert (root, options) == (place, {"minutes": 10})
     assert settings["model.model.init_args.name"] == "models/first"
-    assert json.loads((place / "learned.json").read_text()) == {"sentence": SAYS}
+    said = {"sentence": "" if after is None else SAYS}
+    assert json.loads((place / "learned.json").read_text()) == said
     assert (place / NAME).exists() == better
     if better:
         assert SAYS in (place / NAME / "README.md").read_text()
@@ -266,6 +268,6 @@ def test_a_training_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     (tmp_path / "masks").mkdir()
     monkeypatch.setattr(learning.os, "nice", lambda by: None)
     monkeypatch.setattr(learning, "_end_with_the_server", lambda: None)
-    with pytest.raises(ValueError, match="images"):
+    with pytest.raises(ValueError, match="holds no file"):
         learning.main([str(tmp_path), "10"])
     assert f"probseg: error: {tmp_path}" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -207,7 +208,16 @@ def test_a_window_that_missed_news_asks_for_all(chromium, folder):
 
 
 def test_the_server_ends_while_windows_listen(folder):
-    command = ["probseg", "annotate", str(folder), "--no-browser", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "probseg",
+        "annotate",
+        str(folder),
+        "--no-browser",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         address = next(line for line in process.stdout if line.startswith("http")).strip()
         url, token = address.split("/#")

@@ -213,7 +213,7 @@ class Page:
     def settle(self) -> None:
         """Wait until all that was sent is answered, and the photograph is there and painted."""
         sent = "!clicker.pending.length && !clicker.waiting.length && !clicker.held"
-        idle = f"{sent} && !probsegPage.arriving && !probsegPage.outline.asked"
+        idle = f"{sent} && !probsegPage.arriving && !probsegPage.outline?.asked"
         frame = f"new Promise(done => requestAnimationFrame(() => setTimeout(() => done({idle}))))"
         self.until(idle)
         while not self.run(frame):  # one thing has followed another

@@ -96,7 +96,7 @@ class Crumbs(Disks):
         return logits
 
 
-def test_masks_of_the_page_are_tidy_and_read_ones_stay_as_they_are(tmp_path, model_host):
+def test_masks_of_the_page_are_tidy_and_read_ones_stay_as_they_are(tmp_path):
     folder, brought = draw_photographs(tmp_path / "photos", 2), np.zeros((96, 128), np.uint8)
     brought[30:60, 30:60], brought[90, 90] = 255, 255
     (folder / "masks").mkdir()

@@ -592,24 +592,6 @@ def test_halves_of_characters_are_answered(client):
     assert client.get("/api/session")["keys"] == {"done": ["\ud800"]}
 
 
-def test_files_that_could_not_be_written_are_written_later(client, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    client.click(*CLICKS[0])
-    with monkeypatch.context() as patched:
-        patched.setattr("probseg.annotate.files.write_masks", full)
-        revision = client.get(client.path())["revision"]
-        body = {"sequence": 1, "revision": revision, "action": {"type": "finish", "label": None}}
-        answer = client.http.post(f"{client.path()}/actions", json=body)
-    assert answer.status_code == 507
-    assert "No space" in answer.json()["error"]
-    client.click(*CLICKS[1])
-    client = again(client)
-    assert [p.name for p in (client.sessions.folder / "masks").iterdir()] == ["photo0_1.png"]
-    client.sessions.close()
-
-
 def test_the_next_server_writes_the_annotations_that_a_killed_one_did_not(client, monkeypatch):
     path = client.sessions.folder / "annotations.json"
     monkeypatch.setattr(files, "DELAY", 60)

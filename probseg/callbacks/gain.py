@@ -36,8 +36,7 @@ _logger = logging.getLogger(__name__)
 
 # checkpoint in the folder of a run: the network that its training began with
 FIRST_WEIGHTS = "start.ckpt"
-# and the mean of that network and of the best one of the training, to which this share belongs
-MEAN_WEIGHTS, _SHARE = "mean.ckpt", 0.75
+MEAN_WEIGHTS = "mean.ckpt"  # and the mean of that network and of the best one of the training
 BEFORE, AFTER = "before", "after"  # results in its folder `gain/`, of the first and the mean
 # photographs held out, with fewer of which nothing is claimed, and all those of their folder
 ENOUGH, ALL = 20, 70
@@ -131,8 +130,8 @@ class _Gain(NamedTuple):
 class Gain(L.Callback):
     """Keeps the network that a training began with until another one saves clicks.
 
-    At the end the mean of that network and of the best checkpoint, which counts three times, is
-    written as `mean.ckpt`: it forgets less of what the first one knew. Where no validation was
+    At the end the mean of the weights of that network and of the best checkpoint is written as
+    `mean.ckpt`: it forgets less of what the first one knew. Where no validation was
     better than the start's, the last epoch takes the place of the best one, since validations are
     shorter than what people do. The mean and the first network then click through the validation
     objects, each up to the IoU that counts. The mean is the best checkpoint of the run; or the
@@ -143,17 +142,27 @@ class Gain(L.Callback):
         protocol: Of the comparison, a name in `probseg.evaluation.PROTOCOLS`.
         percent: IoU to which clicks are counted, in percent: 85 or 90.
         batch_size: Limit of images in one call of the network.
+        share: Weight of the best checkpoint in the mean; the smaller, the less is forgotten, and
+            the less is gained.
 
     Raises:
         UnknownNameError: If there is no such protocol.
-        ValueError: If `percent` is another one.
+        ValueError: If `percent` is another one, or `share` is not above 0, or above 1.
     """
 
-    def __init__(self, protocol: str = "probseg", percent: int = 90, batch_size: int = 8) -> None:
+    def __init__(
+        self,
+        protocol: str = "probseg",
+        percent: int = 90,
+        batch_size: int = 8,
+        share: float = 0.75,
+    ) -> None:
         require(percent in (85, 90), "percent", "85 or 90", percent)
+        require(0 < share <= 1, "share", "above 0, at most 1", share)
         self.protocol = replace(get_protocol(protocol), target_iou=percent / 100)
         self.percent = percent
         self.batch_size = batch_size
+        self.share = share
         self._curve: list[tuple[float, float]] = []  # minutes and score of each validation
         self._began = 0.0
 
@@ -209,7 +218,7 @@ class Gain(L.Callback):
             return
         score, best = keep.best_model_score, Path(keep.best_model_path)
         rose = best != start
-        best = _mean(trainer, start, best)
+        best = _mean(trainer, start, best, self.share)
         self._click(trainer, pl_module, AFTER, best)
         gain = self._compared(trainer)
         if gain.after >= gain.before:
@@ -280,7 +289,7 @@ class Gain(L.Callback):
         return "validation hardly moved; the network may know such objects already"
 
 
-def _mean(trainer: L.Trainer, start: Path, best: Path) -> Path:
+def _mean(trainer: L.Trainer, start: Path, best: Path, share: float) -> Path:
     """Write the mean of two networks, which forgets less than the second one, and return its path.
 
     Where no validation was better than the start's, the second one is that of the last epoch.
@@ -293,7 +302,7 @@ def _mean(trainer: L.Trainer, start: Path, best: Path) -> Path:
         first = read_checkpoint(start)["state_dict"]
         stored = read_checkpoint(mean if best == start else best)
         stored["state_dict"] = {
-            name: first[name].lerp(value, _SHARE) if value.is_floating_point() else value
+            name: first[name].lerp(value, share) if value.is_floating_point() else value
             for name, value in stored["state_dict"].items()
         }
         AtomicCheckpointIO().save_checkpoint(stored, mean)

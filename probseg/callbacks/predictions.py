@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import (
@@ -181,6 +181,8 @@ class PredictionWriter(L.Callback):
         self._settle()
 
     def _settle(self) -> None:
+        """Wait for all files of the batch before the first error is raised: none stays a half one."""
+        wait(self._writing)
         for written in self._writing:
             written.result()
         self._writing = []

@@ -71,7 +71,8 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
         return records
 
     monkeypatch.setattr(module, "run_objects", evaluate)
-    trainer = trained(place, Gain("ritm"))
+    share = 0.5 if enough == 3 else 0.75
+    trainer = trained(place, Gain("ritm", share=share))
     assert best_checkpoint(place) == place / f"{kept}.ckpt"
     assert json.loads((place / "gain" / "comparison.json").read_text())
     newest = place / "checkpoints" / "last.ckpt"
@@ -80,7 +81,7 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
     start, mean, best = (read_checkpoint(path)["state_dict"] for path in files)
     for name, value in mean.items():
         whole = not value.is_floating_point()  # number of batches
-        expected = best[name] if whole else (start[name] + 3 * best[name]) / 4
+        expected = best[name] if whole else (1 - share) * start[name] + share * best[name]
         torch.testing.assert_close(value, expected)
     assert any(not torch.equal(start[name], best[name]) for name in start)
     assert "no checkpoint is better" not in next_commands(trainer), "the clicks count"
@@ -100,6 +101,12 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
     moved = place.rename(place.with_name("moved"))
     assert best_checkpoint(moved) == moved / f"{kept}.ckpt"
     moved.rename(place)
+
+
+@each("share", [0, 1.1, float("nan")])
+def test_a_mean_has_a_share_of_the_new_weights(share):
+    with pytest.raises(ValueError, match="`share` must be above 0, at most 1"):
+        Gain(share=share)
 
 
 def test_a_training_that_goes_on_keeps_what_the_first_network_took(tmp_path, monkeypatch):

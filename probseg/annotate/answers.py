@@ -74,7 +74,7 @@ class ModelHost:
         trained = [
             str(run.parent)
             for run in runs
-            if any(path.stem != "last" for path in run.parent.glob("checkpoints/**/*.ckpt"))
+            if any(path.stem not in ("start", "last") for path in run.parent.rglob("*.ckpt"))
         ]
         shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
         names = [self.first or RECOMMENDED, *shipped, *trained, *self.learned]

@@ -181,7 +181,7 @@ class PredictionWriter(L.Callback):
         self._settle()
 
     def _settle(self) -> None:
-        """Wait for all files of the batch before the first error is raised: none stays a half one."""
+        """Wait for all files of the batch, so that none stays a half one; then raise the error."""
         wait(self._writing)
         for written in self._writing:
             written.result()

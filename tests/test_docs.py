@@ -109,7 +109,7 @@ def tables(text):
 def test_the_page_of_evaluation_has_the_figures_of_the_zoo(docs, repository):
     models = read_index(repository / "zoo") | read_index(repository / "benchmarks" / "zoo")
     text = (docs / "evaluation.md").read_text("utf-8")
-    section = text.partition("## The shipped models and four baselines")[2]
+    section = text.partition("## Three models and four baselines")[2]
     for protocol, rows in zip(("gabbur2021", "ritm"), tables(section), strict=False):
         of_name = {next(iter(row.values())): row for row in rows}
         for name in ("lite2_unet_prop", "lite0_unet_prop", "resnet16_csa"):
@@ -124,7 +124,7 @@ def test_the_page_of_evaluation_has_the_figures_of_the_zoo(docs, repository):
 def test_the_readme_has_the_figures_of_the_files(docs, repository):
     readme = (repository / "README.md").read_text("utf-8")
     text = (docs / "evaluation.md").read_text("utf-8")
-    section = text.partition("## The shipped models and four baselines")[2]
+    section = text.partition("## Three models and four baselines")[2]
     of_files = [{next(iter(row.values())): row for row in rows} for rows in tables(section)]
     box, opencv_box = (
         float(of_files[0][name]["@0"].split()[0])

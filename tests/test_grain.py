@@ -11,7 +11,7 @@ from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
     "probseg": {"files": 256, "lines": 54_735, "called_once": 209, "raises_per_1000": 14.7},
-    "tests": {"files": 238, "lines": 55_860},
+    "tests": {"files": 238, "lines": 55_865},
     "benchmarks": {"files": 35, "lines": 5_004},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}

@@ -37,6 +37,8 @@ FAR = Mechanism((2, 2, 6, 5), theta="tensor", gamma="tensor", iterations=(-1, 4,
 @example(Mechanism(prior="magnitude", theta=0.0, gamma="one", iterations=(3, -1, 1)))
 @example(Mechanism(prior="full", alpha="heads", mean="previous", iterations=(3, -1, 1)))
 @example(Mechanism(gamma="none", dirichlet="one", fixed="none", iterations=(-1, 1, 1)))
+@example(Mechanism((1, 1, 1, 2), (1, 1), prior="magnitude", dirichlet="float", masked=True, seed=1))
+@example(Mechanism((1, 1, 2, 4), (1, 1), masked=True, prior="magnitude", seed=1))
 @example(replace(FAR, channels=(3, 1), prior="magnitude", mean="previous", dirichlet="tensor"))
 @example(replace(FAR, channels=(3, 4), prior="full", theta=0.0, gamma="none", beta="heads"))
 def test_everything_at_once_equals_the_equations(mechanism):

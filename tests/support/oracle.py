@@ -48,8 +48,8 @@ class Oracle:
                 pi[j] *= math.exp(self.alpha[j] / 2 * (self.xi[j] ** 2).sum())
             if self.prior == "magnitude":
                 pi[j] *= math.exp(self.beta[j] / 2 * (self.mu[j] ** 2).sum())
-        visible = pi * np.exp(self.mask[0])
-        if len(self.q) == 1 and visible.any():  # a mask of one row hides units: as if absent
+        visible = pi * np.exp(self.mask).any(0)
+        if visible.any():  # a unit that the mask hides from all queries is as if absent
             pi = visible
         return np.tile(pi / pi.sum(), (len(self.q), 1))
 
@@ -85,7 +85,8 @@ class Oracle:
         initial = self.mu
         dirichlet = update.dirichlet_prior
         if dirichlet is not None:
-            self.prior = np.log(self.pi())  # does not follow the means any more
+            with np.errstate(divide="ignore"):  # a unit that is masked has none
+                self.prior = np.log(self.pi())  # does not follow the means any more
         for _ in range(update.iterations):
             seen = None if update.given == "queries" else np.where(clicked[:, None], fixed, 0.0)
             w = self.posterior(seen)[clicked]

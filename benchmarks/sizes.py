@@ -98,7 +98,9 @@ def fill(folder: Path, photographs: int, objects: int = 1) -> None:
 def measure(folder: Path, host: ModelHost) -> dict[str, Cost]:
     """Return the costs of actions on the first photograph of a folder, by their names."""
     time.sleep(SETTLED / 1e9)  # else files are compared with their digests, which are none
-    Sessions(folder, None, host).close()  # which writes the masks
+    first = Sessions(folder, None, host)
+    first._reading.join()  # notes until when all files are known
+    first.close()  # writes the masks
     time.sleep(SETTLED / 1e9)  # else folders are listed again and again
     files.DELAY, delay = 1e6, files.DELAY  # annotations.json is written by another thread
     began = time.perf_counter()

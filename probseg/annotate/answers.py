@@ -38,6 +38,7 @@ from probseg.interact.session import Answer, Session, build_loop, encode_image, 
 from probseg.interact.steps import tidy
 from probseg.paths import is_path
 from probseg.zoo import create_interactive, list_models
+from probseg.zoo.trained import LAST, MEAN
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +75,8 @@ class ModelHost:
         trained = [
             str(run.parent)
             for run in runs
-            if any(path.stem not in ("start", "last") for path in run.parent.rglob("*.ckpt"))
+            if (run.parent / MEAN).is_file()
+            or any(path.name != LAST for path in run.parent.glob("checkpoints/**/*.ckpt"))
         ]
         shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
         names = [self.first or RECOMMENDED, *shipped, *trained, *self.learned]

@@ -30,13 +30,12 @@ from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import write_comparison
 from probseg.tasks.base import PolynomialThenConstant
 from probseg.texts import count
-from probseg.zoo.trained import CURVE, GAIN, LAST, read_checkpoint, weights_digest
+from probseg.zoo.trained import CURVE, GAIN, LAST, MEAN, read_checkpoint, weights_digest
 
 _logger = logging.getLogger(__name__)
 
 # checkpoint in the folder of a run: the network that its training began with
 FIRST_WEIGHTS = "start.ckpt"
-MEAN_WEIGHTS = "mean.ckpt"  # and the mean of that network and of the best one of the training
 BEFORE, AFTER = "before", "after"  # results in its folder `gain/`, of the first and the mean
 # photographs held out, with fewer of which nothing is claimed, and all those of their folder
 ENOUGH, ALL = 20, 70
@@ -151,11 +150,7 @@ class Gain(L.Callback):
     """
 
     def __init__(
-        self,
-        protocol: str = "probseg",
-        percent: int = 90,
-        batch_size: int = 8,
-        share: float = 0.75,
+        self, protocol: str = "probseg", percent: int = 90, batch_size: int = 8, share: float = 0.75
     ) -> None:
         require(percent in (85, 90), "percent", "85 or 90", percent)
         require(0 < share <= 1, "share", "above 0, at most 1", share)
@@ -295,7 +290,7 @@ def _mean(trainer: L.Trainer, start: Path, best: Path, share: float) -> Path:
     Where no validation was better than the start's, the second one is that of the last epoch.
     See Wortsman et al., Robust fine-tuning of zero-shot models, CVPR 2022.
     """
-    mean = start.with_name(MEAN_WEIGHTS)
+    mean = start.with_name(MEAN)
     if best == start:
         trainer.save_checkpoint(mean, weights_only=True)
     if trainer.is_global_zero and best != mean:  # of a training that went on, and gained no more

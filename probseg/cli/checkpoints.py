@@ -18,7 +18,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from torch import nn
 
-from probseg.callbacks.gain import FIRST_WEIGHTS, MEAN_WEIGHTS
+from probseg.callbacks.gain import FIRST_WEIGHTS
 from probseg.callbacks.run_folder import START, STARTS, run_folder, start_score
 from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
@@ -26,7 +26,7 @@ from probseg.lightning_internals import finished_epochs
 from probseg.models import Segmenter
 from probseg.paths import find_data, is_path, no_file
 from probseg.texts import read_yaml, tell
-from probseg.zoo.trained import LAST, best_checkpoint, network_of, read_checkpoint
+from probseg.zoo.trained import LAST, MEAN, best_checkpoint, network_of, read_checkpoint
 
 RANDOM = "random"  # first word about weights that are not trained, see `initial_weights`
 # arguments of data modules that may change when a run resumes: the data stay the same
@@ -175,7 +175,7 @@ def next_commands(trainer: L.Trainer) -> str:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_score is not None:
             name, best = str(callback.monitor), float(callback.best_model_score)
             path = Path(callback.best_model_path)
-            if path.name in (FIRST_WEIGHTS, MEAN_WEIGHTS):  # what it gains has been said
+            if path.name in (FIRST_WEIGHTS, MEAN):  # what it gains has been said
                 lines.append(f"  best checkpoint  {path}")
                 break
             lines.append(f"  best checkpoint  {path} ({name} {best:.4g})")

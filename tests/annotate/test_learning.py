@@ -270,4 +270,4 @@ def test_a_training_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(learning, "_end_with_the_server", lambda: None)
     with pytest.raises(ValueError, match="holds no file"):
         learning.main([str(tmp_path), "10"])
-    assert f"probseg: error: {tmp_path}" in capsys.readouterr().err
+    assert f"\nprobseg: error: {tmp_path}" in capsys.readouterr().err

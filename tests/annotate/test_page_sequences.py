@@ -270,7 +270,7 @@ def test_screen_server_files_and_exports_agree(chromium, tmp_path, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", range(100, 150))
 def test_long_sequences(chromium, tmp_path, seed):
     run(chromium, tmp_path / "photos", seed, 500)
 

@@ -208,16 +208,7 @@ def test_a_window_that_missed_news_asks_for_all(chromium, folder):
 
 
 def test_the_server_ends_while_windows_listen(folder):
-    command = [
-        sys.executable,
-        "-m",
-        "probseg",
-        "annotate",
-        str(folder),
-        "--no-browser",
-        "--port",
-        "0",
-    ]
+    command = [sys.executable, "-m", "probseg", "annotate", folder, "--no-browser", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         address = next(line for line in process.stdout if line.startswith("http")).strip()
         url, token = address.split("/#")

@@ -17,6 +17,7 @@ import probseg
 from probseg.clicks.propagated import seeds
 from probseg.errors import UsageError
 from probseg.export import ClassRunner, Runner, export_model, folder
+from probseg.export import cases as cases_module
 from probseg.export import runner as runner_module
 from probseg.export.graphs import Replaced, adaptive_avg_pool2d, solve
 from probseg.export.parity import measure
@@ -331,9 +332,10 @@ def drawn(seed):
 
 
 def test_recorded_cases_are_answers_of_the_predictor(tmp_path, monkeypatch):
-    monkeypatch.setattr("probseg.export.cases.NUMBER", 3)
+    assert cases_module.NUMBER == 20
+    monkeypatch.setattr(cases_module, "NUMBER", 3)
     torch.manual_seed(0)
-    model = network("micro_conv", prompts="head", fusion=FUSION)
+    model = network("micro_csa_bp5")
     export_model(model, tmp_path / "graphs", to="torch", cases=True)
     cases = json.loads((tmp_path / "graphs" / "cases.json").read_text(encoding="utf-8"))
     assert len(cases) == 3

@@ -5,7 +5,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probseg.interact import InteractionLoop, OneStep, Session, Zoom, begin, image_tensor
@@ -71,6 +71,7 @@ def assert_same(session, other):
     assert (one.mask is None) == (two.mask is None)
 
 
+@settings(max_examples=4 * settings().max_examples)
 @given(moves=st.lists(MOVES, max_size=10), memory=st.sampled_from([None, 0]))
 def test_it_is_a_new_session_with_the_steps_that_are_left(moves, memory):
     """Steps, undo and redo in any order, with all answers in memory and with the last one alone."""
@@ -91,6 +92,7 @@ def test_it_is_a_new_session_with_the_steps_that_are_left(moves, memory):
     assert_same(session, of_new_session(rows[:cursor]))
 
 
+@settings(max_examples=2 * settings().max_examples)
 @given(steps=st.lists(CLICKS | BOXES | STROKES | PATCHES, min_size=1, max_size=5), more=TOGETHER)
 def test_a_mask_takes_the_place_of_the_answers_to_the_first_steps(steps, more):
     mask = np.zeros(SIZE, bool)

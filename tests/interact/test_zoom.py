@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logit
 from skimage.data import coffee
@@ -701,6 +701,7 @@ def test_changes_end_near_the_click():
     assert (changed != ANSWER.probability)[distance < 2].all()
 
 
+@settings(max_examples=4 * settings().max_examples)
 @given(clicks=CLICKS)
 def test_clicks_hold_after_any_sequence(clicks):
     state = begin(image_tensor(IMAGE))
@@ -727,6 +728,7 @@ def test_clicks_outside_of_a_window_change_nothing():
     assert (changed[[30, 39], [20, 31]] > 0.5).all()
 
 
+@settings(max_examples=4 * settings().max_examples)
 @given(x=st.integers(0, 2999), y=st.integers(0, 1999), positive=st.booleans())
 def test_clicks_hold_between_the_values_of_a_large_photograph(x, y, positive):
     values = torch.full((250, 375), 0.01 if positive else 0.99)

@@ -61,7 +61,8 @@ def test_standard_errors_are_the_textbook_ones():
             variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
             assert spread[k] == pytest.approx(math.sqrt(variance / len(values)))
         assert miou_at(ious)[k] == pytest.approx(sum(by_trial) / 5)
-    assert np.isnan(standard_error(IOUS[:1])).all()
+    assert np.isnan(standard_error(IOUS.mean(axis=0))).all()
+    assert np.isnan(standard_error(IOUS[:1].mean(axis=1))).all()
 
 
 def slow_area(run, first):

@@ -15,6 +15,7 @@ import dataclasses
 import tempfile
 import time
 from pathlib import Path
+from statistics import mean
 
 import torch
 from measure import append_row, provenance, read_rows
@@ -119,33 +120,47 @@ def clicked(name: str | Run, photographs: InteractiveDataset) -> Result:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Return a line for each training."""
+    """Return a line for each kind, number of photographs and time: means over the seeds.
+
+    An interval is the mean of the intervals of the seeds, whose objects are the same.
+    """
     lines = [
-        "| objects | photographs | minutes | clicks to 90 % | saved (95 % interval) | mIoU@1 "
-        "| GrabCut | Berkeley |",
-        "|:--|--:|--:|--:|:--|--:|--:|--:|",
+        "| objects | photographs | minutes | clicks to 90 % | saved (95 % interval) | each seed "
+        "| mIoU@1 | GrabCut | Berkeley |",
+        "|:--|--:|--:|--:|:--|:--|--:|--:|--:|",
     ]
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
-        saved = float(row["clicks_before"]) - float(row["clicks_after"])
-        low, high = 0 - float(row["clicks_high"]), 0 - float(row["clicks_low"])
+        kind = row["kind"].removesuffix(f" {row['photographs']}")
+        groups.setdefault((kind, row["photographs"], row["minutes"]), []).append(row)
+    kinds = [kind for kind, *_ in groups]
+    by_kind = sorted(groups, key=lambda of: (kinds.index(of[0]), int(of[1]), float(of[2])))
+    for about in by_kind:
+        seeds = groups[about]
+        before, after, low, high = (
+            mean([float(row[f"clicks_{name}"]) for row in seeds])
+            for name in ("before", "after", "low", "high")
+        )
+        each = (float(row["clicks_before"]) - float(row["clicks_after"]) for row in seeds)
         cells = (
-            row["kind"],
-            row["photographs"],
-            row["minutes"],
-            change(row, "clicks", 1),
-            f"{saved:+.2f} ({low:+.2f} to {high:+.2f})",
-            change(row, "miou1", 100),
-            *(change(row, f"{known}_clicks", 1) for known in ("grabcut", "berkeley")),
+            *about,
+            change(seeds, "clicks", 1),
+            f"{before - after:+.2f} ({0 - high:+.2f} to {0 - low:+.2f})",
+            ", ".join(f"{saved:+.2f}" for saved in each),
+            change(seeds, "miou1", 100),
+            *(change(seeds, f"{known}_clicks", 1) for known in ("grabcut", "berkeley")),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def change(row: dict[str, str], name: str, scale: int) -> str:
-    """Return a figure before and after a training; empty where it was not measured."""
-    figures = [row.get(f"{name}_{when}") for when in ("before", "after")]
+def change(rows: list[dict[str, str]], name: str, scale: int) -> str:
+    """Return a mean before and after trainings, of those that measured it; empty without any."""
     digits = 1 if scale == 100 else 2
-    return " -> ".join(f"{scale * float(figure):.{digits}f}" for figure in figures if figure)
+    pairs = [(row[f"{name}_before"], row[f"{name}_after"]) for row in rows]
+    measured = [tuple(map(float, pair)) for pair in pairs if all(pair)]
+    figures = (f"{scale * mean(column):.{digits}f}" for column in zip(*measured, strict=True))
+    return " -> ".join(figures)
 
 
 if __name__ == "__main__":

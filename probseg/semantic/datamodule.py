@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from probseg.data.loading import (
     TrainingData,
@@ -38,26 +38,6 @@ class SemanticBatch(NamedTuple):
     seeds: Tensor
     names: list[str]
     skipped: list[str]
-
-
-class EachOnce(DistributedSampler[int]):
-    """Distributes the photographs over the processes, each photograph once.
-
-    torch's own sampler repeats photographs until all processes have equally many, which changes the
-    score. Lightning leaves a sampler of this base class as it is.
-    """
-
-    def __init__(self, photographs: SemanticDataset, processes: int, rank: int) -> None:
-        super().__init__(photographs, num_replicas=processes, rank=rank, shuffle=False)
-        self.share = range(rank, len(photographs), processes)
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of this process's photographs in ascending order."""
-        return iter(self.share)
-
-    def __len__(self) -> int:
-        """Return the number of this process's photographs."""
-        return len(self.share)
 
 
 class SemanticCrop:
@@ -171,7 +151,8 @@ class SemanticDataModule(TrainingData):
         return DataLoader(
             of,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=1,
-            sampler=EachOnce(of, processes, rank),
+            # each photograph once: torch's own sampler repeats some, which changes the score
+            sampler=UnrepeatedDistributedSampler(of, processes, rank, shuffle=False),
             collate_fn=list,
         )
 

@@ -12,6 +12,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
@@ -19,7 +20,6 @@ from probseg.callbacks import LastCheckpoint, last_checkpoint
 from probseg.callbacks.last_checkpoint import AtomicCheckpointIO
 from probseg.data import InteractiveDataset
 from probseg.errors import CheckpointError
-from probseg.semantic.datamodule import EachOnce
 from probseg.zoo.trained import read_trained
 from support.fakes import FakeObjects
 from support.runs import assert_identical
@@ -209,7 +209,8 @@ class Linear(L.LightningModule):
 
     def val_dataloader(self):
         items = torch.ones(3, 1)
-        share = EachOnce(items, self.trainer.world_size, self.trainer.global_rank)
+        world = self.trainer.world_size, self.trainer.global_rank
+        share = UnrepeatedDistributedSampler(items, *world, shuffle=False)
         return DataLoader(items, sampler=share)
 
 

@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser
 from probseg.errors import DataError
 from probseg.seeds import mix_seeds
 from probseg.semantic import SemanticBatch, SemanticDataModule
-from probseg.semantic.datamodule import EachOnce, SemanticCrop
+from probseg.semantic.datamodule import SemanticCrop
 from probseg.semantic.dataset import SemanticSample
 from support.drawn_semantic import FakeStreets, colour_of, draw_labels, write_camvid
 from support.rows import each
@@ -169,17 +169,6 @@ def test_data_sets_are_joined_and_shuffled():
         == sorted([("a", i) for i in range(8)] + [("b", i) for i in range(4)])
     )
     assert seen[:12] != seen[12:]
-
-
-@given(length=st.integers(0, 30), processes=st.integers(1, 5))
-def test_processes_share_the_photographs_without_repeating_any(length, processes):
-    photographs = FakeStreets(length, size=(6, 6))
-    shares = [EachOnce(photographs, processes, rank) for rank in range(processes)]
-    assert sorted(index for share in shares for index in share) == list(range(length))
-    for share in shares:
-        assert len(list(share)) == len(share)
-        assert length // processes <= len(share) <= length // processes + 1
-        assert list(share) == sorted(share)
 
 
 def test_a_process_without_a_photograph_is_refused():

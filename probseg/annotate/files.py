@@ -39,6 +39,7 @@ from probseg.annotate.imports import (
 )
 from probseg.annotate.learning import LEARNED
 from probseg.annotate.photographs import (
+    CHANGED,
     DIGEST,
     Photograph,
     fingerprint,
@@ -286,13 +287,16 @@ class Files:
         """Store the masks that a photograph had before it was annotated, at its first use.
 
         They are those of its mask files and those of an `annotations.json`, which are the same
-        objects where they have the same pixels. Masks of a photograph that is gone are stored, too.
-        Later ones are those that other programs have written.
+        objects where they have the same pixels. An `annotations.json` may have objects of a
+        photograph that is gone or cannot be read; they are stored, too. Later masks are those that
+        other programs have written.
         """
         known = bool(self._store.photograph(name).revision)
         brought = self._brought.get(name, [])
+        aside = self.folder.gone if photo is None else self.folder.unreadable
         if photo is not None and photo.size is None:
-            return
+            aside = self.folder.changed if photo.error == CHANGED else aside
+            photo = None
         if known and photo and name not in self._compared:
             self._compared.add(name)
             self._read_later(photo)
@@ -306,9 +310,12 @@ class Files:
         drawn = existing_masks(paths, photo) if photo else {}
         if not brought and not paths:
             return  # looking writes nothing: the disk may be full
+        size = photo.size if photo else None
+        if known and photo is None and (file := self._store.fingerprints().get(name)):
+            size = file.height, file.width
         with self._store.change(name, None):
             for one in brought:
-                pixels = one.mask(photo.size if photo else None).astype(np.uint8)
+                pixels = one.mask(size).astype(np.uint8)
                 mask = Finished.from_labels(pixels)
                 if mask.counts in stored:
                     continue
@@ -324,7 +331,7 @@ class Files:
         if photo is not None:
             self.on_new_objects(photo)
         if self._brought.pop(name, None) and photo is None:
-            self.folder.gone[name] = len(brought)
+            aside[name] = len(self._store.objects(name))
         if any(one.file != ANNOTATIONS for one in brought):
             self.write(name)
 

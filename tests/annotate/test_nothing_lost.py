@@ -746,6 +746,28 @@ def test_objects_of_a_photograph_that_cannot_be_read_are_counted(folder, model_h
     client.sessions.close()
 
 
+def test_a_photograph_that_cannot_be_read_holds_up_no_other_file(folder, model_host):
+    annotate(folder, model_host, 2)
+    shutil.rmtree(folder / ".probseg")  # as if the file came from another program
+    shutil.rmtree(folder / "masks")
+    path = folder / "photo0.png"
+    content = path.read_bytes()
+    path.write_bytes(b"no photograph")
+    for deleted in (1, 2):  # in two sessions
+        client = begin(folder, model_host)
+        answer = client.http.post("/api/export", json={"format": "coco"}).json()
+        assert "2 objects of photographs that cannot be read: photo0.png" in answer["lost"]
+        client.act({"type": "delete", "object": deleted + 2}, 1)
+        client.http.post("/api/export", json={"format": "coco"})
+        assert [one[0] for one in written(folder)] == ["photo1.png"] * (2 - deleted)
+        client.sessions.close()
+    path.write_bytes(content)
+    client = begin(folder, model_host)
+    client.http.post("/api/export", json={"format": "coco"})
+    assert [one[0] for one in written(folder)] == ["photo0.png"] * 2
+    client.sessions.close()
+
+
 COCO = {
     "images": [
         {"id": n, "file_name": f"set/{name}", "height": 96, "width": 128}

@@ -39,6 +39,7 @@ SHOWN = 1000  # longer side in pixels at which the model sees a larger photograp
 OVERHANG = 2.0
 # smallest side in pixels of a window around the first click, before the image's border cuts it
 SMALLEST_SIDE = 48
+LEAST_OF_A_BOX = 0.05  # share of a box that its object has at least, if the model has seen it
 RIM = 8  # the rim of a second look, where it fades into the answer, is its side over this
 CUT = 0.3  # factor of the expected IoU of an answer that its window cuts, where the first is chosen
 MARGIN = 0.1  # smallest logit of a clicked pixel, towards its label
@@ -348,6 +349,19 @@ def expected_iou(answer: Map) -> float:
         return 0.0
     hit = float(probability[inside].sum())
     return hit / (area + float(probability.sum()) - hit)
+
+
+def misses_box(answer: Map, box: Box) -> bool:
+    """Say whether an answer to a box alone has next to no object, less than `LEAST_OF_A_BOX`."""
+    (_, top, _, bottom), (height, _) = answer.box, answer.shape
+    pixels = (bottom - top) / height if height else 0.0  # of the image for each row of the answer
+    inside = float((answer.array() > 0.5).sum()) * pixels**2
+    return inside < LEAST_OF_A_BOX * math.prod(box_size(box))
+
+
+def box_centre(box: Box) -> PlacedClick:
+    """Return a click in the middle of a box, which asks for the object that an answer misses."""
+    return (box[0] + box[2]) // 2, (box[1] + box[3]) // 2, True
 
 
 def cut_factor(answer: Map) -> float:

@@ -55,7 +55,10 @@ def takes_tensors(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         def as_array(value: Any) -> Any:  # noqa: ANN401
-            return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+            if not hasattr(value, "detach"):
+                return value
+            on_cpu = value.detach().cpu()  # NumPy has no bfloat16
+            return (on_cpu.float() if "bfloat16" in str(on_cpu.dtype) else on_cpu).numpy()
 
         named = {key: as_array(value) for key, value in kwargs.items()}
         return function(*map(as_array, args), **named)

@@ -6,6 +6,7 @@ finished objects changed. An error undoes what it has stored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -38,6 +39,9 @@ STATES: tuple[State, ...] = get_args(State)
 
 ALIKE = 0.95
 """IoU from which on two masks look alike."""
+
+HALF = re.compile("[\ud800-\udfff]")
+"""Half a character, which JSON can have, and no file."""
 
 NO_OBJECT = "no object is open; click on one first"
 NO_PIXEL = "the object has no pixel; click on it, or clear it"
@@ -250,9 +254,10 @@ class Change:
         self.store.set_state(self.name, state)
         if state in ("returned", "accepted", "rejected"):
             comment = self.action.get("comment") or ""
-            if not isinstance(comment, str) or len(comment) > LONGEST_COMMENT:
+            whole = isinstance(comment, str) and not HALF.search(comment)
+            if not whole or len(comment) > LONGEST_COMMENT:
                 raise RequestError(
-                    f"`comment` must be text of at most {LONGEST_COMMENT} characters"
+                    f"`comment` must be text of at most {LONGEST_COMMENT} whole characters"
                 )
             self.store.set_comment(self.name, (state == "returned" and comment) or None)
         return closed or "rejected" in {before} ^ {state}

@@ -140,9 +140,8 @@ class ModelHost:
             raise ValueError(f"`zoom` must be one of {[RECOMMENDED_ZOOM, None]}, got {zoom!r:.200}")
         unknown = sorted(set(rest) - set(KNOBS))
         if unknown:
-            raise ValueError(
-                f"unknown settings {unknown}; known are {[*KNOBS, 'zoom', 'avoid_finished']}"
-            )
+            known = [*KNOBS, "zoom", "avoid_finished", "tidy"]
+            raise ValueError(f"unknown settings {unknown}; known are {known}")
         for name, value in rest.items():
             most, kinds = (MOST_ITERATIONS, (int,)) if name in ITERATIONS else (1e6, (int, float))
             if value is not None and not (type(value) in kinds and 0 <= value <= most):

@@ -133,6 +133,7 @@ class Files:
         self._closed = False
         self._said = ""  # why nothing can be written
         self._writing = threading.Lock()  # of annotations.json; taken before the other one
+        self._exporting = threading.Lock()
         self._resting_until = 0.0
         self._changes = 0  # of what annotations.json has
         self._listed: dict[Path, tuple[MaskNames, MaskFiles]] = {}
@@ -269,7 +270,7 @@ class Files:
                         return
                     self._compared.discard(name)
                     self.read(name, photo, file)
-            except DataError as error:
+            except (DataError, OSError) as error:  # also files that were removed meanwhile
                 self.unreadable[name] = str(error)
         with self._lock:
             if self._imported and not self._closed:
@@ -537,20 +538,24 @@ class Files:
                 lost = [*lost, f"labels of objects, which are written as `{NO_LABEL}`: {number}"]
         if name == COCO:
             return annotations, lost
-        path, aside = self._make_room(export_names()[name])
-        lost += aside
-        if name == REPORT:
-            write_efforts(path, efforts)
-        else:
-            place = place_of(self.folder.path)
-            project = self.folder.path.resolve()  # the document root of Label Studio is above it
-            storage = PurePosixPath(project.name, "images" if (project / "images").is_dir() else "")
-            places = storage, place
-            lost += _CONVERSION["write"](name, annotations, path, places, progress)
-        with self._lock:
-            times = {**self._store.setting("exports"), path.name: time.time_ns()}
-            self._store.set_setting("exports", times)
-        return path, lost
+        if not self._exporting.acquire(blocking=False):
+            raise DataError("another export is being written; wait for its end, or stop it")
+        try:
+            path, aside = self._make_room(export_names()[name])
+            if name == REPORT:
+                write_efforts(path, efforts)
+            else:
+                place = place_of(self.folder.path)
+                project = self.folder.path.resolve()  # Label Studio's document root is above it
+                images = "images" if (project / "images").is_dir() else ""
+                places = PurePosixPath(project.name, images), place
+                lost += _CONVERSION["write"](name, annotations, path, places, progress)
+            with self._lock:
+                times = {**self._store.setting("exports"), path.name: time.time_ns()}
+                self._store.set_setting("exports", times)
+        finally:
+            self._exporting.release()
+        return path, [*lost, *aside]
 
     def _make_room(self, name: str) -> tuple[Path, list[str]]:
         """Remove the last export of a name, or rename it if somebody has worked on it.

@@ -53,11 +53,16 @@ PARTS = (".txt", *LOSSLESS_SUFFIXES)
 
 
 class Upload:
-    """Files of a browser, which come in pieces, one after the other; a new upload ends the last."""
+    """Files of a browser, which come in pieces, one after the other; a new upload ends the last.
+
+    Callers of `add` hold the lock until they have read the files.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self._room = TemporaryDirectory(prefix="probseg-", ignore_cleanup_errors=True)
         self._number: object = None
+        self._next = 0  # number of the piece that is expected
         self.files: dict[str, int] = {}  # bytes by name
 
     def named(self, text: str) -> str:
@@ -66,9 +71,10 @@ class Upload:
         return text.replace(f"{place}{os.sep}", "").replace(place, "the files")
 
     def add(self, piece: Mapping[str, Any]) -> Path | None:
-        """Take `upload` (number), `name`, `content` in base64 and `last`; returns all files then.
+        """Take `upload` and `piece` (numbers), `name`, `content` in base64, and `last`.
 
-        That is the file, or a folder of several ones.
+        Returns all files with the last piece: the file, or a folder of several ones. A piece that
+        is sent again, as its answer was lost, is known.
         """
         place = Path(self._room.name)
         try:
@@ -77,19 +83,25 @@ class Upload:
                 raise ValueError(name)
         except (KeyError, TypeError, ValueError) as error:
             raise RequestError(
-                "expected {'upload': number, 'name': of a file, 'content': base64, 'last': bool}"
+                "expected {'upload': number, 'piece': number, 'name': of a file, "
+                "'content': base64, 'last': bool}"
             ) from error
-        if piece.get("upload") != self._number:
+        upload, number = piece.get("upload"), piece.get("piece")
+        if upload != self._number and number == 0:
             for path in place.iterdir():
                 path.unlink()
-            self._number, self.files = piece.get("upload"), {}
-        self.files[name] = self.files.get(name, 0) + len(content)
-        if sum(self.files.values()) > MOST_BYTES:
-            raise RequestError(
-                f"{name}: files of more than {MOST_BYTES >> 20} MB are opened with --import"
-            )
-        with (place / name).open("ab") as file:
-            file.write(content)
+            self._number, self._next, self.files = upload, 0, {}
+        if upload != self._number or not isinstance(number, int) or number > self._next:
+            raise RequestError(f"{name}: another import has begun meanwhile; send the files again")
+        if number == self._next:
+            self._next += 1
+            self.files[name] = self.files.get(name, 0) + len(content)
+            if sum(self.files.values()) > MOST_BYTES:
+                raise RequestError(
+                    f"{name}: files of more than {MOST_BYTES >> 20} MB are opened with --import"
+                )
+            with (place / name).open("ab") as file:
+                file.write(content)
         alone = len(self.files) == 1 and Path(name).suffix.lower() not in PARTS
         whole = place / name if alone else place
         return whole if piece.get("last") is True else None

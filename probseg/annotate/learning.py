@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from probseg.annotate.steps import RequestError
 from probseg.descriptions import RECOMMENDED
-from probseg.formats.mask_names import MaskNames, stem_of
+from probseg.formats.mask_names import MaskNames, stem_of, too_long
 from probseg.paths import cache_dir, digest, replacing, write_text
 from probseg.texts import read_text, tell
 from probseg.zoo.index import WEIGHTS
@@ -59,7 +59,7 @@ class Learning:
 
     def __init__(self, place: Path, tell: Callable[[], None]) -> None:
         self._place, self._tell = place, tell
-        self._lock = threading.Lock()
+        self._lock, self._starting = threading.Lock(), threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher = threading.Thread()
         self._began, self._minutes = 0.0, 0.0
@@ -101,7 +101,7 @@ class Learning:
             or not 0 < minutes <= MOST_MINUTES
         ):
             raise RequestError(f"`minutes` must be above 0, up to {MOST_MINUTES}, got {minutes!r}")
-        with self._lock:
+        with self._starting:  # other requests ask for the status, while files are copied
             if self._process is not None:
                 raise RequestError("it is learning already; wait for its end, or stop it")
             newest = next(reversed(_numbered(self._place)), None)
@@ -110,20 +110,22 @@ class Learning:
                 _copy(examples, newest)
             words = [*COMMAND, str(newest), str(minutes), *([] if first is None else [str(first)])]
             with (newest / LOG).open("wb") as log:
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     words,
                     stdin=subprocess.PIPE,  # which is closed when this process ends in any way
                     stdout=log,
                     stderr=log,
                     env={**os.environ, "OMP_NUM_THREADS": "1"},
                 )
-            self._began, self._minutes = time.monotonic(), float(minutes)
-            self._watcher = threading.Thread(target=self._watch, args=[self._process], daemon=True)
+            with self._lock:
+                self._process = process
+                self._began, self._minutes = time.monotonic(), float(minutes)
+            self._watcher = threading.Thread(target=self._watch, args=[process], daemon=True)
             self._watcher.start()
 
     def stop(self) -> None:
         """End the training, and wait for it."""
-        with self._lock:
+        with self._starting:
             process = self._process
         if process is not None:
             assert process.stdin is not None, "it has a pipe"
@@ -182,6 +184,9 @@ def _copy(examples: Sequence[Example], place: Path) -> None:
             "Done on more"
         )
     files = [one.name.replace("%", "%25").replace("/", "%2F") for one in examples]
+    files = [  # "%12.jpg" is no other's name
+        f"%{n}{Path(file).suffix}" if too_long(file) else file for n, file in enumerate(files)
+    ]
     names = MaskNames(map(stem_of, files))
     with replacing(place) as draft:
         for folder in ("images", "masks"):
@@ -237,7 +242,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         _learn(Path(place), float(minutes), *first)
     except Exception as error:
-        tell(f"probseg: error: {error}\n", sys.stderr)
+        tell(f"probseg: error: {str(error) or type(error).__name__}\n", sys.stderr)
         raise
 
 
@@ -272,7 +277,7 @@ def _learn(place: Path, minutes: float, first: str | None = None) -> None:
             "data": [f"{objects} objects of {photographs} photographs of the folder, own licence"],
             "license": "other",
             "hardware": platform.processor() or platform.machine() or "unknown",
-            "hours": minutes / 60,
+            "hours": max([at for at, _ in run.curve], default=minutes) / 60,  # of all its starts
             "limits": ["made for the objects of one folder", run.sentence],
             "recipe": f"probseg fit --config configs/experiment/folder.yaml --minutes {minutes:g}",
             "seed": 0,  # of the configuration

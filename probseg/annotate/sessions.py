@@ -450,14 +450,14 @@ class Sessions:
                 case {"order": [*labels]}:
                     known = [label for label in labels if label in self.labels]
                     self.set_labels([*known, *self.labels])
-                case {"rename": str(old), "to": label}:
+                case {"rename": str(name), "to": label} if old := checked_label(name):
                     new = checked_label(label)
                     self._aliases.pop(new, None)
                     if old != new:
+                        self.store.relabel(old, new)
                         self._aliases[old] = new
                         last = [*self._aliases.items()][-MOST_LABELS:]
                         self.store.set_setting("renamed", dict(last))
-                        self.store.relabel(old, new)
                         if new is not None:
                             self.files.rename_class(old, new)
                     self.set_labels([new if label == old else label for label in self.labels])
@@ -473,15 +473,16 @@ class Sessions:
 
         Returns the number of objects that the last piece brings to the photographs.
         """
-        whole = self._upload.add(piece)
-        if whole is None:
-            return {}
-        with self._lock:
-            before = sum(self.store.with_objects().values())
-        try:
-            self.files.bring(whole)
-        except USER_ERRORS as error:  # which name files by their paths in a temporary folder
-            raise RequestError(self._upload.named(str(error))) from error
+        with self._upload.lock:
+            whole = self._upload.add(piece)
+            if whole is None:
+                return {}
+            with self._lock:
+                before = sum(self.store.with_objects().values())
+            try:
+                self.files.bring(whole)
+            except USER_ERRORS as error:  # which name files by their paths in a temporary folder
+                raise RequestError(self._upload.named(str(error))) from error
         self.files.read_all()
         with self._lock:
             self.set_labels([*self.labels, *self.files.classes])

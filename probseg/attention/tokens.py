@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import reset_parts
+from probseg.ops.checks import as_terms
 from probseg.ops.mixture import PriorName
-from probseg.ops.probabilistic import probabilistic_attention
+from probseg.ops.probabilistic import probabilistic_attention, refuse_causal
 from probseg.ops.settings import KeyAdaptation
 
 
@@ -92,7 +93,8 @@ class ProbabilisticAttention(nn.Module):
             key_padding_mask: True for padding, bool, `(B, M)`, or a float that is added to the
                 logits. In self-attention with key iterations, padded queries get no value.
             attn_mask: True for pairs that are hidden, bool, or a float that is added to the logits:
-                `(N, M)`, `(B * num_heads, N, M)` or `(B, num_heads, N, M)`; sizes may be 1.
+                `(N, M)`, `(B * num_heads, N, M)` or `(B, num_heads, N, M)`; sizes of the last may
+                be 1.
             is_causal: Hide later tokens, too.
             need_weights: Only False: weights are never stored.
             average_attn_weights: Not read.
@@ -125,6 +127,8 @@ class ProbabilisticAttention(nn.Module):
             )
             masks.append(_log_mask(hidden.triu(1), queries))
         query_mask = None
+        if adapts and alone:  # also beside a `query_mask`, with which it is not asked for
+            refuse_causal(as_terms("attn_mask", tuple(masks), queries, queries), queries, queries)
         if adapts and not alone:
             query_mask = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device)
         elif adapts and key_padding_mask is not None:
@@ -172,7 +176,7 @@ def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: A
     Raises:
         ValueError: If there is no such attention, or one with options that have no counterpart.
     """
-    converted = 0
+    converted: dict[nn.Module, nn.Module] = {}  # one that two parents share stays one
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             fused = isinstance(getattr(layer, "qkv", None), nn.Linear)
@@ -180,9 +184,10 @@ def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: A
                 fused and type(layer).__name__ == "Attention" and hasattr(layer, "num_heads")
             ):
                 continue
-            setattr(parent, name, _converted(layer, options))
-            converted += 1
-    if converted == 0:
+            if layer not in converted:
+                converted[layer] = _converted(layer, options)
+            setattr(parent, name, converted[layer])
+    if not converted:
         raise ValueError(
             "`model` must have an attention of timm's vision transformers (`blocks[i].attn`) or an "
             f"nn.MultiheadAttention inside, got a {type(model).__name__} without one"
@@ -193,7 +198,8 @@ def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: A
 def _converted(layer: Any, options: dict[str, Any]) -> nn.Module:  # noqa: ANN401
     of_torch = isinstance(layer, nn.MultiheadAttention)
     if of_torch:
-        wrong = not layer.batch_first or layer.in_proj_weight is None or layer.bias_k is not None
+        extra = layer.bias_k is not None or layer.add_zero_attn
+        wrong = not layer.batch_first or layer.in_proj_weight is None or extra
         weight, bias, proj = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj
     else:
         wrong = getattr(layer, "gate", None) is not None or layer.qkv.out_features != 3 * (
@@ -207,12 +213,13 @@ def _converted(layer: Any, options: dict[str, Any]) -> nn.Module:  # noqa: ANN40
         )
     new = ProbabilisticAttention(weight.shape[1], layer.num_heads, **options)
     new.to(weight.device, weight.dtype).train(layer.training)
+    if bias is not None and new.query.bias is None:
+        raise ValueError(f"`bias` must be True, as a {type(layer).__name__} of `model` has biases")
     with torch.no_grad():
         for index, linear in enumerate((new.query, new.key, new.value)):
             linear.weight.copy_(weight.chunk(3)[index])
-            linear.bias.copy_(
-                torch.zeros_like(linear.bias) if bias is None else bias.chunk(3)[index]
-            )
+            if linear.bias is not None:
+                linear.bias.copy_(0 * linear.bias if bias is None else bias.chunk(3)[index])
     if not of_torch:
         new.q_norm, new.k_norm = layer.q_norm, layer.k_norm
         drop, norm = layer.proj_drop, getattr(layer, "norm", nn.Identity())

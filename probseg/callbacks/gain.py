@@ -101,7 +101,7 @@ class Budget(L.Callback):
             return
         now, timed = monotonic(), batch + 1 - _WARM_UP
         validation, comparison = self._validated - self._began, self._clicked - self._validated
-        batch_seconds = (now - (self._warm or self._began)) / max(1, timed)
+        batch_seconds = (now - (self._warm or self._clicked)) / max(1, timed)
         seconds, trained = batch_seconds * (last + 1), batch_seconds * (batch + 1)
         left = 60 * self.minutes - (now - self._began) - comparison + trained
         every = max(1, math.ceil(_SPARSE * validation / seconds))

@@ -15,7 +15,6 @@ from probseg.cli.arguments import Parser, check_writable
 from probseg.cli.compare import compare_settings
 from probseg.cli.invocation import as_options
 from probseg.errors import UsageError
-from probseg.reports.comparison_inputs import runs_in
 from probseg.texts import read_yaml, tell
 from probseg.zoo.trained import LAST
 
@@ -84,7 +83,8 @@ def run(arguments: Sequence[str]) -> None:
             goes_on = {"ckpt_path": last} if last.is_file() else {}
             _call("fit", {**plan.fit, **changes, "seed_everything": seed, **logger, **goes_on})
             _call("test", {"config": folder / "config.yaml", **plan.test})
-    runs = {name: runs_in(options.output / name) for name in plan.settings}
+    seeds = [f"seed_{seed}" for seed in plan.seeds]
+    runs = {name: [options.output / name / seed for seed in seeds] for name in plan.settings}
     compare_settings(runs, options.output, options.metric, latex=options.latex)
 
 

@@ -156,6 +156,12 @@ def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str |
             "these weights: --model.model probseg.zoo.warm_start --model.model.of PRESET "
             "--model.model.weights FILE"
         )
+    callbacks = [str(one.get("class_path")) for one in trainer.get("callbacks") or ()]
+    timed = any(name.endswith(".Budget") for name in callbacks)
+    planned = stored["callbacks"].get("Budget", {}).get("epochs") if timed else None
+    if planned is not None:  # whatever `max_epochs` says
+        over = f"this training has already finished (its minutes were {planned} epochs); begin anew"
+        return over if planned <= epochs else None
     for done, unit in ((epochs, "epochs"), (stored["global_step"], "steps")):
         option = f"max_{unit}"
         most = trainer.get(option)

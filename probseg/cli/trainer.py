@@ -63,6 +63,7 @@ from probseg.clicks import IteratedClicks
 from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, NetworkSummary, VerbCLI
+from probseg.paths import run_of
 from probseg.texts import tell
 from probseg.zoo.trained import LAST
 
@@ -135,7 +136,7 @@ class ProbsegCLI(VerbCLI):
         stored = check_readable(Path(self.checkpoint))
         if self.verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
             tell(f"probseg: {self.checkpoint}: {done}\n", sys.stderr)
-            raise FinishedTraining(self.run_to_continue)
+            raise FinishedTraining(run_of(Path(self.checkpoint)))
         if ckpt_path == "last":
             tell(f"probseg: continuing from {self.checkpoint}\n", sys.stderr)
 
@@ -256,7 +257,7 @@ class ProbsegCLI(VerbCLI):
 class FinishedTraining(SystemExit):
     """Ends the process with status 0: nothing is left to do in a run."""
 
-    def __init__(self, run: Path | None) -> None:
+    def __init__(self, run: Path) -> None:
         super().__init__(0)
         self.run = run
 

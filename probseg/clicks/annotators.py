@@ -143,9 +143,9 @@ def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMa
 
 
 def clicked_pixels(clicked: Sequence[Click], shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the pixels `(x, y)` nearest to clicks on a map of shape `(H, W)`."""
+    """Return the pixels `(floor(x), floor(y))` of clicks on a map of shape `(H, W)`."""
     height, width = shape
-    taken = [(round(x), round(y)) for x, y, *_ in clicked]
+    taken = [(math.floor(x), math.floor(y)) for x, y, *_ in clicked]
     for x, y in taken:
         if not (0 <= x < width and 0 <= y < height):
             raise ValueError(

@@ -87,7 +87,7 @@ class PropagatedClicks(nn.Module):
             odds = log_odds_gain(share, observed[:, :1])
             clicked = (positive - negative) / (positive + negative + FEW_CLICKS)
             both = torch.stack([odds / LARGEST_ODDS, clicked], dim=2).flatten(1, 2)
-            return F.interpolate(both, image.shape[-2:], mode="bilinear", align_corners=False)
+            return self.mixture.enlarge(both, image)
 
     def _observations(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
         """Return object, positive and negative clicks on the grid, float `(B, 3, h, w)`."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.seeds import mix_seeds
-from probseg.types import Prompts
+from probseg.types import IGNORE, Prompts
 
 AskNetwork = Callable[[Prompts], Tensor]
 """Asks the network that is being trained: logits `(B, 1, H, W)` for the prompts of a batch."""
@@ -69,7 +69,13 @@ def halve(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """Return crops `(B, 3, H, W)` and masks `(B, H, W)` at half their size; both sides are even."""
     small = F.interpolate(images, scale_factor=0.5, mode="area")
     nearest = F.interpolate(masks[:, None], scale_factor=0.5, mode="nearest-exact")
-    return small, nearest[:, 0]
+    return small, _with_objects(nearest[:, 0])
+
+
+def _with_objects(masks: Tensor) -> Tensor:
+    """Ignore masks `(B, H, W)` that have lost their object: they have nothing to teach."""
+    lost = ~(masks == 1).flatten(1).any(dim=1)
+    return masks.masked_fill(lost[:, None, None], IGNORE)
 
 
 def look_again(images: Tensor, masks: Tensor, prompts: Prompts, logits: Tensor) -> Look:
@@ -103,7 +109,7 @@ def look_again(images: Tensor, masks: Tensor, prompts: Prompts, logits: Tensor) 
 
     return Look(
         cut(images),
-        cut(masks),
+        _with_objects(cut(masks)),
         Prompts(
             points=points.clamp(min=0).minimum(middle - 1),
             labels=prompts.labels.where(inside, -1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from probseg.data.sets.hqseg import HQSeg44K
     from probseg.data.sets.open_images import OpenImages
     from probseg.data.sets.voc import SBD, PascalVOC
+
+# Without this, albumentations asks a server for its latest version when modules here import it.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
 _PATHS = {
     **PUBLISHED_PATHS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from typing import NamedTuple
 
@@ -15,10 +14,6 @@ import numpy.typing as npt
 from probseg.errors import DataError, require
 from probseg.geometry import mask_box, padded_crop
 from probseg.types import IGNORE, Sample
-
-# Without this, importing albumentations asks a server for its latest version.
-os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-
 
 Picture = npt.NDArray[np.uint8]
 Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)

@@ -38,6 +38,8 @@ def draw_picture(seed: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
 def record(runner: Runner) -> list[dict[str, Any]]:
     """Return what a runner answers to a click, a correction and a box with a click.
 
+    Every second case begins with the box alone.
+
     Each case has the seed and the size of the picture, and steps with what was added and the mask:
     lengths of runs of background and object in turns, row by row.
     """
@@ -55,6 +57,8 @@ def record(runner: Runner) -> list[dict[str, Any]]:
                 "box": box,
             },
         ]
+        if seed % 2:
+            steps.insert(0, {"clicks": [], "box": box})
         for step in steps:
             mask = runner.predict([(a, b, c) for a, b, c in step["clicks"]], step["box"]) > 0.5
             runs = [(value, len(list(run))) for value, run in groupby(mask.ravel().tolist())]

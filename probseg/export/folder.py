@@ -220,6 +220,7 @@ def geometry_settings() -> dict[str, Any]:
     zoom = {"smallest_side": geometry.SMALLEST_SIDE, "rim": geometry.RIM, "cut": geometry.CUT}
     kept = ("MARGIN", "LENGTH", "REACH", "JITTER", "NEGLIGIBLE", "CLAMPED")
     return {
+        "least_of_a_box": geometry.LEAST_OF_A_BOX,
         "crop_margin": [geometry.CROP_PADDING, geometry.MIN_PADDING],
         "zoom": asdict(ZOOMS[RECOMMENDED_ZOOM]) | zoom,
         "kept": {name.lower(): getattr(geometry, name) for name in kept},

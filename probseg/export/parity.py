@@ -17,7 +17,9 @@ from probseg.metrics import iou
 from probseg.models import Network, Segmenter
 from probseg.types import Click
 
-STEPS: list[tuple[list[tuple[float, float, bool]], tuple[float, float, float, float] | None]] = [
+Questions = list[tuple[list[tuple[float, float, bool]], tuple[float, float, float, float] | None]]
+
+STEPS: Questions = [
     ([(0.5, 0.5, True)], None),
     ([(0.1, 0.15, False)], None),
     ([(0.62, 0.41, True), (0.9, 0.8, False)], None),
@@ -26,6 +28,8 @@ STEPS: list[tuple[list[tuple[float, float, bool]], tuple[float, float, float, fl
     ([(0.02, 0.97, False)], None),
 ]
 """Clicks and box of each question about an image, in shares of its sides."""
+
+BOX_ALONE = STEPS[3:4]
 
 
 class Parity(NamedTuple):
@@ -66,10 +70,11 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
 
     runner.zoom, predictor = None, Predictor(model, zoom=None)
     hook = predictor.model.head.register_forward_hook(remember)
-    plain = [pair for image in _images() for pair in _compared(predictor, runner, image)]
+    plain = [pair for image in _images() for pair in _compared(predictor, runner, image, STEPS)]
     hook.remove()
     runner.zoom, predictor = zoom, Predictor(model)
-    zoomed = [pair for image in _images() for pair in _compared(predictor, runner, image)]
+    series = STEPS, BOX_ALONE  # which may be answered in two steps
+    zoomed = [pair for image in _images() for pair in _compared(predictor, runner, image, *series)]
     logits = [(logits.numpy(), pair.logits) for logits, pair in zip(expected, plain, strict=True)]
     return Parity(
         answers=len(plain + zoomed),
@@ -110,21 +115,22 @@ class _Pair(NamedTuple):
 
 
 def _compared(
-    predictor: Predictor, runner: Runner, image: npt.NDArray[np.uint8]
+    predictor: Predictor, runner: Runner, image: npt.NDArray[np.uint8], *series: Questions
 ) -> Iterator[_Pair]:
     height, width = image.shape[:2]
-    predictor.set_image(image)
-    runner.set_image(image)
-    for clicks, box in STEPS:
-        asked = [(x * width, y * height, positive) for x, y, positive in clicks]
-        drawn = None
-        if box is not None:
-            drawn = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
-        mask = predictor.predict([Click(*click) for click in asked], drawn).binary
-        other = runner.predict(asked, drawn) > 0.5
-        assert runner.answer is not None, "just given"
-        differing = int((mask != other).sum())
-        yield _Pair(runner.answer.logits, mask.size, differing, iou(other, mask.astype(np.uint8)))
+    for steps in series:
+        predictor.set_image(image)
+        runner.set_image(image)
+        for clicks, box in steps:
+            asked = [(x * width, y * height, positive) for x, y, positive in clicks]
+            drawn = None
+            if box is not None:
+                drawn = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
+            mask = predictor.predict([Click(*click) for click in asked], drawn).binary
+            other = runner.predict(asked, drawn) > 0.5
+            assert runner.answer is not None, "just given"
+            overlap = iou(other, mask.astype(np.uint8))
+            yield _Pair(runner.answer.logits, mask.size, int((mask != other).sum()), overlap)
 
 
 def _images() -> Iterator[npt.NDArray[np.uint8]]:

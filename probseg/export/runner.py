@@ -128,6 +128,18 @@ class Runner:
         self.clicks += clicks
         if not self.clicks and self.box is None:
             raise ValueError("`clicks` must have at least one click without a `box`, got none")
+        answer = self._answer()
+        if self.box is not None and not self.clicks and geometry.misses_box(answer, self.box):
+            self.clicks = [geometry.box_centre(self.box)]
+            answer = self._answer()
+            self.clicks = []
+        probability = np.zeros(self.size, np.float32)
+        x0, y0, x1, y1 = answer.box
+        probability[y0:y1, x0:x1] = answer.part(View(answer.box, box_size(answer.box)))[..., 0]
+        return probability
+
+    def _answer(self) -> Answer:
+        """Return the answer to all prompts, on which the next one depends."""
         zoom, last = self.zoom, None if self.answer is None else self.answer.look
         tried = [self._ask(view, window) for view, window in self._views()]
         answer = max(tried, key=lambda one: geometry.expected_iou(one) * geometry.cut_factor(one))
@@ -145,12 +157,10 @@ class Runner:
                 views.add(view)
             look = self._ask(view, window)
             same = view == answer.view
-            self.answer = answer = look._replace(look=last) if same else self._laid(answer, look)
+            answer = look._replace(look=last) if same else self._laid(answer, look)
+            self.answer = answer
         self._known = {view: known for view, known in self._known.items() if view in views}
-        probability = np.zeros(self.size, np.float32)
-        x0, y0, x1, y1 = answer.box
-        probability[y0:y1, x0:x1] = answer.part(View(answer.box, box_size(answer.box)))[..., 0]
-        return probability
+        return answer
 
     def _whole(self) -> View:
         """Return what the network sees without a zoom: all, or the surroundings of the box."""

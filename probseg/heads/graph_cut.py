@@ -144,7 +144,7 @@ class GraphCut(nn.Module):
         observed = F.avg_pool2d(share[:, None], self.mixture.stride, ceil_mode=True)  # (B, 1, h, w)
         read = propagated(queries, keys, observed)[:, :, 0]  # (B, G, h, w)
         odds = log_odds_gain(read, observed).sum(dim=1, keepdim=True)
-        return F.interpolate(odds, share.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+        return self.mixture.enlarge(odds, share)[:, 0]
 
     def _cut(self, advantage: Tensor, positive: Tensor, negative: Tensor, image: Tensor) -> Tensor:
         """Return the object of each image, bool `(B, H, W)`."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +17,15 @@ from torch import Tensor
 
 from probseg import geometry
 from probseg.errors import require
-from probseg.geometry import RECOMMENDED_ZOOM, ZOOMS, Box, box_size, check_click, round_box
+from probseg.geometry import (
+    RECOMMENDED_ZOOM,
+    ZOOMS,
+    Box,
+    box_centre,
+    check_click,
+    misses_box,
+    round_box,
+)
 from probseg.interact.loop import InteractionLoop, InteractionState, begin
 from probseg.interact.mask import Mask, ProbabilityMap
 from probseg.interact.photograph import Photograph
@@ -26,8 +33,6 @@ from probseg.interact.steps import paint
 from probseg.models import Segmenter
 from probseg.ops.folding import fold_batch_norms
 from probseg.types import BoxStep, Click, MaskStep, Patch, Prompts, ScaleStep, Step, Stroke
-
-LEAST_OF_A_BOX = 0.05  # share of a box that its object has at least, if the model has seen it
 
 
 def prepare_model(model: Segmenter, device: torch.device | str) -> Segmenter:
@@ -170,15 +175,8 @@ def answer_prompts(
     answered = loop.answer(states)
     again = {}
     for n, state in enumerate(answered):
-        if state.box is None or state.clicks:
-            continue
-        (_, y0, _, y1), (height, _) = state.answer.box, state.answer.shape
-        pixels = (y1 - y0) / height if height else 0.0  # of the image for each row of the values
-        inside = float((state.answer.values > 0.5).sum()) * pixels**2
-        if inside < LEAST_OF_A_BOX * math.prod(box_size(state.box)):
-            left, top, right, bottom = state.box
-            middle = Click((left + right) // 2, (top + bottom) // 2)
-            again[n] = state._replace(clicks=(middle,))
+        if state.box and not state.clicks and misses_box(state.answer, state.box):
+            again[n] = state._replace(clicks=(Click(*box_centre(state.box)),))
     for n, state in zip(again, loop.answer([*again.values()]) if again else (), strict=True):
         answered[n] = state._replace(clicks=())
     return answered

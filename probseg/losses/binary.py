@@ -50,7 +50,8 @@ def normalized_focal_loss(
     dividing by its mean over the image (a constant for the gradient) keeps the total weight at
     that of cross-entropy. The quotient is computed from logarithms and needs no floor, so that it
     holds however sure the logits are; the authors' code adds 1e-12 to the sum of the factors.
-    `alpha` weighs the object's pixels, `1 - alpha` the background's; `gamma` 0 is cross-entropy.
+    `alpha` weighs the object's pixels, `1 - alpha` the background's; with `gamma` 0 and 0.5 it is
+    half of cross-entropy.
     """
     scores, target, valid = _prepare(logits, masks)
     true_logit = (2 * target - 1) * scores

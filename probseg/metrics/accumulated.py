@@ -123,6 +123,7 @@ class MeanIoUAtK(ClickMetric):
 
     def __init__(self, clicks: int = 5, **options: object) -> None:
         super().__init__(**options)
+        require(clicks >= 0, "clicks", "at least 0", clicks)
         self.entry = clicks
 
     @property
@@ -132,6 +133,7 @@ class MeanIoUAtK(ClickMetric):
 
     def of_objects(self, ious: Floats) -> Floats:
         """Return the IoUs of each object after all numbers of clicks, as `miou_at` sums them."""
+        require(self.entry < ious.shape[-1], "clicks", f"below {ious.shape[-1]}", self.entry)
         return np.asarray(ious.mean(axis=1))
 
 

@@ -201,7 +201,7 @@ def check_probability(probability: Floats, mask: npt.NDArray[np.uint8]) -> None:
 def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> float | None:
     """Return the share of clicks that agree with the prediction at their pixel.
 
-    Clicks between pixels belong to the nearest one. An annotator expects 1: what was clicked on
+    A click belongs to the pixel `(floor(x), floor(y))`. An annotator expects 1: what was clicked on
     once should not have to be clicked on again.
 
     Args:
@@ -216,7 +216,7 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
     height, width = prediction.shape
     obeyed = 0
     for click in map(Click._make, clicks):
-        x, y = round(click.x), round(click.y)
+        x, y = math.floor(click.x), math.floor(click.y)
         if not (0 <= x < width and 0 <= y < height):
             raise ValueError(
                 f"`clicks` must satisfy 0 <= x < {width} and 0 <= y < {height}, "

@@ -16,6 +16,7 @@ from probseg.geometry import Size
 from probseg.heads.base import DecoderMaps, Units
 from probseg.kinds import TaskName
 from probseg.ops.backends import transformed
+from probseg.ops.numerics import HALF
 from probseg.types import Prompts
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def check_values(image: Tensor, prompts: Prompts | None = None) -> None:
     """
     if torch.compiler.is_compiling() or transformed() or image.is_meta:
         return
+    if not image.numel():
+        return
     low, high = (float(value) for value in image.detach().aminmax())
     require(
         -0.5 <= low <= high <= 1.5,  # cubic interpolation leaves [0, 1] by a little
@@ -95,7 +98,10 @@ def resize_maps(maps: Tensor, size: Size) -> Tensor:
     """Resize maps `(B, C, H, W)`, without aliasing; those of this size are returned unchanged."""
     if tuple(maps.shape[-2:]) == size:
         return maps
-    return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
+    # On the CPU, half precision has no antialiasing.
+    wide = maps.float() if maps.dtype in HALF else maps
+    resized = F.interpolate(wide, size, mode="bilinear", align_corners=False, antialias=True)
+    return resized.to(maps.dtype)
 
 
 if hasattr(os, "register_at_fork"):  # on Windows, no process is forked

@@ -58,7 +58,8 @@ class DistancePrior(ScoredPrior):
         if isinstance(length, Tensor) and device is None:
             device = length.device
         positions = _pixels(height, width, device)
-        return cls(positions, positions, torch.as_tensor(length, device=device))
+        number = length if isinstance(length, Tensor) else float(length)
+        return cls(positions, positions, torch.as_tensor(number, device=device))
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

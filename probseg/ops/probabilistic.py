@@ -201,7 +201,7 @@ def probabilistic_attention(
         mask = (*mask, hidden.masked_fill(~query_mask, -math.inf)[:, None, :, None])
         fixed = None if fixed is None else (fixed[0], fixed[1] & query_mask)
     elif settings.key_adaptation.iterations > 0 or fixed is not None:
-        _refuse_causal((*prior, *mask), queries, keys)
+        refuse_causal((*prior, *mask), queries, keys)
     hidden_means = keys, values
     if (seen := visible((*prior, *mask))) is not None:
         queries, keys = shown(queries, seen.queries), shown(keys, seen.keys)
@@ -312,7 +312,7 @@ def as_fixed(
     return fixed_values.to(working_dtype(queries.dtype)), fixed_mask
 
 
-def _refuse_causal(terms: Terms, queries: Tensor, keys: Tensor) -> None:
+def refuse_causal(terms: Terms, queries: Tensor, keys: Tensor) -> None:
     """Refuse causal masks, also of blocks, windows and padded sequences: units carry the rest.
 
     Among the tokens that see themselves, others see them from one side only. A graph that is being

@@ -62,6 +62,15 @@ class PixelMixture(nn.Module):
         queries = tokens * self.factors[:, None]
         return queries, grid_units(queries, grid, self.units, self.key_iterations), grid
 
+    def enlarge(self, maps: Tensor, image: Tensor) -> Tensor:
+        """Enlarge maps `(B, C, h, w)` of the queries to the pixels of an image, `(B, C, H, W)`.
+
+        The last row and column of the grid may lie beyond the image in part.
+        """
+        size = [self.stride * side for side in maps.shape[-2:]]
+        large = F.interpolate(maps, size, mode="bilinear", align_corners=False)
+        return large[..., : image.shape[-2], : image.shape[-1]]
+
 
 def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
     """Average observed values `(B, C, h, w)` over similar pixels, in each space `(B, G, C, h, w)`.

@@ -67,6 +67,11 @@ def over_seeds(
             for metric in metrics or [name for name in SHOWN if name in of_runs[0]]:
                 check_name("metric", metric, of_runs[0])
                 means = np.array([of_run[metric].mean() for of_run in of_runs])
+                if np.isnan(means).any():
+                    raise DataError(
+                        f"{metric} of {setting} has no value for some objects of {data.dataset}; "
+                        "leave it out of --metric"
+                    )
                 error = None if len(runs) == 1 else float(standard_error(means))
                 cell = (tuple(means.tolist()), float(means.mean()), error)
                 cells.append(Cell(data.dataset, setting, metric, *cell))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -186,7 +187,8 @@ class SemanticEvaluation(Evaluation):
         every, scores = self._counted(trainer)
         figures = {f"val/{name}/miou": of_set.miou for name, of_set in scores.items()}
         pl_module.log_dict(figures, sync_dist=True)
-        average = sum(figures.values()) / len(figures)
+        finite = [miou for miou in figures.values() if math.isfinite(miou)]  # a set may be ignored
+        average = sum(finite) / len(finite) if finite else math.nan
         pl_module.log("val/miou", average, prog_bar=True, sync_dist=True)
         if writes_reports(trainer):
             self._report(trainer, "val", every, scores)

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import probseg
 from probseg.annotate import learning
@@ -181,6 +182,35 @@ def test_a_training_reads_copies_of_finished_photographs(client, stand_in):
     assert [path.name for path in read.photographs] == ["photo0.png", "photo1.png"]
     assert (stand_in.place / "1" / "masks" / "photo0_1.png").read_bytes() == mask
     assert [np.any(read[n].mask) for n in range(len(read))] == [True, True]
+
+
+def test_photographs_with_long_names_in_folders_are_learned_from(tmp_path):
+    photographs = draw_photographs(tmp_path / "drawn", 2)
+    Image.new("L", (128, 96), 1).save(tmp_path / "mask.png")
+    mask = (tmp_path / "mask.png").read_bytes()
+    learning._copy(
+        [
+            learning.Example(
+                photographs / f"photo{n}.png", f"{'d' * 150}/{'e' * 150}{n}.png", [mask]
+            )
+            for n in range(2)
+        ],
+        tmp_path / "1",
+    )
+    read = ImageMaskFolder(tmp_path / "1")
+    assert [path.name for path in read.photographs] == ["%0.png", "%1.png"]
+    assert len(read) > 0
+
+
+def test_other_requests_are_answered_while_photographs_are_copied(client, stand_in, monkeypatch):
+    copy = learning._copy
+
+    def look(*given):
+        assert state(client)["state"] == "none"
+        copy(*given)
+
+    monkeypatch.setattr(learning, "_copy", look)
+    learn(client, stand_in)
 
 
 @each("minutes", [0, -1, None, "10", True, float(24 * 60 + 1)])

@@ -819,7 +819,8 @@ def pieces(files, size=100):
     for number, (name, part) in enumerate(parts):
         content = base64.b64encode(part).decode()
         last = number + 1 == len(parts)
-        yield {"upload": hash(tuple(files)), "name": name, "content": content, "last": last}
+        body = {"upload": hash(tuple(files)), "piece": number, "name": name}
+        yield {**body, "content": content, "last": last}
 
 
 def zipped(files):
@@ -857,6 +858,56 @@ def test_a_page_imports_what_is_sent_in_pieces(folder, model_host, kind):
     client.sessions.close()
     client = begin(folder, model_host)
     assert bring() == 0
+    client.sessions.close()
+
+
+def test_pieces_of_two_windows_and_of_lost_answers_are_told_apart(folder, model_host):
+    client = begin(folder, model_host)
+    first, second = (
+        [*pieces({f"{name}.json": json.dumps(COCO).encode() + b" " * spaces})]
+        for name, spaces in (("a", 0), ("b", 1))
+    )
+    for piece in (*first[:2], *second[:2]):
+        assert client.http.post("/api/import", json=piece).status_code == 200
+    answer = client.http.post("/api/import", json=first[2])
+    assert "a.json: another import has begun meanwhile; send" in answer.json()["error"]
+    for piece in (second[1], *second[2:]):  # one is sent again
+        answer = client.http.post("/api/import", json=piece)
+    assert answer.json() == {"objects": 1}
+    client.sessions.close()
+
+
+def test_of_two_exports_at_a_time_one_is_refused(folder, model_host):
+    annotate(folder, model_host)
+    client, answers = begin(folder, model_host), []
+    exported = client.sessions.files.export
+
+    def twice(progress):
+        with pytest.raises(DataError, match="another export is being written; wait"):
+            exported("png", lambda done: None)
+        answers.append(progress)
+
+    path, _ = exported("labelme", twice)
+    assert answers
+    assert len([*path.glob("*.json")]) == 4
+    exported("png", lambda done: None)
+    client.sessions.close()
+
+
+def test_a_photograph_that_is_removed_meanwhile_holds_up_no_mask(folder, model_host, monkeypatch):
+    bring_masks(folder)
+    look = files.fingerprint
+
+    def gone(photo):
+        if photo.name == "photo1.png":
+            raise FileNotFoundError(photo.path)
+        return look(photo)
+
+    monkeypatch.setattr(files, "fingerprint", gone)
+    client = begin(folder, model_host)
+    client.sessions.files.read_all()
+    counts = [photo["objects"] for photo in client.get("/api/session")["photographs"]]
+    assert counts == [2, 0, 2, 2]
     client.sessions.close()
 
 
@@ -916,7 +967,7 @@ def test_a_page_imports_each_format_that_the_command_does(folder, model_host, fo
 )
 def test_pages_are_told_why_nothing_is_imported(folder, model_host, piece, said):
     client = begin(folder, model_host)
-    whole = {"upload": 1, "name": "a.json", "content": "", "last": True}
+    whole = {"upload": 1, "piece": 0, "name": "a.json", "content": "", "last": True}
     answer = client.http.post("/api/import", json={**whole, **piece})
     assert answer.status_code in (400, 422)
     assert said in answer.json()["error"]

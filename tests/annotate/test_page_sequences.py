@@ -162,7 +162,7 @@ class Machine:
                 "categories": [{"id": 1, "name": "horse"}],
             }
             piece = base64.b64encode(json.dumps(content).encode()).decode()
-            body = {"upload": x, "name": "a.json", "content": piece, "last": True}
+            body = {"upload": x, "piece": 0, "name": "a.json", "content": piece, "last": True}
             with suppress(urllib.error.HTTPError):  # a photograph that is set aside
                 self.request("import", body)
         else:

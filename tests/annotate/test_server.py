@@ -588,6 +588,13 @@ def test_halves_of_characters_are_answered(client):
     text = json.dumps({**body, "action": {"type": "delete", "object": "\ud800"}})
     answer = client.http.post(f"{client.path()}/actions", content=text, headers=_json({}))
     assert (answer.status_code, "\ud800" in answer.json()["error"]) == (404, True)
+    action = {"type": "state", "state": "returned", "comment": "half \ud83d"}
+    text = json.dumps({**body, "action": action})
+    answer = client.http.post(f"{client.path()}/actions", content=text, headers=_json({}))
+    assert (answer.status_code, "whole characters" in answer.json()["error"]) == (400, True)
+    text = json.dumps({"rename": "\ud800", "to": "x"})
+    answer = client.http.post("/api/labels", content=text, headers=_json({}))
+    assert (answer.status_code, "`label` must be" in answer.json()["error"]) == (400, True)
     (client.sessions.out / "keys.json").write_text('{"done": "\\ud800"}')
     assert client.get("/api/session")["keys"] == {"done": ["\ud800"]}
 

@@ -46,7 +46,9 @@ def test_padded_batches_are_single_sequences_with_adapted_keys():
     torch.testing.assert_close(whole[1:, :3], alone)
     torch.testing.assert_close(whole[:1], layer(x[:1]))
     assert (layer(x) - ProbabilisticAttention(12, 3)(x)).abs().max() > 1e-3
-    for masks in ({"is_causal": True}, {"attn_mask": CAUSAL}, {"need_weights": True}):
+    causal = {"attn_mask": CAUSAL}
+    padded = {**causal, "key_padding_mask": HIDDEN}
+    for masks in ({"is_causal": True}, causal, padded, {"need_weights": True}):
         refused(ValueError, lambda masks=masks: layer(x, **masks))
 
 
@@ -68,6 +70,28 @@ def test_networks_of_timm_and_pytorch_keep_their_answers():
     assert {"blocks.0.attn.query", "blocks.0.attn.key", "blocks.0.attn.value"} <= linears
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.MultiheadAttention(4, 2))])
+def test_an_attention_that_two_parents_share_stays_one():
+    shared = nn.MultiheadAttention(4, 2, batch_first=True)
+    model = convert_attention(nn.ModuleDict({"a": nn.Sequential(shared), "b": shared}))
+    assert model["a"][0] is model["b"]
+
+
+def test_biases_are_not_dropped():
+    with_bias, without = (
+        nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True, bias=bias))
+        for bias in (True, False)
+    )
+    refused(ValueError, lambda: convert_attention(with_bias, bias=False), "`bias` must be True")
+    assert convert_attention(without, bias=False)[0].query.bias is None
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(2, 2),
+        nn.Sequential(nn.MultiheadAttention(4, 2)),
+        nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True, add_zero_attn=True)),
+    ],
+)
 def test_what_cannot_be_converted_is_refused(model):
     refused(ValueError, lambda: convert_attention(model), "`model`")

@@ -138,20 +138,21 @@ class Clock:
 
 
 @each(
-    ("minutes", "validation", "comparison", "epochs", "every"),
+    ("minutes", "validation", "comparison", "epochs", "every", "objects"),
     [
-        (0.001, 0, 0, 1, 1),
-        (5, 0, 0, 2, 1),
-        (12, 0, 0, 6, 1),
-        (40, 60, 0, 14, 2),
-        (40, 60, 300, 10, 2),
-        (22, 600, 0, 1, 1),
+        (0.001, 0, 0, 1, 1, 24),
+        (5, 0, 0, 2, 1, 24),
+        (12, 0, 0, 6, 1, 24),
+        (40, 60, 0, 14, 2, 24),
+        (40, 60, 300, 10, 2, 24),
+        (22, 600, 0, 1, 1, 24),
+        (15, 0, 300, 30, 1, 2),
     ],
 )
 def test_the_epochs_fit_into_the_minutes(
-    tmp_path, monkeypatch, minutes, validation, comparison, epochs, every
+    tmp_path, monkeypatch, minutes, validation, comparison, epochs, every, objects
 ):
-    """An epoch takes 120 s, as a batch takes 10 s."""
+    """An epoch of 12 batches takes 120 s, as a batch takes 10 s."""
     clock = Clock()
     monkeypatch.setattr(module, "monotonic", clock)
     step = Budget.on_train_batch_end
@@ -175,7 +176,7 @@ def test_the_epochs_fit_into_the_minutes(
     monkeypatch.setattr(Budget, "on_train_batch_end", tick)
     monkeypatch.setattr(InteractiveEvaluation, "on_validation_epoch_end", log)
     budget = Budget(minutes)
-    trainer = trained(tmp_path / f"{epochs} {every}", budget, objects=24, max_epochs=99)
+    trainer = trained(tmp_path / f"{epochs} {every}", budget, objects=objects, max_epochs=99)
     assert epochs == 1 or clock.now + comparison <= 60 * minutes
     assert trainer.current_epoch == epochs == budget.epochs
     assert validated[1:] == [*range(every - 1, epochs, every)]

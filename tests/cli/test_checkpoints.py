@@ -177,6 +177,11 @@ def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
     content = torch.load(last, weights_only=True)
     for goes_on in ({"max_epochs": 3}, {"max_epochs": -1}, {"max_epochs": None, "max_steps": -1}):
         assert how_finished(content, goes_on) is None
+    timed = {"max_epochs": 1, "callbacks": [{"class_path": "probseg.callbacks.Budget"}]}
+    for planned, over in ((2, True), (3, False)):  # as the minutes had room for
+        content["callbacks"]["Budget"] = {"epochs": planned, "every": 1}
+        assert (how_finished(content, timed) is not None) == over
+    assert "1 epochs" in (how_finished(content, {"max_epochs": 1}) or ""), "without --minutes"
     del content["optimizer_states"]
     with pytest.raises(UsageError, match=r"weights alone.*probseg\.zoo\.warm_start"):
         how_finished(content, {"max_epochs": 1})

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -177,6 +178,8 @@ def test_settings_are_compared_over_their_seeds(tmp_path, capsys):
     assert cells[2]["error"] == pytest.approx(error)
     assert rf"{100 * mean:.2f} $\pm$ {100 * error:.2f}" in (out / "settings.tex").read_text("utf-8")
     assert r"a\_b & 3 &" in (out / "settings.tex").read_text("utf-8")
+    lacks = usage_error(capsys, "compare", *settings, "--output", out, "--metric", "brier")
+    assert "brier of a_b has no value for some objects of Toy; leave it out" in lacks
     run = settings[0] / "seed_0"
     assert "no setting" in usage_error(capsys, "compare", run, run, "--latex")
 
@@ -222,6 +225,10 @@ def test_an_ablation_trains_and_tests_what_has_no_results(tmp_path, monkeypatch,
     assert "mine" in capsys.readouterr().out
     assert command("ablate", "plan.yaml") == 0, "with nothing left to do"
     assert len(calls) == 6
+    Path("plan.yaml").write_text(PLAN.replace("[0, 1, 2]", "[0, 2]"))
+    capsys.readouterr()
+    assert command("ablate", "plan.yaml") == 0
+    assert re.search(r"mine +│? *2 ", capsys.readouterr().out), "seeds of the plan alone count"
     for wrong, part in (
         ("settings: {}", "fit"),
         ("fit: {}\nsettings: {a: {}}\nsedes: [1]", "sedes"),

@@ -123,6 +123,15 @@ def test_padding_is_no_click():
     assert look.prompts.labels.tolist() == [[0, -1]]
 
 
+def test_what_has_lost_its_object_teaches_nothing():
+    mask = torch.zeros(1, H, W, dtype=torch.uint8)
+    mask[0, 0, 0], mask[0, 0, 1], mask[0, -1, -1] = 1, 0, 255  # a pixel that half the size loses
+    assert (halve(places(), mask)[1] == 255).all()
+    click = prompts_at([(W // 2 - 1, H // 2 - 1)], [0])  # far from the object
+    look = look_again(places(), mask, click, torch.zeros(1, 1, H // 2, W // 2))
+    assert (look.masks == 255).all()
+
+
 def test_half_size_keeps_places():
     images, masks = halve(places(), places()[:, 0].to(torch.uint8))
     assert torch.equal(images[0, 0, 0], torch.arange(W // 2) * 2 + 0.5)

@@ -111,3 +111,11 @@ def test_sizes_need_not_be_whole_cells(size):
 def test_wrong_arguments_are_named(arguments):
     with pytest.raises(ValueError, match=f"`{next(iter(arguments))}`"):
         PropagatedClicks(**arguments)
+
+
+def test_maps_stay_in_place_where_the_last_cell_is_cut():
+    whole, cut = (halves()[..., :width].contiguous() for width in (64, 61))
+    module = PropagatedClicks(2, 1, [(20.0, 0.0)], stride=8)
+    given = prompts((10.0, 20.0, 1.0), (50.0, 20.0, 0.0))
+    borders = [(module(image, given)[0, 0, 24] < 0).int().argmax() for image in (whole, cut)]
+    assert borders[0] == borders[1]

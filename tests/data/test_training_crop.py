@@ -1,5 +1,9 @@
 """The training augmentation."""
 
+import os
+import subprocess
+import sys
+
 import albumentations as A
 import numpy as np
 import pytest
@@ -187,3 +191,19 @@ def test_the_contour_of_the_mask_is_that_of_the_picture():
 )
 def test_wrong_arguments_are_named(arguments, parts):
     refused(ValueError, lambda: TrainingCrop(**arguments), "must be", *parts)
+
+
+def test_augmentation_asks_no_server():
+    """As albumentations does when it is imported, unless it is told not to."""
+    code = """
+import socket
+asked = []
+def look_up(*given, **options):
+    asked.append(given)
+    raise OSError("no network")
+socket.getaddrinfo = look_up
+import probseg.data.datamodule, probseg.data.transforms
+assert not asked, asked
+"""
+    known = {k: v for k, v in os.environ.items() if k != "NO_ALBUMENTATIONS_UPDATE"}
+    subprocess.run([sys.executable, "-c", code], env=known, check=True)

@@ -14,6 +14,7 @@ from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import Dim
 
 import probseg
+from probseg import geometry
 from probseg.clicks.propagated import seeds
 from probseg.errors import UsageError
 from probseg.export import ClassRunner, Runner, export_model, folder
@@ -138,6 +139,22 @@ def test_graphs_answer_as_the_network_does_without_torch(exported, tmp_path):
 
 
 @needs_onnx
+def test_a_box_in_which_next_to_nothing_is_seen_is_asked_for_again(exported, monkeypatch):
+    model, path, _ = exported
+    box, answers = (30, 30, 90, 90), {}
+    for least in (0, 2):  # of the box: no answer misses it, or each
+        monkeypatch.setattr(geometry, "LEAST_OF_A_BOX", least)
+        runner, predictor = Runner(path), probseg.Predictor(model)
+        for one in (runner, predictor):
+            one.set_image(picture())
+        answers[least] = runner.predict(box=box)
+        expected = predictor.predict(box=box).probability
+        np.testing.assert_allclose(answers[least], expected, atol=1e-4)
+        assert not runner.clicks
+    assert np.abs(answers[0] - answers[2]).max() > 1e-3
+
+
+@needs_onnx
 def test_writing_into_what_was_handed_out_changes_no_later_answer(exported):
     _, path, _ = exported
     answers = []
@@ -174,7 +191,7 @@ def test_description(exported):
     assert image["shape"] == [1, 3, "height", "width"]
     assert inputs["points"] == [1, "clicks", 2]
     assert ("previous" in inputs) == model.previous_mask
-    assert parity.answers == 36
+    assert parity.answers == 39
     assert_equal_but_for_rounding(parity)
     assert parity.logit_difference < 1e-3 * max(1, parity.largest_logit)
 

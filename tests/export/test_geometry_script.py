@@ -85,6 +85,7 @@ def calls(seed):
     yield "look_share", (first, second), zoom
     yield "expected_iou", (first,)
     yield "cut_factor", (first,), zoom
+    yield "misses_box", (first, window), SETTINGS["least_of_a_box"]
     yield "to_samples", (np.array([click[:2] for click in clicks], float), view)
     yield "box_to_samples", (window, view)
     yield "view_samples", (first, view)

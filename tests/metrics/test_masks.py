@@ -6,10 +6,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from probseg.clicks import CLICK_RULES
+from probseg.clicks.annotators import clicked_pixels
 from probseg.evaluation.scores import MaskScorer
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, iou_cross_entropy
-from probseg.metrics import boundary_iou, brier_score, expected_calibration_error, iou
-from probseg.types import IGNORE
+from probseg.metrics import (
+    boundary_iou,
+    brier_score,
+    click_compliance,
+    expected_calibration_error,
+    iou,
+)
+from probseg.types import IGNORE, Click
 from support.mask_cases import cases, readable
 from support.refusals import refused
 
@@ -134,6 +141,13 @@ def test_ignored_pixels_do_not_count(case):
     other = np.where(mask == IGNORE, 1 - probability, probability)
     assert brier_score(other, mask) == brier_score(probability, mask)
     assert expected_calibration_error(other, mask) == expected_calibration_error(probability, mask)
+
+
+def test_a_click_counts_at_the_pixel_that_it_lies_on():
+    prediction = np.zeros((3, 4), np.bool_)
+    prediction[2, 3] = True
+    assert click_compliance(prediction, [Click(3.7, 2.9)]) == 1
+    assert clicked_pixels([Click(3.7, 2.9)], (3, 4)) == [(3, 2)]
 
 
 @pytest.mark.parametrize("score", [iou, boundary_iou, brier_score, expected_calibration_error])

@@ -18,7 +18,7 @@ from probseg.backbones import PromptStem, rgb_parameters
 from probseg.clicks import ClickMaps
 from probseg.heads import ConvHead, Head, PromptFusion
 from probseg.models import Segmenter
-from probseg.models.network import SegmenterModel, resize_prompts
+from probseg.models.network import SegmenterModel, resize_maps, resize_prompts
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import Coarse, micro_model
 from support.micro import FUSION
@@ -151,6 +151,14 @@ def test_half_precision_gives_float32_logits_close_to_the_exact_ones(model):
         assert half.dtype == torch.float32
         assert not torch.equal(half, exact)
         assert (half - exact).abs().max() < 0.1 * exact.abs().max() + 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_images_in_half_precision_are_reduced(dtype):
+    maps = torch.rand(1, 3, 90, 130, generator=torch.Generator().manual_seed(0))
+    small = resize_maps(maps.to(dtype), (45, 64))
+    assert small.dtype == dtype
+    torch.testing.assert_close(small.float(), resize_maps(maps, (45, 64)), atol=1e-2, rtol=0)
 
 
 def test_all_parameters_learn(model):

@@ -368,7 +368,7 @@ def test_tokens_in_the_same_place_give_finite_gradients(backend):
 @each("backend", ["reference", "chunked"])
 def test_distances_have_the_dtype_of_the_tokens(backend):
     x = draw(1, 1, 12, 3)
-    prior = DistancePrior.on_map(3, 4, length=3.0)
+    prior = DistancePrior.on_map(3, 4, length=3)
     written_out = dense(prior, 1, 1)
     for tokens, bound in ((x, 1e-15), (x.float(), 1e-6)):
         got, wanted = (

@@ -55,7 +55,8 @@ async function bring(files) {
       const last = number + 1 === pieces.length;
       const percent = Math.floor((100 * number) / pieces.length);
       banner.show("note", `Importing ${file.name}: ${last ? "reading" : `${percent} %`} ...`);
-      ({ objects } = await json("import", { body: { upload, name: file.name, content, last } }));
+      const body = { upload, piece: number, name: file.name, content, last };
+      ({ objects } = await json("import", { body }));
     }
     page.take(await json("session"));
     for (const { id } of page.session.photographs) smallMasks.forget(id);

@@ -159,6 +159,18 @@ export function expectedIou({ values: { data } }) {
   return area ? hit / (area + total - hit) : 0;
 }
 
+/** Say whether an answer to a box alone has next to no object, less than a share of the box. */
+export function missesBox({ values: { data, height }, box: [, top, , bottom] }, box, share) {
+  const pixels = height ? (bottom - top) / height : 0; // of the image for each row of the answer
+  const inside = data.reduce((count, value) => count + (value > 0.5), 0) * pixels ** 2;
+  return inside < share * boxSize(box)[0] * boxSize(box)[1];
+}
+
+/** Return a click in the middle of a box, which asks for the object that an answer misses. */
+export function boxCentre([x0, y0, x1, y1]) {
+  return { x: Math.floor((x0 + x1) / 2), y: Math.floor((y0 + y1) / 2), positive: true };
+}
+
 /** Return a factor below 1 where a window cuts its mask, at a side that is no side of the image. */
 export function cutFactor({ values: { data, height, width }, box: [x0, y0, x1, y1], size }, zoom) {
   const inside = (x, y) => data[y * width + x] > 0.5;

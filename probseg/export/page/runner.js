@@ -160,6 +160,16 @@ export class Runner extends Network {
     if (!this.clicks.length && !this.box) {
       throw new RangeError("`clicks` must have at least one click without a `box`, got none");
     }
+    const answer = await this._answerPrompts();
+    if (!this.box || this.clicks.length || !geometry.missesBox(answer, this.box, this.about.least_of_a_box)) return answer;
+    this.clicks = [geometry.boxCentre(this.box)];
+    const again = await this._answerPrompts();
+    this.clicks = [];
+    return again;
+  }
+
+  /** Answer all prompts; the next answer depends on this one. */
+  async _answerPrompts() {
     const last = this.answer?.look ?? null; // window of the last second look
     // A worker runs the graphs of one window while the next one is prepared.
     const tried = await Promise.all(this._windows(this.clicks).map((window) => this._answer(this._view(window), window)));

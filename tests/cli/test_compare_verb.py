@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from probseg.cli.compare import EXAMPLES
+from probseg.errors import DataError
 from probseg.reports.comparison import object_scores
 from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import LEADING, LEGEND
-from support.result_folders import METRICS, rising, write_result
+from probseg.reports.settings import over_seeds
+from support.result_folders import METRICS, result, rising, write_result
 from support.rows import each
 from support.runs import command, usage_error
 
@@ -178,8 +180,10 @@ def test_settings_are_compared_over_their_seeds(tmp_path, capsys):
     assert cells[2]["error"] == pytest.approx(error)
     assert rf"{100 * mean:.2f} $\pm$ {100 * error:.2f}" in (out / "settings.tex").read_text("utf-8")
     assert r"a\_b & 3 &" in (out / "settings.tex").read_text("utf-8")
-    lacks = usage_error(capsys, "compare", *settings, "--output", out, "--metric", "brier")
-    assert "brier of a_b has no value for some objects of Toy; leave it out" in lacks
+    lacking = result("one", rising(9))
+    lacking.scores["Toy"].values["brier"][0] = np.nan
+    with pytest.raises(DataError, match=r"^brier of a has no value for some objects of Toy; leave"):
+        over_seeds({"a": [lacking]}, ["brier"])
     run = settings[0] / "seed_0"
     assert "no setting" in usage_error(capsys, "compare", run, run, "--latex")
 

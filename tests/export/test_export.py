@@ -310,7 +310,7 @@ def test_command(tmp_path, capsys):
     assert (about["working_size"], about["settings"]["click_iterations"]) == (40, 1)
     assert about["graphs"]["whole"]["inputs"][0]["shape"] == [1, 3, about["cell"], about["cell"]]
     printed = capsys.readouterr()
-    assert "36 answers compared" in printed.out
+    assert "39 answers compared" in printed.out
     steps = [step.split()[0] for step in printed.err.splitlines()]
     assert steps == ["writing", "tracing", "writing", "comparing"]
     assert "output" in usage_error(capsys, *arguments)

@@ -274,10 +274,13 @@ def _learn(place: Path, minutes: float, first: str | None = None) -> None:
         photographs = len([*(place / "images").iterdir()])
         facts = {
             "description": f"{RECOMMENDED}, trained on the objects of one folder.",
-            "data": [f"{objects} objects of {photographs} photographs of the folder, own licence"],
+            "data": [
+                f"{objects} objects of {photographs} photographs of the folder, own licence; "
+                "some of them were held out"
+            ],
             "license": "other",
             "hardware": platform.processor() or platform.machine() or "unknown",
-            "hours": max([at for at, _ in run.curve], default=minutes) / 60,  # of all its starts
+            "hours": round(max([at for at, _ in run.curve], default=minutes) / 60, 2),
             "limits": ["made for the objects of one folder", run.sentence],
             "recipe": f"probseg fit --config configs/experiment/folder.yaml --minutes {minutes:g}",
             "seed": 0,  # of the configuration

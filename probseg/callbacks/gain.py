@@ -256,6 +256,7 @@ class Gain(L.Callback):
         if trainer.is_global_zero:
             about = provenance(trainer, pl_module, {"seed": 0, "adaptation": None})
             about |= {"checkpoint": str(path), "weights_sha256": digest}
+            about["stage"] = f"{name} the training"
             reports.write_report(run_folder(trainer) / "gain" / name, records, self.protocol, about)
         trainer.strategy.barrier()
 

@@ -134,9 +134,12 @@ def render_page(
         sections["Worst and best runs"] = gallery
     sections["Objects"] = render_objects(records, scores, areas, protocol)
     sections["How this was measured"] = render_options(protocol, metadata)
+    stage = [metadata["stage"]] if "stage" in metadata else []  # of two results of a training
     return render(
         "report.html",
-        title=f"{model_name(metadata) or 'Evaluation'}, protocol {protocol.name}",
+        title=", ".join(
+            [model_name(metadata) or "Evaluation", *stage, f"protocol {protocol.name}"]
+        ),
         lead=f"{protocol.description} On {', '.join(summaries)}.",
         sections=sections,
         cards=[_card(name, summary, protocol) for name, summary in summaries.items()],

@@ -75,6 +75,9 @@ def test_the_network_that_saves_clicks_is_the_best_checkpoint(
     trainer = trained(place, Gain("ritm", share=share))
     assert best_checkpoint(place) == place / f"{kept}.ckpt"
     assert json.loads((place / "gain" / "comparison.json").read_text())
+    for stage in ("before", "after"):
+        title = f", {stage} the training, protocol ritm</title>"
+        assert title in (place / "gain" / stage / "report.html").read_text()
     newest = place / "checkpoints" / "last.ckpt"
     best = newest if max(scores) < 0.1 else next((place / "checkpoints").glob("epoch=*"))
     files = (place / "start.ckpt", place / "mean.ckpt", best)

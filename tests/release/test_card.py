@@ -70,7 +70,7 @@ def test_tables(entry):
         assert told in card, told
     unmeasured = render_card(entry, [])
     assert "model-index" not in yaml.safe_load(unmeasured.split("---")[1])
-    assert "Nothing was measured." in unmeasured
+    assert "Nothing was measured on published data." in unmeasured
     assert "**Toy/ritm+flip=True**, 14 objects x 3 trials:" in card
     assert "| data | mIoU@1 | NoC@90 |\n|:--|--:|--:|\n| Toy | 51.2 ± 1.2 | 7.57 ± 0.50 |" in card
     assert "| Toy, untrained |  |  |" in card

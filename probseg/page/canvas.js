@@ -1,7 +1,8 @@
 // A photograph to click on: tools, marks, masks, zoom and keyboard. This module knows nothing of
 // HTTP or of a notebook: it asks a transport with two methods,
 //   send(action, sequence) -> Promise of an answer (see `parseFrame`), or null if there is none,
-//   fetchImage()           -> Promise of an ImageBitmap or of a blob address.
+//   fetchImage()           -> Promise of an ImageBitmap,
+// and, where others change the annotation too, `stale`: whether it is another one than was opened.
 // Actions that change the annotation are those of the server; `preview`, `mask`, `masks` (with several
 // answers) and `uncertainty` only ask.
 //
@@ -263,7 +264,7 @@ export class Clicker extends EventTarget {
     this.edits = edits;
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
     this.label = null;
-    this.locked = false; // while another photograph is on its way
+    this.locked = false; // while another photograph is on its way, with another value for each
     this.barred = false; // while one is shown that cannot be read
     this.held = this.running = false;
     this.tool = "object";
@@ -284,19 +285,21 @@ export class Clicker extends EventTarget {
 
   /** Show a photograph: its size, the bitmap, and the annotation as the server knows it. */
   async open({ width, height, current, objects = [], undo = false, redo = false }) {
+    const lock = this.locked;
     const opened = this._forget();
+    const left = () => opened !== this.opened || lock !== this.locked;
     Object.assign(this.size, { width, height });
     this._accept({ current, objects, undo, redo });
     const image = await this.transport.fetchImage();
-    if (opened !== this.opened) return;
-    this.image = typeof image === "string" ? await loaded(image) : image;
-    if (opened !== this.opened) return;
+    if (left()) return;
+    this.image = image;
     this.fitted = true;
     this._resize();
     this.draw();
-    if (this._marked()) await this.refresh(); // no command acts on a mask that is not shown
+    // No command acts on what is not shown: a mask, or a change elsewhere while the image was on its way.
+    if (this._marked() || this.transport.stale) await this.refresh();
     else this._showMask(null);
-    if (opened !== this.opened) return;
+    if (left()) return;
     this.locked = false;
     this._fetchFinished();
     this._runWaiting();
@@ -307,6 +310,7 @@ export class Clicker extends EventTarget {
    * `ghost` the outline of the mask before stays, dashed, until the next action.
    */
   async refresh({ ghost = false } = {}) {
+    if (!this.transport || this.barred) return null; // no photograph is shown
     const opened = this.opened;
     const sequence = ++this.sequence;
     const answer = await this._ask({ type: "mask" }, sequence);
@@ -1473,13 +1477,6 @@ function cut({ radius, points }, { width, height }) {
     last = end === 1 ? number : null;
   });
   return parts.map((part) => (part.length === 2 && `${part[0]}` === `${part[1]}` ? [part[0]] : part));
-}
-
-async function loaded(address) {
-  const image = new Image();
-  image.src = address;
-  await image.decode();
-  return image;
 }
 
 /** Draw a path in white on a wider dark line, which is seen on any photograph. */

@@ -146,7 +146,7 @@ function actionOf(key, actions) {
 function pressed(event) {
   if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
   const target = event.target;
-  if (target.matches("input:not([type]), select")) return;
+  if (target.matches("input:not([type]), [type=number], select")) return; // what is typed there is text
   const activates = event.key === "Enter" || event.key === " ";
   if (activates && target.matches("button, input, [role=listbox]:not(#grid)")) return;
   if (page.grid.shown) return pressedInGrid(event);

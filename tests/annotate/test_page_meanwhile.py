@@ -1,0 +1,223 @@
+"""What happens on the annotation page, in other windows and to files while answers are awaited."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.annotate_client import draw_photographs
+from support.pages import Disks, Page, serving
+
+pytestmark = pytest.mark.process
+
+HOLD = """(parts => { window.real ??= window.fetch; window.held ??= []; window.asked ??= [];
+window.fetch = async (url, options) => {
+  asked.push(url);
+  if (parts.some(part => url.includes(part))) await new Promise(send => held.push({ url, send }));
+  return real(url, options); }; })"""
+"""Hold requests whose addresses have one of the parts, until they are let go."""
+
+LET_GO = "part => { held = held.filter(({ url, send }) => !url.includes(part) || send()); }"
+HIDE = """(hidden => {
+Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+document.dispatchEvent(new Event("visibilitychange")); })"""
+IDS = "probsegPage.session.photographs.map(({ id }) => id)"
+STATES = "probsegPage.session.photographs.map(({ state }) => state)"
+RED = (200, 10, 10)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return draw_photographs(tmp_path / "photos", 4)
+
+
+@pytest.fixture
+def address(folder):
+    with serving(folder, Disks()) as address:
+        yield address
+
+
+@pytest.fixture
+def page(chromium, address):
+    page = Page(chromium, address).open(0)
+    page.run("clicker.setPreview(false)")
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def other(chromium, address, page):
+    """A window that came later."""
+    other = Page(chromium, address).open(3)
+    yield other
+    other.close()
+
+
+def hold(page, *parts):
+    page.tab.evaluate(HOLD, parts)
+
+
+def let_go(page, part=""):
+    """Send what is held; without a part of an address, nothing is held any more."""
+    if not part:
+        hold(page)
+    page.tab.evaluate(LET_GO, part)
+
+
+def go_and_come(page):
+    """Go to another tab and back."""
+    for hidden in (True, False):
+        page.tab.evaluate(HIDE, hidden)
+
+
+def look_again(page):
+    """Go to another tab and back, and wait for the list of photographs as it is by then."""
+    page.run("(window.before = probsegPage.session, 0)")
+    go_and_come(page)
+    page.until("probsegPage.session !== before")
+
+
+def redden(folder, number):
+    """Put another file in the place of a photograph."""
+    Image.new("RGB", (128, 96), RED).save(folder / "new.png")
+    (folder / "new.png").replace(folder / f"photo{number}.png")
+
+
+def is_red(page):
+    """Wait until the photograph is there, and return whether it is the red one."""
+    page.settle()
+    x, y = page.place(64, 48)
+    return np.array_equal(page.window()[round(y), round(x)], RED)
+
+
+def test_a_command_is_for_the_photograph_that_is_named(page):
+    ids = page.run(IDS)
+    hold(page, "/image")
+    page.run("(probsegPage.visit(2), 0)")
+    page.until("clicker.transport.photo.name === 'photo2.png'")
+    hold(page, "/image", "/open")
+    page.run("(probsegPage.visit(3), 0)")
+    page.tab.keyboard.press("r")
+    let_go(page, f"{ids[2]}/image")
+    page.run("clicker.transport.fetchImage().then(() => new Promise(done => setTimeout(done)))")
+    let_go(page)
+    page.until(f"{STATES}.includes('review')")
+    assert page.run(STATES) == ["open", "open", "open", "review"]
+
+
+def test_what_is_typed_into_a_number_is_no_command(page):
+    page.click(64, 48)
+    minutes = page.tab.locator("#learn-minutes")
+    minutes.focus()
+    minutes.select_text()
+    page.press("Backspace", "2", "0")
+    assert minutes.input_value() == "20"
+    assert page.run("clicker.current.label ?? null") is None
+    assert len(page.clicks) == 1
+
+
+def test_a_list_that_cannot_be_read_again_is_said_and_does_not_block_the_page(page, other, folder):
+    page.run("(real => (window.setTimeout = (act, wait) => real(act, wait / 20), 0))(setTimeout)")
+    hold(page)
+    (folder / "keys.json").write_text("{")
+    go_and_come(page)
+    page.until("asked.filter(url => url.includes('events')).length > 8")  # of 6 connections
+    assert "keys.json" in page.banner()
+    (folder / "keys.json").unlink()
+    other.press("r")
+    page.until(f"{STATES}[3] === 'review'")
+
+
+def test_the_next_photograph_is_of_the_file_that_is_there_now(page, folder):
+    redden(folder, 1)  # its earlier pixels are on their way already
+    look_again(page)
+    page.press("n")
+    assert is_red(page)
+
+
+def test_the_photograph_is_shown_again_when_its_file_is_another_one(page, folder):
+    redden(folder, 0)
+    look_again(page)
+    assert is_red(page)
+
+
+def test_a_photograph_that_was_renamed_gives_its_place_to_another_one(page, folder):
+    (folder / "photo0.png").rename(folder / "zebra.png")
+    look_again(page)
+    page.settle()
+    assert page.tab.locator("#name").inner_text() == "photo1.png"
+    page.click(64, 48)
+    assert page.banner() == ""
+    assert page.mask().any()
+
+
+def test_a_tab_that_was_loaded_in_the_back_asks_for_what_it_missed(chromium, address, other):
+    page = Page(chromium, address)
+    page.context.add_init_script(f"{HIDE}(true)")
+    page.open()
+    other.press("r")
+    page.tab.evaluate(HIDE, False)
+    page.until(f"{STATES}[3] === 'review'")
+    page.close()
+
+
+def test_news_are_heard_while_the_first_photograph_is_on_its_way(chromium, address, other):
+    page = Page(chromium, address)
+    page.context.add_init_script(f"{HOLD}(['/open'])")
+    page.tab.goto(address)
+    page.until("window.held?.length && asked.some(url => url.includes('events'))")
+    other.press("r")
+    page.until(f"{STATES}[3] === 'review'")
+    let_go(page)
+    page.tab.wait_for_selector("body[data-ready]")
+    page.close()
+
+
+def test_what_is_finished_elsewhere_while_the_image_is_on_its_way_is_shown(page, other):
+    hold(page, "/image")
+    page.run("(probsegPage.visit(2), 0)")
+    page.until("clicker.transport.photo.name === 'photo2.png'")
+    other.run("probsegPage.visit(2)")
+    other.click(30, 30)
+    other.press("Enter")
+    page.until("clicker.transport.stale && probsegPage.session.photographs[2].objects")
+    let_go(page)
+    page.settle()
+    assert page.run("clicker.objects.length") == 1
+    page.click(90, 70)
+    assert page.banner() == ""
+    assert page.mask().any()
+
+
+def test_objects_are_kept_on_a_file_that_changes_while_the_page_is_open(page, folder):
+    page.click(64, 48)
+    page.press("Enter", "n")
+    redden(folder, 0)
+    page.press("p")
+    assert "has changed" in page.tab.locator("#unreadable").inner_text()
+    page.tab.get_by_role("button", name="Keep its objects").click()
+    page.until("clicker.objects.length === 1 && !probsegPage.photo.error")
+
+
+def test_settings_may_change_where_no_photograph_can_be_read(page, folder):
+    page.click(64, 48)
+    page.press("Enter")
+    (folder / "photo1.png").write_bytes(b"no photograph")
+    page.press("n")
+    page.run("clicker.refresh()")  # as after a change of settings
+    assert page.tab.locator(".object").count() == 0, "those of the photograph before"
+    page.open()
+    page.run("clicker.refresh()")
+    assert page.banner() == ""
+
+
+def test_masks_that_are_still_read_are_asked_for_once_at_a_time(page, folder):
+    hold(page, "session")
+    page.tab.clock.install()
+    for _ in range(2):
+        page.run("probsegPage.take({ ...probsegPage.session, unread: 3 })")
+    page.tab.clock.run_for(5000)
+    assert page.run("held.length") == 1
+    (folder / "keys.json").write_text("{")
+    let_go(page)
+    page.until("!document.getElementById('banner').hidden")
+    assert "keys.json" in page.banner()

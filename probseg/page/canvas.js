@@ -244,7 +244,7 @@ const NOTHING = { object: null, clicks: [], box: null, label: null };
  * on with it, and Escape cancels the open object; without, the transport knows no such actions.
  *
  * `extra` draws over the photograph and takes pointers first, where it is set: `draw(context, view)` in
- * CSS pixels, and `grip(point, event, scale)`, which returns `{move(point), drop()}` or null.
+ * CSS pixels, and `grip(point, event, scale)`, which returns `{move(point), drop(), cancel()}` or null.
  */
 export class Clicker extends EventTarget {
   constructor(
@@ -873,7 +873,7 @@ export class Clicker extends EventTarget {
   /** Leave what was begun last: a gesture or a box, the selection, the open object. */
   _escape() {
     const begun = this.gesture || this.tool === "box";
-    this.gesture = null;
+    this._abandon();
     this.crosshair = null;
     this._clearPreview();
     if (this.tool === "box") this.choose("object");
@@ -969,6 +969,7 @@ export class Clicker extends EventTarget {
     this.crosshair = null;
     this._clearPreview();
     if (this.pointers.size === 2) {
+      this._abandon();
       this.gesture = { kind: "pinch", ...this._pinch() };
       return;
     }
@@ -1052,8 +1053,14 @@ export class Clicker extends EventTarget {
 
   _cancel(event) {
     this.pointers.delete(event.pointerId);
-    this.gesture = null;
+    this._abandon();
     this.draw();
+  }
+
+  /** End a gesture as if it had not begun. */
+  _abandon() {
+    this.gesture?.grip?.cancel();
+    this.gesture = null;
   }
 
   _drawnBox({ from, to }, since) {

@@ -12,11 +12,12 @@ pytestmark = pytest.mark.process
 HOLD = """(parts => { window.real ??= window.fetch; window.held ??= []; window.asked ??= [];
 window.fetch = async (url, options) => {
   asked.push(url);
-  if (parts.some(part => url.includes(part))) await new Promise(send => held.push({ url, send }));
-  return real(url, options); }; })"""
-"""Hold requests whose addresses have one of the parts, until they are let go."""
+  const answer = await real(url, options);
+  if (parts.some(part => url.includes(part))) await new Promise(hand => held.push({ url, hand }));
+  return answer; }; })"""
+"""Hold answers to requests whose addresses have one of the parts, until they are let go."""
 
-LET_GO = "part => { held = held.filter(({ url, send }) => !url.includes(part) || send()); }"
+LET_GO = "part => { held = held.filter(({ url, hand }) => !url.includes(part) || hand()); }"
 HIDE = """(hidden => {
 Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
 document.dispatchEvent(new Event("visibilitychange")); })"""
@@ -57,7 +58,7 @@ def hold(page, *parts):
 
 
 def let_go(page, part=""):
-    """Send what is held; without a part of an address, nothing is held any more."""
+    """Hand over what is held; without a part of an address, nothing is held any more."""
     if not part:
         hold(page)
     page.tab.evaluate(LET_GO, part)
@@ -211,13 +212,49 @@ def test_settings_may_change_where_no_photograph_can_be_read(page, folder):
 
 
 def test_masks_that_are_still_read_are_asked_for_once_at_a_time(page, folder):
+    (folder / "keys.json").write_text("{")
     hold(page, "session")
     page.tab.clock.install()
     for _ in range(2):
         page.run("probsegPage.take({ ...probsegPage.session, unread: 3 })")
     page.tab.clock.run_for(5000)
-    assert page.run("held.length") == 1
-    (folder / "keys.json").write_text("{")
+    assert page.run("asked.filter(url => url.endsWith('session')).length") == 1
     let_go(page)
     page.until("!document.getElementById('banner').hidden")
     assert "keys.json" in page.banner()
+
+
+def test_a_slider_of_this_window_is_not_one_of_another_window(page):
+    slider = page.tab.locator("#knobs input").first
+    slider.evaluate("slider => slider.old = true")
+    hold(page, "/settings", "/shared")
+    slider.press("ArrowRight")
+    page.until("held.length === 2")  # the news were there before the answer
+    slider.press("ArrowRight")
+    let_go(page, "/shared")
+    let_go(page)
+    page.until("!probsegPage.unshared")
+    page.settle()
+    assert page.banner() == ""
+    assert slider.evaluate("slider => [slider.old, slider.value]") == [True, "3"]
+    page.open()
+    assert slider.input_value() == "3"
+
+
+def test_what_is_in_no_file_is_said_as_long_as_it_is_true(page):
+    for lines, said in ((["1 object"], "Not in the files: 1 object."), ([], "")):
+        page.run("probsegPage.take({ ...probsegPage.session, left_out: arguments_[0] })", lines)
+        assert page.banner() == said
+
+
+@pytest.mark.parametrize(
+    ("came_out", "said"),
+    [
+        ({"state": "done", "sentence": "it saves 2 clicks"}, "It saves 2 clicks."),
+        ({"state": "failed", "sentence": "no room"}, "Nothing was learned: no room"),
+    ],
+)
+def test_what_was_learned_while_nobody_looked_is_said(page, came_out, said):
+    for learning in ({"state": "running", "gone": 1, "minutes": 10}, came_out):
+        page.run("probsegPage.take({ ...probsegPage.session, learning: arguments_[0] })", learning)
+    assert page.banner() == said

@@ -28,6 +28,7 @@ const OF_PAGE = {
 const YOUNG = ["rescale", "smaller", "larger", "zoom_to"];
 const OF_GRID = { accept: ["a"], reject: ["x"], send_back: ["r"] };
 const IN_GRID = ["undo", "redo", "cancel", "finish", "grid", "search", "help"]; // what acts there, too
+const ONCE = ["done", "review", ...Object.keys(OF_GRID)]; // for one photograph, though the key is held
 const FIXED = [" ", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Tab"];
 const HELP = [
   ["Left click", ["object"], "object; the key at the crosshair"],
@@ -149,6 +150,7 @@ function pressed(event) {
   if (target.matches("input:not([type]), [type=number], select")) return; // what is typed there is text
   const activates = event.key === "Enter" || event.key === " ";
   if (activates && target.matches("button, input, [role=listbox]:not(#grid)")) return;
+  if (target.matches("input") && /^(Arrow|Page|Home|End)/.test(event.key)) return;
   if (page.grid.shown) return pressedInGrid(event);
   if (event.key.startsWith("Arrow") && target !== page.clicker.over && target !== document.body) return;
   if (page.photo?.error == null && page.clicker.key(event)) {
@@ -157,7 +159,7 @@ function pressed(event) {
   }
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const action = actionOf(event.key, Object.keys(OF_PAGE));
-  if (!action) return;
+  if (!action || (event.repeat && ONCE.includes(action))) return;
   if (LABELS[action]) {
     const label = page.session.labels[action.at(-1) - 1];
     if (label === undefined) return;
@@ -172,6 +174,7 @@ function pressed(event) {
 function pressedInGrid(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const action = actionOf(event.key, [...Object.keys(OF_GRID), ...IN_GRID]);
+  if (event.repeat && ONCE.includes(action)) return;
   const own = {
     accept: () => page.grid.decide("accepted"),
     reject: () => page.grid.decide("rejected"),

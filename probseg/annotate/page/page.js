@@ -3,7 +3,7 @@
 import { Clicker, element, FINISHED, icon, keyName } from "./canvas.js";
 import { Grid } from "./grid.js";
 import { allKeys, buildHelp, listen } from "./keys.js";
-import { buildLearning, drawLearning } from "./learning.js";
+import { buildLearning, drawLearning, heardOfLearning } from "./learning.js";
 import { finished } from "./objects.js";
 import { Outline } from "./outline.js";
 import { drawKnobs, drawLabels, drawLook, drawPreviewSwitch } from "./panel.js";
@@ -33,6 +33,7 @@ export const page = {
   session: null,
   transports: new Map(),
   objects: new Map(), // finished ones by number
+  unshared: null, // settings that were changed here, while the server has not answered them
 
   ...listing,
   ...finished,
@@ -111,6 +112,7 @@ export const page = {
     const shown = this.photo?.id;
     if (String(session.labels) !== String(this.session?.labels)) smallMasks.clear(); // other names and colours
     const before = new Map(this.session?.photographs.map((photo) => [photo.id, photo]));
+    if (this.session) heardOfLearning(session.learning);
     const isOther = (photo) => before.has(photo?.id) && before.get(photo.id).stamp !== photo.stamp;
     this.session = session;
     this.elsewhere = othersOf(session.open);
@@ -392,9 +394,12 @@ export const page = {
   /** Take over what all windows have in common, where its number is another than what is known. */
   async share(answer) {
     if (answer.shared === undefined || (answer.shared === this.session.shared && !answer.labels)) return;
-    const { labels, settings } = this.session;
     this.session.shared = answer.shared; // it is asked for once
-    Object.assign(this.session, answer.labels ? answer : await json("shared"));
+    const all = answer.labels ? answer : await json("shared");
+    if (this.unshared || all.shared < this.session.shared) return; // a later answer says all
+    const { labels, settings } = this.session;
+    heardOfLearning(all.learning);
+    Object.assign(this.session, all);
     drawLearning();
     const differs = (before, now) => JSON.stringify(before) !== JSON.stringify(now);
     if (differs(labels, this.session.labels)) {

@@ -87,7 +87,9 @@ export const listing = {
       new Option(`no object (${without})`, NO_OBJECT),
     );
     root.value = value;
-    if (root.selectedIndex < 0) root.value = "";
+    if (root.selectedIndex >= 0) return;
+    root.value = "";
+    this.filter();
   },
 
   thumbnail(id) {

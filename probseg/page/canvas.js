@@ -63,6 +63,10 @@ export function keyName(key) {
   return key !== key.toLowerCase() ? `shift-${key}` : key.toUpperCase();
 }
 
+/** Whether a key is held with Ctrl, Alt or Cmd; with AltGr it is a character, as [ on many keyboards. */
+export const isModified = (event) =>
+  (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+
 const TOOLS = [
   { name: "object", text: "Object", hint: "Mark the object (left click, or $ at the crosshair)" },
   { name: "background", text: "Background", hint: "Mark the background (right click, or $)" },
@@ -115,7 +119,7 @@ export function parseFrames(buffer) {
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name.includes("-") || name === "role" || name === "for") made.setAttribute(name, value);
+    if (name.includes("-") || name === "role") made.setAttribute(name, value);
     else made[name] = value;
   }
   made.append(...children);
@@ -231,7 +235,7 @@ export class Region {
   }
 }
 
-const rgb = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+export const rgb = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
 const median = (numbers) => [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
 const NOTHING = { object: null, clicks: [], box: null, label: null };
 
@@ -256,6 +260,7 @@ export class Clicker extends EventTarget {
     this.keys = keys;
     this.bound = new Map();
     for (const action of Object.keys(KEYS)) for (const key of keys[action]) this.bound.set(key, action);
+    this.closed = new AbortController(); // for who takes the clicker out of a document
     this.extra = null;
     this.colourOf = colourOf; // of an object
     this.picking = null; // a finished object for which another one is to be clicked on
@@ -542,7 +547,7 @@ export class Clicker extends EventTarget {
   setHidden(id, hidden) {
     if (hidden) this.hidden.add(id);
     else this.hidden.delete(id);
-    this._layerChanged();
+    this.repaint();
   }
 
   /** Colour of a finished object. */
@@ -556,11 +561,6 @@ export class Clicker extends EventTarget {
     const { contrast, brightness } = this.look;
     this.photo.style.filter = contrast === 100 && brightness === 100 ? "" : `brightness(${brightness}%) contrast(${contrast}%)`;
     this.repaint();
-  }
-
-  /** Draw finished objects again, as after a change of their colours. */
-  repaint() {
-    this._layerChanged();
   }
 
   /** Show the selected object, or the open one, as large as it can be; once more shows all. */
@@ -613,13 +613,10 @@ export class Clicker extends EventTarget {
 
   /** Act on a key; returns whether it meant something here. */
   key(event) {
-    if (event.altKey) return false;
-    if (event.ctrlKey || event.metaKey) {
-      if (event.key.toLowerCase() !== "z") return false;
-      this._command(event.shiftKey ? "redo" : "undo");
-      return true;
-    }
-    return this._press(event.key, event);
+    if (!isModified(event)) return this._press(event.key, event);
+    if (event.altKey || event.key.toLowerCase() !== "z") return false;
+    this._command(event.shiftKey ? "redo" : "undo");
+    return true;
   }
 
   /** Draw with the next frame. */
@@ -667,7 +664,7 @@ export class Clicker extends EventTarget {
     if (parting && fresh.length === 1) {
       this.finished.set(fresh[0].id, { region: parting.region, stamp: null });
     }
-    this._layerChanged();
+    this.repaint();
   }
 
   /** Return the finished object that a click at a point selects; null for none. */
@@ -719,7 +716,7 @@ export class Clicker extends EventTarget {
         if (!region) continue;
         const replaced = this.finished.has(id);
         this.finished.set(id, { region, stamp: stamps.get(id) });
-        if (replaced) this._layerChanged();
+        if (replaced) this.repaint();
         else if (this.layer) this._paintFinished(this.layer, id);
       }
       this.draw();
@@ -728,7 +725,8 @@ export class Clicker extends EventTarget {
     this._runWaiting();
   }
 
-  _layerChanged() {
+  /** Draw finished objects again, as after a change of their colours. */
+  repaint() {
     this.layer = null;
     this.draw();
   }
@@ -797,9 +795,8 @@ export class Clicker extends EventTarget {
     over.addEventListener("wheel", (event) => this._wheel(event), { passive: false });
     over.addEventListener("blur", () => this._space(false));
     over.addEventListener("focus", () => this.draw());
-    this.stage.ownerDocument.addEventListener("keyup", (event) => {
-      if (event.key === " ") this._space(false);
-    });
+    const keyup = (event) => event.key === " " && this._space(false);
+    this.stage.ownerDocument.addEventListener("keyup", keyup, { signal: this.closed.signal });
     new ResizeObserver(() => this._resize()).observe(this.stage);
     this._update();
   }
@@ -1189,7 +1186,12 @@ export class Clicker extends EventTarget {
   }
 
   _resize() {
-    const ratio = this.stage.ownerDocument.defaultView.devicePixelRatio || 1;
+    const { defaultView } = this.stage.ownerDocument;
+    const ratio = defaultView.devicePixelRatio || 1;
+    if (ratio !== this.ratio) { // which lasts until the window is on another screen
+      const same = defaultView.matchMedia(`(resolution: ${ratio}dppx)`);
+      same.addEventListener("change", () => this._resize(), { once: true, signal: this.closed.signal });
+    }
     const [width, height] = [this.stage.clientWidth, this.stage.clientHeight];
     for (const canvas of [this.photo, this.over]) {
       canvas.width = Math.round(width * ratio);

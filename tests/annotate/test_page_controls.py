@@ -15,6 +15,7 @@ CORNERS = "JSON.stringify(probsegPage.outline.polygons)"
 
 @pytest.fixture
 def page(chromium, tmp_path):
+    (tmp_path / "keys.json").write_text('{"review": "@"}')
     with serving(draw_photographs(tmp_path, 4), Disks()) as address:
         page = Page(chromium, address).open(0)
         page.run("clicker.setPreview(false)")
@@ -74,3 +75,59 @@ def test_sliders_beside_the_overview_are_moved_by_arrow_keys(page):
         slider.press(key)
         assert slider.input_value() == value
         assert page.run(current) == before
+
+
+@pytest.mark.parametrize("key", ["Space", "Enter"])
+def test_the_mask_without_adapting_is_shown_while_its_button_is_held_by_a_key(page, key):
+    page.click(64, 48)
+    page.tab.locator("#without").focus()
+    page.tab.keyboard.down(key)
+    page.until("clicker.compared")
+    page.tab.keyboard.up(key)
+    assert page.run("clicker.compared") is None
+
+
+def test_characters_of_altgr_are_keys(page):
+    brush = page.run("clicker.brush")
+    for key in "[@":
+        held = f"key: '{key}', ctrlKey: true, altKey: true, modifierAltGraph: true, bubbles: true"
+        page.run(f"clicker.over.dispatchEvent(new KeyboardEvent('keydown', {{ {held} }}))")
+    page.settle()
+    assert page.run("clicker.brush") < brush
+    assert page.run(STATES)[0] == "review"
+
+
+def test_rows_are_in_their_order_and_say_their_places(chromium, tmp_path):
+    with serving(draw_photographs(tmp_path, 30, (24, 32)), Disks()) as address:
+        page = Page(chromium, address, viewport={"width": 1000, "height": 400}).open(29)
+        page.until("document.querySelector('.thumb[aria-posinset=\"30\"]')")
+        strip = "document.getElementById('strip')"
+        rows = f"[...{strip}.querySelectorAll('.thumb')].map(row => Number(row.ariaPosInSet))"
+        first = page.run(rows)[0]
+        page.run(f"({strip}.scrollTop -= 150)")
+        page.until(f"Math.min(...{rows}) < {first}")
+        places = page.run(rows)
+        assert places == sorted(places)
+        assert page.run(f"{strip}.querySelector('.thumb').ariaSetSize") == "30"
+        page.close()
+
+
+def test_the_photograph_is_sharp_on_another_screen(page):
+    page.context.add_init_script(
+        "(real => { window.queries = []; window.matchMedia = query => {"
+        " queries.push(real.call(window, query)); return queries.at(-1); }; })(matchMedia)"
+    )
+    page.open()
+    width, height = page.run("[innerWidth, innerHeight]")
+    screen = page.context.new_cdp_session(page.tab)
+    for ratio in (2, 3):
+        size = {"width": width, "height": height, "deviceScaleFactor": ratio, "mobile": False}
+        screen.send("Emulation.setDeviceMetricsOverride", size)
+        page.run(  # which the emulation leaves out
+            "queries.filter(({ media, matches }) => media.includes('resolution') && !matches)"
+            ".forEach(query => query.dispatchEvent(new Event('change')))"
+        )
+        *drawn, seen = page.run(
+            "[clicker.photo.width, clicker.over.width, clicker.stage.clientWidth]"
+        )
+        assert drawn == [ratio * seen] * 2

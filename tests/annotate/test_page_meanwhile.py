@@ -258,3 +258,78 @@ def test_what_was_learned_while_nobody_looked_is_said(page, came_out, said):
     for learning in ({"state": "running", "gone": 1, "minutes": 10}, came_out):
         page.run("probsegPage.take({ ...probsegPage.session, learning: arguments_[0] })", learning)
     assert page.banner() == said
+
+
+def test_windows_keep_their_photographs_when_the_server_is_started_again(chromium, folder):
+    with serving(folder, Disks()) as address:
+        port = int(address.split(":")[2].split("/")[0])
+        page = Page(chromium, address).open()
+        page.run("(window.before = probsegPage.session, 0)")
+    with serving(folder, Disks(), port):
+        page.until("probsegPage.session !== before")
+        other = Page(chromium, address).open()
+        assert [one.run("probsegPage.photo.name") for one in (page, other)] == [
+            "photo0.png",
+            "photo1.png",
+        ]
+        other.close()
+        page.close()
+
+
+PICTURES = "[...document.querySelectorAll('.thumb img')]"
+
+
+def test_each_thumbnail_is_asked_for_once(chromium, address):
+    page = Page(chromium, address)
+    page.context.add_init_script(f"{HOLD}(['/thumbnail'])")
+    page.open(3)
+    page.until("held.length === 3")
+    coming = page.run("held.map(({ url }) => url)")
+    page.run("probsegPage.strip.redraw()")
+    for address in coming:
+        let_go(page, address)
+        page.until("new Set(asked.filter(url => url.endsWith('/thumbnail'))).size === 4")
+    let_go(page)
+    page.until(f"{PICTURES}.every(image => image.src)")
+    assert len(page.run("asked.filter(url => url.endsWith('/thumbnail'))")) == 4
+    page.close()
+
+
+def test_the_thumbnail_of_an_earlier_file_does_not_come_back(chromium, tmp_path):
+    folder = draw_photographs(tmp_path, 1)
+    with serving(folder, Disks()) as address:
+        page = Page(chromium, address)
+        page.context.add_init_script(f"{HOLD}(['/thumbnail'])")
+        page.open()
+        page.until("held.length")
+        redden(folder, 0)
+        look_again(page)
+        page.until("held.length > 1")
+        page.settle()
+        red, green, _ = page.run(f"""(async () => {{
+            while (held.length) {{  // the answer to the first request comes last
+                held.pop().hand();
+                await new Promise(done => setTimeout(done, 50));
+            }}
+            probsegPage.strip.redraw();
+            await new Promise(requestAnimationFrame);
+            const image = {PICTURES}[0];
+            await image.decode();
+            const context = new OffscreenCanvas(320, 240).getContext("2d");
+            context.drawImage(image, 0, 0);
+            return [...context.getImageData(9, 9, 1, 1).data].slice(0, 3); }})()""")
+        assert red > 180
+        assert green < 40
+        page.close()
+
+
+def test_a_tab_with_decisions_that_are_not_answered_is_not_closed_silently(page):
+    asks = "window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+    page.press("o")
+    hold(page, "/actions")
+    page.tab.keyboard.press("a")
+    page.until("held.length")
+    assert not page.run(asks), "the browser asks"
+    let_go(page)
+    page.until("!probsegPage.grid.sending")
+    assert page.run(asks)

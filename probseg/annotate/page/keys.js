@@ -1,6 +1,6 @@
 // Keys and buttons of the page.
 
-import { element, keyName, KEYS } from "./canvas.js";
+import { element, isModified, keyName, KEYS } from "./canvas.js";
 import { page } from "./page.js";
 import { addLabel, changeModel, editLabels, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
 import { $ } from "./requests.js";
@@ -157,7 +157,7 @@ function pressed(event) {
     event.preventDefault();
     return;
   }
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isModified(event)) return;
   const action = actionOf(event.key, Object.keys(OF_PAGE));
   if (!action || (event.repeat && ONCE.includes(action))) return;
   if (LABELS[action]) {
@@ -172,7 +172,7 @@ function pressed(event) {
 }
 
 function pressedInGrid(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isModified(event)) return;
   const action = actionOf(event.key, [...Object.keys(OF_GRID), ...IN_GRID]);
   if (event.repeat && ONCE.includes(action)) return;
   const own = {
@@ -209,7 +209,7 @@ export function listen() {
   document.addEventListener("keyup", (event) => actionOf(event.key, ["without"]) && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {
-    if (page.clicker.pending.length || page.clicker.waiting.length) event.preventDefault();
+    if (page.clicker.pending.length || page.clicker.waiting.length || page.grid.sending) event.preventDefault();
   });
   for (const [id, action] of Object.entries(buttons)) {
     $(id).onclick = acts[action];
@@ -227,7 +227,8 @@ export function listen() {
   $("model").onchange = () => changeModel($("model").value);
   $("without").title = $("without").title.replace("$", keyName(page.keys.without[0]));
   $("without").onpointerdown = showWithout;
-  for (const end of ["pointerup", "pointerleave", "pointercancel"]) $("without").addEventListener(end, showWith);
+  $("without").onkeydown = ({ key }) => [" ", "Enter"].includes(key) && showWithout();
+  for (const end of ["pointerup", "pointerleave", "pointercancel", "keyup", "blur"]) $("without").addEventListener(end, showWith);
   for (const dialog of document.querySelectorAll("dialog")) {
     dialog.querySelector(".close").onclick = () => dialog.close();
   }

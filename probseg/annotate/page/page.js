@@ -342,13 +342,7 @@ export const page = {
   },
 
   async setState(state) {
-    const photo = this.photo;
-    const answer = await this.clicker.send({ type: "state", state });
-    if (!answer) return false;
-    photo.state = answer.state ?? state;
-    this.strip.redraw(photo.id);
-    this.progress();
-    return true;
+    return Boolean(await this.clicker.send({ type: "state", state }));
   },
 
   review() {

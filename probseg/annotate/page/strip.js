@@ -1,7 +1,7 @@
 // The strip of photographs: search, filters, counts and thumbnails.
 
 import { element } from "./canvas.js";
-import { LongList } from "./list.js";
+import { LongList, placeIn } from "./list.js";
 import { thumbnails } from "./pictures.js";
 import { $, banner } from "./requests.js";
 
@@ -103,6 +103,7 @@ export const listing = {
         id: `photo-${id}`,
         role: "option",
         "aria-selected": String(index === this.index),
+        ...placeIn(this.strip.keys, id),
         title: [photo.name, ...notes(photo, this.elsewhere.has(id))].join("\n"),
         onclick: () => this.visit(index),
       },

@@ -28,7 +28,8 @@ export async function listenToNews() {
     const hide = () => document.hidden && stop.abort();
     document.addEventListener("visibilitychange", hide);
     try {
-      const { body } = await once(`events?window=${windowId}`, { signal: stop.signal });
+      const photo = page.photo?.id ?? ""; // which it has open, if the server has forgotten
+      const { body } = await once(`events?window=${windowId}&photo=${photo}`, { signal: stop.signal });
       if (missed) await again();
       for await (const news of events(body)) heard(news);
     } catch (error) {

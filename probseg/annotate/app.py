@@ -54,7 +54,8 @@ def create_app(
 
     async def events(request: Request) -> Response:
         window = request.query_params.get("window", "")
-        news = sessions.windows.listen(window, request)
+        photo = None if request.scope[READER] else request.query_params.get("photo")
+        news = sessions.windows.listen(window, request, photo)
         return StreamingResponse(news, media_type="text/event-stream")
 
     def leave(body: dict[str, Any]) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def describe_photograph(
         "state": stored.state,
         "comment": stored.comment,
         "error": photograph.error,
+        "changed": photograph.error == CHANGED,
         "revision": stored.revision,
         "stamp": photograph.stamp[1] // 1000,
         **describe_open(stored, current),

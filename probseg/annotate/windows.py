@@ -69,8 +69,16 @@ class Windows:
         for queue, loop in queues:
             loop.call_soon_threadsafe(_put, queue, text)
 
-    async def listen(self, window: str, request: Request) -> AsyncIterator[str]:
-        """Yield the news as server-sent events until the window is gone."""
+    async def listen(
+        self, window: str, request: Request, photo: str | None = None
+    ) -> AsyncIterator[str]:
+        """Yield the news as server-sent events until the window is gone.
+
+        `photo` is what the window has open, which it may be the only one to know: the server may
+        have been started again meanwhile.
+        """
+        if photo and window[:LONGEST_NAME] not in self.opened():
+            self.opens(window, photo[:LONGEST_NAME])
         window, queue = window[:LONGEST_NAME], asyncio.Queue[str]()
         with self._lock:
             self._queues[queue] = asyncio.get_running_loop()

@@ -1,7 +1,8 @@
 // A photograph to click on: tools, marks, masks, zoom and keyboard. This module knows nothing of
 // HTTP or of a notebook: it asks a transport with two methods,
 //   send(action, sequence) -> Promise of an answer (see `parseFrame`), or null if there is none,
-//   fetchImage()           -> Promise of an ImageBitmap or of a blob address.
+//   fetchImage()           -> Promise of an ImageBitmap,
+// and, where others change the annotation too, `stale`: whether it is another one than was opened.
 // Actions that change the annotation are those of the server; `preview`, `mask`, `masks` (with several
 // answers) and `uncertainty` only ask.
 //
@@ -62,6 +63,10 @@ export function keyName(key) {
   return key !== key.toLowerCase() ? `shift-${key}` : key.toUpperCase();
 }
 
+/** Whether a key is held with Ctrl, Alt or Cmd; with AltGr it is a character, as [ on many keyboards. */
+export const isModified = (event) =>
+  (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+
 const TOOLS = [
   { name: "object", text: "Object", hint: "Mark the object (left click, or $ at the crosshair)" },
   { name: "background", text: "Background", hint: "Mark the background (right click, or $)" },
@@ -114,7 +119,7 @@ export function parseFrames(buffer) {
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name.includes("-") || name === "role" || name === "for") made.setAttribute(name, value);
+    if (name.includes("-") || name === "role") made.setAttribute(name, value);
     else made[name] = value;
   }
   made.append(...children);
@@ -230,7 +235,7 @@ export class Region {
   }
 }
 
-const rgb = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+export const rgb = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
 const median = (numbers) => [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
 const NOTHING = { object: null, clicks: [], box: null, label: null };
 
@@ -243,7 +248,7 @@ const NOTHING = { object: null, clicks: [], box: null, label: null };
  * on with it, and Escape cancels the open object; without, the transport knows no such actions.
  *
  * `extra` draws over the photograph and takes pointers first, where it is set: `draw(context, view)` in
- * CSS pixels, and `grip(point, event, scale)`, which returns `{move(point), drop()}` or null.
+ * CSS pixels, and `grip(point, event, scale)`, which returns `{move(point), drop(), cancel()}` or null.
  */
 export class Clicker extends EventTarget {
   constructor(
@@ -255,6 +260,7 @@ export class Clicker extends EventTarget {
     this.keys = keys;
     this.bound = new Map();
     for (const action of Object.keys(KEYS)) for (const key of keys[action]) this.bound.set(key, action);
+    this.closed = new AbortController(); // for who takes the clicker out of a document
     this.extra = null;
     this.colourOf = colourOf; // of an object
     this.picking = null; // a finished object for which another one is to be clicked on
@@ -263,7 +269,7 @@ export class Clicker extends EventTarget {
     this.edits = edits;
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
     this.label = null;
-    this.locked = false; // while another photograph is on its way
+    this.locked = false; // while another photograph is on its way, with another value for each
     this.barred = false; // while one is shown that cannot be read
     this.held = this.running = false;
     this.tool = "object";
@@ -284,19 +290,21 @@ export class Clicker extends EventTarget {
 
   /** Show a photograph: its size, the bitmap, and the annotation as the server knows it. */
   async open({ width, height, current, objects = [], undo = false, redo = false }) {
+    const lock = this.locked;
     const opened = this._forget();
+    const left = () => opened !== this.opened || lock !== this.locked;
     Object.assign(this.size, { width, height });
     this._accept({ current, objects, undo, redo });
     const image = await this.transport.fetchImage();
-    if (opened !== this.opened) return;
-    this.image = typeof image === "string" ? await loaded(image) : image;
-    if (opened !== this.opened) return;
+    if (left()) return;
+    this.image = image;
     this.fitted = true;
     this._resize();
     this.draw();
-    if (this._marked()) await this.refresh(); // no command acts on a mask that is not shown
+    // No command acts on what is not shown: a mask, or a change elsewhere while the image was on its way.
+    if (this._marked() || this.transport.stale) await this.refresh();
     else this._showMask(null);
-    if (opened !== this.opened) return;
+    if (left()) return;
     this.locked = false;
     this._fetchFinished();
     this._runWaiting();
@@ -307,6 +315,7 @@ export class Clicker extends EventTarget {
    * `ghost` the outline of the mask before stays, dashed, until the next action.
    */
   async refresh({ ghost = false } = {}) {
+    if (!this.transport || this.barred) return null; // no photograph is shown
     const opened = this.opened;
     const sequence = ++this.sequence;
     const answer = await this._ask({ type: "mask" }, sequence);
@@ -538,7 +547,7 @@ export class Clicker extends EventTarget {
   setHidden(id, hidden) {
     if (hidden) this.hidden.add(id);
     else this.hidden.delete(id);
-    this._layerChanged();
+    this.repaint();
   }
 
   /** Colour of a finished object. */
@@ -552,11 +561,6 @@ export class Clicker extends EventTarget {
     const { contrast, brightness } = this.look;
     this.photo.style.filter = contrast === 100 && brightness === 100 ? "" : `brightness(${brightness}%) contrast(${contrast}%)`;
     this.repaint();
-  }
-
-  /** Draw finished objects again, as after a change of their colours. */
-  repaint() {
-    this._layerChanged();
   }
 
   /** Show the selected object, or the open one, as large as it can be; once more shows all. */
@@ -609,13 +613,10 @@ export class Clicker extends EventTarget {
 
   /** Act on a key; returns whether it meant something here. */
   key(event) {
-    if (event.altKey) return false;
-    if (event.ctrlKey || event.metaKey) {
-      if (event.key.toLowerCase() !== "z") return false;
-      this._command(event.shiftKey ? "redo" : "undo");
-      return true;
-    }
-    return this._press(event.key, event);
+    if (!isModified(event)) return this._press(event.key, event);
+    if (event.altKey || event.key.toLowerCase() !== "z") return false;
+    this._command(event.shiftKey ? "redo" : "undo");
+    return true;
   }
 
   /** Draw with the next frame. */
@@ -663,7 +664,7 @@ export class Clicker extends EventTarget {
     if (parting && fresh.length === 1) {
       this.finished.set(fresh[0].id, { region: parting.region, stamp: null });
     }
-    this._layerChanged();
+    this.repaint();
   }
 
   /** Return the finished object that a click at a point selects; null for none. */
@@ -715,7 +716,7 @@ export class Clicker extends EventTarget {
         if (!region) continue;
         const replaced = this.finished.has(id);
         this.finished.set(id, { region, stamp: stamps.get(id) });
-        if (replaced) this._layerChanged();
+        if (replaced) this.repaint();
         else if (this.layer) this._paintFinished(this.layer, id);
       }
       this.draw();
@@ -724,7 +725,8 @@ export class Clicker extends EventTarget {
     this._runWaiting();
   }
 
-  _layerChanged() {
+  /** Draw finished objects again, as after a change of their colours. */
+  repaint() {
     this.layer = null;
     this.draw();
   }
@@ -793,9 +795,8 @@ export class Clicker extends EventTarget {
     over.addEventListener("wheel", (event) => this._wheel(event), { passive: false });
     over.addEventListener("blur", () => this._space(false));
     over.addEventListener("focus", () => this.draw());
-    this.stage.ownerDocument.addEventListener("keyup", (event) => {
-      if (event.key === " ") this._space(false);
-    });
+    const keyup = (event) => event.key === " " && this._space(false);
+    this.stage.ownerDocument.addEventListener("keyup", keyup, { signal: this.closed.signal });
     new ResizeObserver(() => this._resize()).observe(this.stage);
     this._update();
   }
@@ -869,7 +870,7 @@ export class Clicker extends EventTarget {
   /** Leave what was begun last: a gesture or a box, the selection, the open object. */
   _escape() {
     const begun = this.gesture || this.tool === "box";
-    this.gesture = null;
+    this._abandon();
     this.crosshair = null;
     this._clearPreview();
     if (this.tool === "box") this.choose("object");
@@ -965,6 +966,7 @@ export class Clicker extends EventTarget {
     this.crosshair = null;
     this._clearPreview();
     if (this.pointers.size === 2) {
+      this._abandon();
       this.gesture = { kind: "pinch", ...this._pinch() };
       return;
     }
@@ -1048,8 +1050,14 @@ export class Clicker extends EventTarget {
 
   _cancel(event) {
     this.pointers.delete(event.pointerId);
-    this.gesture = null;
+    this._abandon();
     this.draw();
+  }
+
+  /** End a gesture as if it had not begun. */
+  _abandon() {
+    this.gesture?.grip?.cancel();
+    this.gesture = null;
   }
 
   _drawnBox({ from, to }, since) {
@@ -1178,7 +1186,12 @@ export class Clicker extends EventTarget {
   }
 
   _resize() {
-    const ratio = this.stage.ownerDocument.defaultView.devicePixelRatio || 1;
+    const { defaultView } = this.stage.ownerDocument;
+    const ratio = defaultView.devicePixelRatio || 1;
+    if (ratio !== this.ratio) { // which lasts until the window is on another screen
+      const same = defaultView.matchMedia(`(resolution: ${ratio}dppx)`);
+      same.addEventListener("change", () => this._resize(), { once: true, signal: this.closed.signal });
+    }
     const [width, height] = [this.stage.clientWidth, this.stage.clientHeight];
     for (const canvas of [this.photo, this.over]) {
       canvas.width = Math.round(width * ratio);
@@ -1473,13 +1486,6 @@ function cut({ radius, points }, { width, height }) {
     last = end === 1 ? number : null;
   });
   return parts.map((part) => (part.length === 2 && `${part[0]}` === `${part[1]}` ? [part[0]] : part));
-}
-
-async function loaded(address) {
-  const image = new Image();
-  image.src = address;
-  await image.decode();
-  return image;
 }
 
 /** Draw a path in white on a wider dark line, which is seen on any photograph. */

@@ -133,7 +133,7 @@ FRONT = """async ([esm, css]) => {
   const model = {
     get: () => 400,
     on: (name, heard) => { receive = heard; },
-    off: () => null,
+    off: () => { receive = null; },
     send: async content => {
       const [answer, coded] = await window.kernel(content);
       const bytes = Uint8Array.from([0, ...atob(coded)].map(c => c ? c.charCodeAt(0) : 0));
@@ -141,7 +141,7 @@ FRONT = """async ([esm, css]) => {
     },
   };
   const module = URL.createObjectURL(new Blob([esm], {type: "text/javascript"}));
-  (await import(module)).default.render({model, el: document.body});
+  window.leave = (await import(module)).default.render({model, el: document.body});
 }"""
 
 
@@ -210,3 +210,15 @@ def test_keys_do_not_reach_the_shortcuts_of_the_notebook(frontend):
         tab.evaluate("document.activeElement.blur()")
         tab.keyboard.press("d")
         assert tab.evaluate("reached") == ["around d"]
+
+
+def test_a_clicker_that_was_removed_leaves_the_memory(frontend):
+    with opened(frontend) as tab:
+        tab.evaluate("window.clicker = new WeakRef(document.querySelector('.clicker').clicker)")
+        tab.evaluate("(leave(), window.leave = null, document.body.replaceChildren())")
+        memory = tab.context.new_cdp_session(tab)
+        for _ in range(50):
+            memory.send("HeapProfiler.collectGarbage")
+            if tab.evaluate("!clicker.deref()"):
+                return
+        pytest.fail("it is still there")

@@ -1,7 +1,7 @@
 // All photographs of the list with their masks at a glance, to accept, to reject or to send back.
 
-import { element, Region } from "./canvas.js";
-import { LongList } from "./list.js";
+import { element, Region, rgb } from "./canvas.js";
+import { LongList, placeIn } from "./list.js";
 import { page, report } from "./page.js";
 import { notes, stateName } from "./strip.js";
 import { smallMasks, thumbnails } from "./pictures.js";
@@ -17,6 +17,7 @@ export class Grid {
     this.current = null; // id of a photograph
     this.decided = []; // decisions in their order, for undo: id, state, and revision after it
     this.undone = [];
+    this.sending = 0; // changes that are not answered
     this.list = new LongList(root, (row) => this._row(row));
     new ResizeObserver(() => this.shown && this.refresh()).observe(root);
   }
@@ -153,6 +154,7 @@ export class Grid {
   async _act(id, action) {
     const photo = page.session.photographs[page.byId.get(id)];
     if (!photo || photo.error) return null;
+    this.sending++;
     try {
       const transport = page.transportOf(photo);
       if (transport.revision === null || transport.stale) await transport.open(false);
@@ -160,6 +162,8 @@ export class Grid {
     } catch (error) {
       report(error);
       return null;
+    } finally {
+      this.sending--;
     }
   }
 
@@ -202,6 +206,7 @@ export class Grid {
         id: `tile-${id}`,
         role: "option",
         "aria-selected": String(id === this.current),
+        ...placeIn(page.strip.keys, id),
         title: [photo.name, ...notes(photo)].join("\n"),
         onclick: () => this._select(id),
         ondblclick: () => this.openCurrent(),
@@ -231,7 +236,7 @@ function paint(canvas, answer) {
     const region = new Region(answer.window, bytes);
     const colour = page.colourOf(object);
     context.globalAlpha = 0.45;
-    context.drawImage(region.painted([1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16))), 0, 0);
+    context.drawImage(region.painted(rgb(colour)), 0, 0);
     context.globalAlpha = 1;
     context.strokeStyle = colour;
     context.lineWidth = 1.5;

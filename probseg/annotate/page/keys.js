@@ -1,6 +1,6 @@
 // Keys and buttons of the page.
 
-import { element, keyName, KEYS } from "./canvas.js";
+import { element, isModified, keyName, KEYS } from "./canvas.js";
 import { page } from "./page.js";
 import { addLabel, changeModel, editLabels, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
 import { $ } from "./requests.js";
@@ -28,6 +28,7 @@ const OF_PAGE = {
 const YOUNG = ["rescale", "smaller", "larger", "zoom_to"];
 const OF_GRID = { accept: ["a"], reject: ["x"], send_back: ["r"] };
 const IN_GRID = ["undo", "redo", "cancel", "finish", "grid", "search", "help"]; // what acts there, too
+const ONCE = ["done", "review", ...Object.keys(OF_GRID)]; // for one photograph, though the key is held
 const FIXED = [" ", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Tab"];
 const HELP = [
   ["Left click", ["object"], "object; the key at the crosshair"],
@@ -146,18 +147,19 @@ function actionOf(key, actions) {
 function pressed(event) {
   if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
   const target = event.target;
-  if (target.matches("input:not([type]), select")) return;
+  if (target.matches("input:not([type]), [type=number], select")) return; // what is typed there is text
   const activates = event.key === "Enter" || event.key === " ";
   if (activates && target.matches("button, input, [role=listbox]:not(#grid)")) return;
+  if (target.matches("input") && /^(Arrow|Page|Home|End)/.test(event.key)) return;
   if (page.grid.shown) return pressedInGrid(event);
   if (event.key.startsWith("Arrow") && target !== page.clicker.over && target !== document.body) return;
   if (page.photo?.error == null && page.clicker.key(event)) {
     event.preventDefault();
     return;
   }
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isModified(event)) return;
   const action = actionOf(event.key, Object.keys(OF_PAGE));
-  if (!action) return;
+  if (!action || (event.repeat && ONCE.includes(action))) return;
   if (LABELS[action]) {
     const label = page.session.labels[action.at(-1) - 1];
     if (label === undefined) return;
@@ -170,8 +172,9 @@ function pressed(event) {
 }
 
 function pressedInGrid(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isModified(event)) return;
   const action = actionOf(event.key, [...Object.keys(OF_GRID), ...IN_GRID]);
+  if (event.repeat && ONCE.includes(action)) return;
   const own = {
     accept: () => page.grid.decide("accepted"),
     reject: () => page.grid.decide("rejected"),
@@ -206,7 +209,7 @@ export function listen() {
   document.addEventListener("keyup", (event) => actionOf(event.key, ["without"]) && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {
-    if (page.clicker.pending.length || page.clicker.waiting.length) event.preventDefault();
+    if (page.clicker.pending.length || page.clicker.waiting.length || page.grid.sending) event.preventDefault();
   });
   for (const [id, action] of Object.entries(buttons)) {
     $(id).onclick = acts[action];
@@ -224,7 +227,8 @@ export function listen() {
   $("model").onchange = () => changeModel($("model").value);
   $("without").title = $("without").title.replace("$", keyName(page.keys.without[0]));
   $("without").onpointerdown = showWithout;
-  for (const end of ["pointerup", "pointerleave", "pointercancel"]) $("without").addEventListener(end, showWith);
+  $("without").onkeydown = ({ key }) => [" ", "Enter"].includes(key) && showWithout();
+  for (const end of ["pointerup", "pointerleave", "pointercancel", "keyup", "blur"]) $("without").addEventListener(end, showWith);
   for (const dialog of document.querySelectorAll("dialog")) {
     dialog.querySelector(".close").onclick = () => dialog.close();
   }

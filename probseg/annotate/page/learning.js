@@ -32,7 +32,7 @@ export function heardOfLearning(learning) {
   const ran = page.session.learning.state === "running";
   page.session.learning = learning;
   drawLearning();
-  if (!ran || learning.state !== "done") return;
+  if (!ran || !["done", "failed"].includes(learning.state)) return;
   const buttons = learning.model ? [banner.button("Use it", () => use(true)), banner.button("Later")] : [banner.button("OK")];
   banner.show("learned", say(learning), ...buttons);
 }

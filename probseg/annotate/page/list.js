@@ -21,6 +21,9 @@ export function redrawn(root, draw, otherwise = () => page.focus()) {
   else otherwise();
 }
 
+/** Return the attributes of a row that say which one of how many it is. */
+export const placeIn = (keys, key) => ({ "aria-posinset": keys.indexOf(key) + 1, "aria-setsize": keys.length });
+
 /** A scrolling list of which only the rows in view exist. */
 export class LongList {
   constructor(root, render, lie = () => false) {
@@ -61,13 +64,12 @@ export class LongList {
         this.shown.delete(key);
       }
     }
-    for (const key of wanted) {
-      let row = this.shown.get(key);
-      if (!row) {
-        row = this.render(key);
-        this.shown.set(key, row);
-        this.space.append(row);
-      }
+    let next = null; // rows are in their order for those who go through them with Tab
+    for (const key of wanted.sort((a, b) => this.places.get(b) - this.places.get(a))) {
+      const row = this.shown.get(key) ?? this.render(key);
+      this.shown.set(key, row);
+      if (!row.parentNode || row.nextSibling !== next) this.space.insertBefore(row, next);
+      next = row;
       const place = `${this.places.get(key) * pitch}px`;
       Object.assign(row.style, lies ? { left: place, top: "0" } : { top: place, left: "0" });
     }

@@ -1,5 +1,5 @@
-// The clicker in a notebook. This file follows canvas.js in one module: `Clicker`, `element`
-// and `parseFrame` are defined there. Each question to the kernel has a number, which comes back with its answer.
+// The clicker in a notebook. This file follows canvas.js in one module: `Clicker`, `element`,
+// `isModified` and `parseFrame` are defined there. Each question to the kernel has a number, which comes back with its answer.
 
 function render({ model, el }) {
   const waiting = new Map();
@@ -35,7 +35,7 @@ function render({ model, el }) {
   root.addEventListener("keydown", (event) => {
     const { key, target } = event;
     // Other notebooks listen around the widget: plain keys stay inside, as in a text field.
-    if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
+    if (!isModified(event)) event.stopPropagation();
     const presses = target.matches("button") && (key === "Enter" || key === " ");
     if (presses || !clicker.key(event)) return;
     event.preventDefault();
@@ -47,7 +47,10 @@ function render({ model, el }) {
     problem.hidden = false;
   });
   transport.send({ type: "open" }, 0).then((known) => clicker.open(known));
-  return () => model.off("msg:custom", receive);
+  return () => {
+    model.off("msg:custom", receive);
+    clicker.closed.abort();
+  };
 }
 
 /** Return an array buffer of its own for what may be a view into a larger one. */

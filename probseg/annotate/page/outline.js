@@ -84,7 +84,7 @@ export class Outline {
     if (ring && event.button === 2) {
       if (ring.length <= 3) return null;
       ring.splice(corner, 1);
-      return { move: () => null, drop: () => this._change(before, after) };
+      return { move: () => null, drop: () => this._change(before, after), cancel: () => null };
     }
     const held = ring ? ring[corner] : event.button === 0 && newCorner(after, x, y, reach);
     if (!held) return null;
@@ -96,6 +96,7 @@ export class Outline {
         this.polygons = after;
       },
       drop: () => this._change(before, after),
+      cancel: () => (this.polygons = before),
     };
   }
 

@@ -3,7 +3,7 @@
 import { Clicker, element, FINISHED, icon, keyName } from "./canvas.js";
 import { Grid } from "./grid.js";
 import { allKeys, buildHelp, listen } from "./keys.js";
-import { buildLearning, drawLearning } from "./learning.js";
+import { buildLearning, drawLearning, heardOfLearning } from "./learning.js";
 import { finished } from "./objects.js";
 import { Outline } from "./outline.js";
 import { drawKnobs, drawLabels, drawLook, drawPreviewSwitch } from "./panel.js";
@@ -33,6 +33,7 @@ export const page = {
   session: null,
   transports: new Map(),
   objects: new Map(), // finished ones by number
+  unshared: null, // settings that were changed here, while the server has not answered them
 
   ...listing,
   ...finished,
@@ -60,9 +61,9 @@ export const page = {
     const photographs = this.session.photographs;
     const at = photographs.findIndex(({ id }) => String(id) === kept);
     const open = photographs.findIndex((photo) => ["open", "returned"].includes(photo.state) && this.isFree(photo));
+    listenToNews();
     if (photographs.length) await this.open(at >= 0 ? at : Math.max(0, open));
     else banner.show("fatal", `There are no photographs in ${this.session.folder}.`);
-    listenToNews();
     document.body.dataset.ready = "true";
   },
 
@@ -111,16 +112,17 @@ export const page = {
     const shown = this.photo?.id;
     if (String(session.labels) !== String(this.session?.labels)) smallMasks.clear(); // other names and colours
     const before = new Map(this.session?.photographs.map((photo) => [photo.id, photo]));
+    if (this.session) heardOfLearning(session.learning);
+    const isOther = (photo) => before.has(photo?.id) && before.get(photo.id).stamp !== photo.stamp;
     this.session = session;
     this.elsewhere = othersOf(session.open);
     this.byId = new Map(session.photographs.map((photo, index) => [photo.id, index]));
     for (const photo of session.photographs) {
       const { stamp, error, ...known } = before.get(photo.id) ?? {};
       if (known.revision > photo.revision) this.note(photo, known); // changed after the list was made
+      if (isOther(photo)) [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
       const transport = this.transports.get(photo.id);
-      if (!transport) continue;
-      if (transport.photo.stamp !== photo.stamp) [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
-      transport.photo = photo;
+      if (transport) transport.photo = photo;
     }
     if (shown !== undefined) this.index = this.byId.get(shown) ?? 0;
     document.title = `${session.folder.split(/[\\/]/).filter(Boolean).at(-1) ?? ""} – probseg annotate`;
@@ -139,7 +141,12 @@ export const page = {
     this.list.redraw();
     this.progress();
     showLeftOut(session.left_out);
-    if (session.unread) setTimeout(async () => this.take(await json("session")), 2000);
+    clearTimeout(this.reading);
+    const readOn = () => json("session").then((now) => this.take(now)).catch(report);
+    if (session.unread) this.reading = setTimeout(readOn, 2000);
+    // What is shown is of a file that is gone, or not what is in it now.
+    const gone = shown !== undefined && shown !== this.photo?.id;
+    if ((gone || isOther(this.photo)) && !this.grid.shown) this.open(this.index);
   },
 
   progress() {
@@ -187,7 +194,7 @@ export const page = {
   },
 
   async open(index) {
-    const photo = this.session.photographs[index];
+    let photo = this.session.photographs[index];
     if (!photo) return;
     const before = this.photo;
     this.rememberObjects();
@@ -196,7 +203,7 @@ export const page = {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.index = index;
     bitmaps.shown = photo.id;
-    this.clicker.locked = true;
+    this.clicker.locked = turn;
     sessionStorage.setItem(`photo ${this.session.folder}`, photo.id);
     banner.clear("stale");
     banner.clear("note");
@@ -220,8 +227,9 @@ export const page = {
       await this.grid.idle; // the clicker does not hear of these answers
       const known = await transport.open();
       if (turn !== this.turn) return;
+      photo = transport.photo; // of a list that came meanwhile
       this.note(photo, known);
-      photo.error = known.error;
+      Object.assign(photo, { error: known.error, changed: known.changed });
       if (photo.error) return this.unreadable(photo.error);
       if (photo.state === "returned") banner.show("comment", `Sent back${comment(photo)}`, banner.button("OK"));
       this.setLabel();
@@ -292,12 +300,12 @@ export const page = {
   },
 
   /** Take over what an answer, or the list of photographs, says of one. */
-  note(photo, { state, objects, labels, quality, comment, stamp, error, revision }) {
+  note(photo, { state, objects, labels, quality, comment, stamp, error, changed, revision }) {
     if (revision < photo.revision) return; // news of a change may come after the answer to a later one
     photo.revision = revision ?? photo.revision;
     if (stamp !== undefined && stamp !== photo.stamp) { // the file is another one
       [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
-      Object.assign(photo, { stamp, error });
+      Object.assign(photo, { stamp, error, changed });
       if (photo === this.photo && !this.arriving) this.open(this.index);
     }
     const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality, photo.comment]);
@@ -334,13 +342,7 @@ export const page = {
   },
 
   async setState(state) {
-    const photo = this.photo;
-    const answer = await this.clicker.send({ type: "state", state });
-    if (!answer) return false;
-    photo.state = answer.state ?? state;
-    this.strip.redraw(photo.id);
-    this.progress();
-    return true;
+    return Boolean(await this.clicker.send({ type: "state", state }));
   },
 
   review() {
@@ -386,9 +388,12 @@ export const page = {
   /** Take over what all windows have in common, where its number is another than what is known. */
   async share(answer) {
     if (answer.shared === undefined || (answer.shared === this.session.shared && !answer.labels)) return;
-    const { labels, settings } = this.session;
     this.session.shared = answer.shared; // it is asked for once
-    Object.assign(this.session, answer.labels ? answer : await json("shared"));
+    const all = answer.labels ? answer : await json("shared");
+    if (this.unshared || all.shared < this.session.shared) return; // a later answer says all
+    const { labels, settings } = this.session;
+    heardOfLearning(all.learning);
+    Object.assign(this.session, all);
     drawLearning();
     const differs = (before, now) => JSON.stringify(before) !== JSON.stringify(now);
     if (differs(labels, this.session.labels)) {

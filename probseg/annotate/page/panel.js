@@ -126,21 +126,28 @@ export function drawLook() {
 }
 
 let settingsTimer = 0;
+let settingsSent = Promise.resolve(); // one request after the other: the last one counts
 function changeSettings(changes) {
   Object.assign(page.session.settings, changes);
+  page.unshared = { ...page.unshared, ...changes };
   clearTimeout(settingsTimer);
-  changeSettings.waiting = { ...changeSettings.waiting, ...changes };
-  settingsTimer = setTimeout(async () => {
-    const body = changeSettings.waiting;
-    changeSettings.waiting = {};
-    try {
-      Object.assign(page.session, await json("settings", { body }));
-      await page.clicker.refresh({ ghost: true });
-      if (page.doubting) page.clicker.askUncertainty();
-    } catch (error) {
-      report(error);
-    }
-  }, 60);
+  settingsTimer = setTimeout(() => (settingsSent = settingsSent.then(sendSettings).catch(report)), 60);
+}
+
+async function sendSettings() {
+  const body = page.unshared;
+  if (!body) return; // they went with those before
+  let refusal = null;
+  const refused = (error) => {
+    refusal = error;
+    return json("shared");
+  };
+  const answer = await json("settings", { body }).catch(refused);
+  if (page.unshared === body) page.unshared = null;
+  await page.share(answer);
+  if (refusal) throw refusal;
+  await page.clicker.refresh({ ghost: true });
+  if (page.doubting) page.clicker.askUncertainty();
 }
 
 /** Return a slider of a setting over the values of a scale. */

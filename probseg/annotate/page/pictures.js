@@ -42,20 +42,21 @@ class Wishes {
    * called for what is not.
    */
   constructor(fetch, most, drop = () => null) {
-    Object.assign(this, { fetch, most, drop, kept: new Map(), wishes: [], running: 0 });
+    Object.assign(this, { fetch, most, drop, kept: new Map(), wishes: [], running: 0 }); // promises by id
   }
 
   /** Call `show` with what belongs to a photograph once it is there, if `node` still is. */
   wish(id, node, show) {
-    if (this.kept.has(id)) show(this.kept.get(id));
+    const wish = { id, node, show };
+    if (this.kept.has(id)) this._fulfil(wish);
     else {
-      this.wishes.push({ id, node, show });
+      this.wishes.push(wish);
       this._run();
     }
   }
 
   forget(id) {
-    if (this.kept.has(id)) this.drop(this.kept.get(id));
+    this.kept.get(id)?.then(this.drop, () => null);
     this.kept.delete(id);
   }
 
@@ -66,18 +67,22 @@ class Wishes {
   async _run() {
     if (this.running >= 3) return;
     this.running++;
-    for (let wish = this.wishes.pop(); wish; wish = this.wishes.pop()) {
-      const { id, node, show } = wish;
-      if (!node.isConnected) continue; // scrolled away
-      try {
-        if (!this.kept.has(id)) this.kept.set(id, await this.fetch(id));
-        show(this.kept.get(id));
-      } catch {
-        // it stays grey; opening the photograph says why
-      }
-    }
+    for (let wish = this.wishes.pop(); wish; wish = this.wishes.pop()) await this._fulfil(wish);
     this.running--;
     for (const id of [...this.kept.keys()].slice(0, -this.most)) this.forget(id);
+  }
+
+  async _fulfil({ id, node, show }) {
+    if (!node.isConnected) return; // scrolled away
+    if (!this.kept.has(id)) this.kept.set(id, this.fetch(id));
+    const coming = this.kept.get(id);
+    try {
+      const made = await coming;
+      if (this.kept.get(id) === coming) show(made);
+      else this.wish(id, node, show); // it was forgotten meanwhile
+    } catch {
+      if (this.kept.get(id) === coming) this.kept.delete(id); // grey; opening the photograph says why
+    }
   }
 }
 

@@ -142,6 +142,7 @@ export function showLeftOut(lines) {
   showLeftOut.said = lines.join();
   const what = banner.button("What to do", () => explain("Not in the files", lines));
   if (lines.length) banner.show("left-out", `Not in the files: ${lines.join("; ")}.`, what, banner.button("OK"));
+  else banner.clear("left-out");
 }
 
 /** Show the time and the clicks of an object in the mean, by label. */

@@ -16,13 +16,13 @@ export class ServerError extends Error {
 class Unreachable extends Error {}
 
 /** Send one request; throws `Unreachable` where there is no server to answer it. */
-export async function once(path, { body, method = body === undefined ? "GET" : "POST", signal } = {}) {
+export async function once(path, { body, signal } = {}) {
   const headers = { "X-Probseg-Token": token };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
     response = await fetch(`/api/${path}`, {
-      method,
+      method: body === undefined ? "GET" : "POST",
       headers,
       signal,
       body: body === undefined ? undefined : JSON.stringify(body),

@@ -1,7 +1,7 @@
 // The strip of photographs: search, filters, counts and thumbnails.
 
 import { element } from "./canvas.js";
-import { LongList } from "./list.js";
+import { LongList, placeIn } from "./list.js";
 import { thumbnails } from "./pictures.js";
 import { $, banner } from "./requests.js";
 
@@ -87,7 +87,9 @@ export const listing = {
       new Option(`no object (${without})`, NO_OBJECT),
     );
     root.value = value;
-    if (root.selectedIndex < 0) root.value = "";
+    if (root.selectedIndex >= 0) return;
+    root.value = "";
+    this.filter();
   },
 
   thumbnail(id) {
@@ -101,6 +103,7 @@ export const listing = {
         id: `photo-${id}`,
         role: "option",
         "aria-selected": String(index === this.index),
+        ...placeIn(this.strip.keys, id),
         title: [photo.name, ...notes(photo, this.elsewhere.has(id))].join("\n"),
         onclick: () => this.visit(index),
       },

@@ -20,17 +20,23 @@ export async function listenToNews() {
     fetch("/api/leave", { method: "POST", keepalive: true, headers, body }).catch(() => null);
   });
   for (let missed = false; ; missed = true) {
-    while (document.hidden) await changed();
+    while (document.hidden) {
+      missed = true;
+      await changed();
+    }
     const stop = new AbortController();
     const hide = () => document.hidden && stop.abort();
     document.addEventListener("visibilitychange", hide);
     try {
-      const { body } = await once(`events?window=${windowId}`, { signal: stop.signal });
+      const photo = page.photo?.id ?? ""; // which it has open, if the server has forgotten
+      const { body } = await once(`events?window=${windowId}&photo=${photo}`, { signal: stop.signal });
       if (missed) await again();
       for await (const news of events(body)) heard(news);
     } catch (error) {
       if (error instanceof ServerError && [401, 403].includes(error.status)) return;
+      if (error instanceof ServerError) report(error);
     } finally {
+      stop.abort(); // where the answer is not read to its end
       document.removeEventListener("visibilitychange", hide);
     }
     await pause(1000);

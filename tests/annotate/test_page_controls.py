@@ -131,3 +131,11 @@ def test_the_photograph_is_sharp_on_another_screen(page):
             "[clicker.photo.width, clicker.over.width, clicker.stage.clientWidth]"
         )
         assert drawn == [ratio * seen] * 2
+
+
+def test_buttons_of_the_photograph_rest_while_the_overview_hides_it(page):
+    for shown in (True, False):
+        page.press("o")
+        assert [page.tab.locator(name).is_disabled() for name in ("#done", "#review")] == [
+            shown
+        ] * 2

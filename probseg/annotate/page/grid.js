@@ -45,6 +45,7 @@ export class Grid {
     this.shown = shown;
     this.root.hidden = !shown;
     $("grid-button").setAttribute("aria-pressed", String(shown));
+    for (const id of ["done", "review"]) $(id).disabled = shown; // of a photograph that is not seen
   }
 
   /** Show the photographs that the list has. */

@@ -58,14 +58,14 @@ function drawCurve(points) {
   $("learn-scores").setAttribute("points", points.map(place).join(" "));
   $("learn-start").setAttribute("points", `${place(points[0])} ${place([last, scores[0]])}`);
   const percent = (score) => `${(100 * score).toFixed(1)} %`;
-  $("learn-curve").lastElementChild.textContent = `Mean IoU after 5 clicks on photographs held out: ${percent(scores[0])} at the start, ${percent(scores.at(-1))} after ${Math.round(last)} min, at best ${percent(high)}`;
+  $("learn-curve").lastElementChild.textContent = `Mean IoU after 5 clicks without a zoom, which are fast to measure, on photographs held out: ${percent(scores[0])} at the start, ${percent(scores.at(-1))} after ${Math.round(last)} min, at best ${percent(high)}`;
 }
 
 /** Say in a sentence what became of a training. */
 function say({ state, gone, minutes, sentence }) {
   switch (state) {
     case "running":
-      return gone > minutes ? `Learning: ${Math.floor(gone)} minutes, as your work goes first (${minutes} are its budget).` : `Learning: ${Math.floor(gone)} of ${minutes} minutes. Go on with your work meanwhile.`;
+      return gone > minutes ? `Learning: ${Math.floor(gone)} minutes, as other work goes first (${minutes} are its budget).` : `Learning: ${Math.floor(gone)} of ${minutes} minutes. Go on with your work meanwhile.`;
     case "done":
       return `${sentence[0]?.toUpperCase()}${sentence.slice(1)}.`;
     case "failed":

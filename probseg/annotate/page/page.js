@@ -335,7 +335,7 @@ export const page = {
     if (answer.sequence) banner.clear("note"); // 0 where the page asked by itself
     if (answer.objects) this.showObjects(answer.objects);
     drawLabels(); // the open or the selected object may have another one
-    if (answer.was) banner.show("note", `Taken back: the photograph was “${stateName(answer.was)}”, and is “${stateName(answer.state)}” again.`);
+    if (answer.was) banner.show("note", `The photograph was “${stateName(answer.was)}”, and is “${stateName(answer.state)}” now.`);
     if (answer.reviewed) banner.show("note", `This photograph was ${answer.reviewed}. It has changed: decide again.`);
     this.share(answer).catch(report);
     if (this.doubting) this.clicker.askUncertainty();

@@ -127,6 +127,15 @@ def chromium() -> Iterator[Any]:
         yield started
 
 
+@pytest.fixture
+def address(folder: Path) -> Iterator[str]:
+    """Address of a server for the photographs of a test, whose model answers disks."""
+    from support.pages import Disks, serving
+
+    with serving(folder, Disks()) as served:
+        yield served
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """Root of the checkout."""

@@ -294,10 +294,10 @@ class Files:
         """
         known = bool(self._store.photograph(name).revision)
         brought = self._brought.get(name, [])
-        aside = self.folder.gone if photo is None else self.folder.unreadable
+        aside = self.folder.gone
         if photo is not None and photo.size is None:
-            aside = self.folder.changed if photo.error == CHANGED else aside
-            photo = None
+            changed = photo.error == CHANGED
+            aside, photo = self.folder.changed if changed else self.folder.unreadable, None
         if known and photo and name not in self._compared:
             self._compared.add(name)
             self._read_later(photo)

@@ -94,14 +94,16 @@ class Upload:
         if upload != self._number or not isinstance(number, int) or number > self._next:
             raise RequestError(f"{name}: another import has begun meanwhile; send the files again")
         if number == self._next:
-            self._next += 1
-            self.files[name] = self.files.get(name, 0) + len(content)
-            if sum(self.files.values()) > MOST_BYTES:
+            if sum(self.files.values()) + len(content) > MOST_BYTES:
                 raise RequestError(
                     f"{name}: files of more than {MOST_BYTES >> 20} MB are opened with --import"
                 )
+            size = self.files.get(name, 0)
             with (place / name).open("ab") as file:
+                file.truncate(size)  # without the half of a piece, as of a full disk
                 file.write(content)
+            self.files[name] = size + len(content)
+            self._next += 1
         alone = len(self.files) == 1 and Path(name).suffix.lower() not in PARTS
         whole = place / name if alone else place
         return whole if piece.get("last") is True else None

@@ -127,11 +127,11 @@ class ProbabilisticAttention(nn.Module):
             )
             masks.append(_log_mask(hidden.triu(1), queries))
         query_mask = None
-        if adapts and alone:  # also beside a `query_mask`, with which it is not asked for
-            refuse_causal(as_terms("attn_mask", tuple(masks), queries, queries), queries, queries)
         if adapts and not alone:
             query_mask = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device)
         elif adapts and key_padding_mask is not None:
+            # a `query_mask` stands for other tokens, among which there is no order
+            refuse_causal(as_terms("attn_mask", tuple(masks), queries, queries), queries, queries)
             query_mask = _log_mask(key_padding_mask, queries) > -math.inf
         inferred = probabilistic_attention(
             queries,

@@ -63,9 +63,8 @@ def check_values(image: Tensor, prompts: Prompts | None = None) -> None:
 
     For calls of a whole network: it waits for the device, and other doors know what they pass.
     """
-    if torch.compiler.is_compiling() or transformed() or image.is_meta:
-        return
-    if not image.numel():
+    recorded = torch.compiler.is_compiling() or transformed() or image.is_meta
+    if recorded or not image.numel():
         return
     low, high = (float(value) for value in image.detach().aminmax())
     require(

@@ -10,14 +10,17 @@ from support.pages import Disks, Page, serving
 pytestmark = pytest.mark.process
 
 HOLD = """(parts => { window.real ??= window.fetch; window.held ??= []; window.asked ??= [];
+window.parts = parts;
 window.fetch = async (url, options) => {
   asked.push(url);
   const answer = await real(url, options);
-  if (parts.some(part => url.includes(part))) await new Promise(hand => held.push({ url, hand }));
+  if (window.parts.some(part => url.includes(part)))
+    await new Promise(hand => held.push({ url, hand }));
   return answer; }; })"""
 """Hold answers to requests whose addresses have one of the parts, until they are let go."""
 
-LET_GO = "part => { held = held.filter(({ url, hand }) => !url.includes(part) || hand()); }"
+LET_GO = """part => { if (!part) window.parts = []; // also those that are still to come
+held = held.filter(({ url, hand }) => !url.includes(part) || hand()); }"""
 HIDE = """(hidden => {
 Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
 document.dispatchEvent(new Event("visibilitychange")); })"""
@@ -29,12 +32,6 @@ RED = (200, 10, 10)
 @pytest.fixture
 def folder(tmp_path):
     return draw_photographs(tmp_path / "photos", 4)
-
-
-@pytest.fixture
-def address(folder):
-    with serving(folder, Disks()) as address:
-        yield address
 
 
 @pytest.fixture
@@ -98,6 +95,7 @@ def test_a_command_is_for_the_photograph_that_is_named(page):
     hold(page, "/image", "/open")
     page.run("(probsegPage.visit(3), 0)")
     page.tab.keyboard.press("r")
+    page.until(f"held.some(({{ url }}) => url.includes('{ids[2]}/image'))")
     let_go(page, f"{ids[2]}/image")
     page.run("clicker.transport.fetchImage().then(() => new Promise(done => setTimeout(done)))")
     let_go(page)

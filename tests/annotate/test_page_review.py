@@ -10,7 +10,7 @@ from probseg.images import read_image
 from probseg.interact.steps import brush_pixels, snap
 from probseg.types import Stroke
 from support.fakes import draw_scene
-from support.pages import READER, TOKEN, Disks, Page, serving
+from support.pages import READER, TOKEN, Page
 
 pytestmark = pytest.mark.process
 
@@ -23,12 +23,6 @@ def folder(tmp_path):
     for number in range(5):
         Image.fromarray(draw_scene(96, 128, seed=number)[0]).save(tmp_path / f"{number:02d}.png")
     return tmp_path
-
-
-@pytest.fixture
-def address(folder):
-    with serving(folder, Disks()) as address:
-        yield address
 
 
 @pytest.fixture

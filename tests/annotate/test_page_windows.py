@@ -25,16 +25,10 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def served(folder):
-    with serving(folder, Disks()) as address:
-        yield address
-
-
-@pytest.fixture
-def windows(served, chromium):
+def windows(address, chromium):
     """Two windows of different people, the second of which came later."""
-    first = Page(chromium, served).open()
-    second = Page(chromium, served).open()
+    first = Page(chromium, address).open()
+    second = Page(chromium, address).open()
     yield first, second
     first.close()
     second.close()

@@ -207,7 +207,7 @@ export class Grid {
         id: `tile-${id}`,
         role: "option",
         "aria-selected": String(id === this.current),
-        ...placeIn(page.strip.keys, id),
+        ...placeIn(page.strip, id),
         title: [photo.name, ...notes(photo)].join("\n"),
         onclick: () => this._select(id),
         ondblclick: () => this.openCurrent(),

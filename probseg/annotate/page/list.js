@@ -22,7 +22,7 @@ export function redrawn(root, draw, otherwise = () => page.focus()) {
 }
 
 /** Return the attributes of a row that say which one of how many it is. */
-export const placeIn = (keys, key) => ({ "aria-posinset": keys.indexOf(key) + 1, "aria-setsize": keys.length });
+export const placeIn = ({ places }, key) => ({ "aria-posinset": places.get(key) + 1, "aria-setsize": places.size });
 
 /** A scrolling list of which only the rows in view exist. */
 export class LongList {

@@ -70,7 +70,7 @@ export const finished = {
       element("button", { type: "button", className: "icon-button", title: text, "aria-label": text, "data-role": role, onclick }, icon(path));
     const row = element(
       "div",
-      { className: "object", role: "listitem", ...placeIn(this.list.keys, id) },
+      { className: "object", role: "listitem", ...placeIn(this.list, id) },
       swatch,
       label,
       element("span", { className: "quiet", textContent: `${object.area.toLocaleString("en", { notation: "compact" })} px`, title: `${object.clicks} clicks, ${Math.round(object.seconds ?? 0)} s${object.quality == null ? "" : `, expected IoU ${Math.round(100 * object.quality)} %`}` }),

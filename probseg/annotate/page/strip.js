@@ -103,7 +103,7 @@ export const listing = {
         id: `photo-${id}`,
         role: "option",
         "aria-selected": String(index === this.index),
-        ...placeIn(this.strip.keys, id),
+        ...placeIn(this.strip, id),
         title: [photo.name, ...notes(photo, this.elsewhere.has(id))].join("\n"),
         onclick: () => this.visit(index),
       },

@@ -861,6 +861,18 @@ def test_a_page_imports_what_is_sent_in_pieces(folder, model_host, kind):
     client.sessions.close()
 
 
+def test_a_piece_that_a_full_disk_refused_is_sent_again(folder, model_host, monkeypatch):
+    client = begin(folder, model_host)
+    first, *rest = pieces({"a.json": json.dumps(COCO).encode()})
+    assert client.http.post("/api/import", json=first).status_code == 200
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+        assert client.http.post("/api/import", json=rest[0]).status_code == 507
+    answers = [client.http.post("/api/import", json=piece) for piece in rest]
+    assert answers[-1].json() == {"objects": 1}
+    client.sessions.close()
+
+
 def test_pieces_of_two_windows_and_of_lost_answers_are_told_apart(folder, model_host):
     client = begin(folder, model_host)
     first, second = (

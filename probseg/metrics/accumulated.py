@@ -8,13 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from probseg.errors import require
 from probseg.metrics.interaction import Floats, area_under_curve, checked_ious, noc, standard_error
 from probseg.metrics.masks import iou
+
+
+def gather_rows(rows: Tensor, group: distributed.ProcessGroup | None = None) -> list[Tensor]:
+    """Return the rows of all processes; some have none, and cannot know the others' shape."""
+    everyone: list[Tensor] = [rows] * distributed.get_world_size(group)
+    distributed.all_gather_object(everyone, rows.cpu(), group)
+    return [some.to(rows.device) for some in everyone if len(some)] or [rows]
 
 
 class ClickMetric(Metric):  # type: ignore[misc]
@@ -33,7 +40,7 @@ class ClickMetric(Metric):  # type: ignore[misc]
     index: list[Tensor]
 
     def __init__(self, **options: object) -> None:
-        super().__init__(**options)
+        super().__init__(**{"dist_sync_fn": gather_rows, **options})
         self.add_state("ious", default=[], dist_reduce_fx="cat")
         self.add_state("index", default=[], dist_reduce_fx="cat")
 

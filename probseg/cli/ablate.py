@@ -75,14 +75,17 @@ def run(arguments: Sequence[str]) -> None:
     for name, changes in plan.settings.items():
         for seed in plan.seeds:
             folder = options.output / name / f"seed_{seed}"
-            if any(folder.glob("test/*/results.json")):
+            testing = folder / "testing"  # a protocol may have results, and the next none
+            if any(folder.glob("test/*/results.json")) and not testing.exists():
                 continue
             run = {"save_dir": str(options.output), "name": name, "version": folder.name}
             logger = {f"trainer.logger.{key}": value for key, value in run.items()}
             last = folder / "checkpoints" / LAST
             goes_on = {"ckpt_path": last} if last.is_file() else {}
             _call("fit", {**plan.fit, **changes, "seed_everything": seed, **logger, **goes_on})
+            testing.touch()
             _call("test", {"config": folder / "config.yaml", **plan.test})
+            testing.unlink()
     seeds = [f"seed_{seed}" for seed in plan.seeds]
     runs = {name: [options.output / name / seed for seed in seeds] for name in plan.settings}
     compare_settings(runs, options.output, options.metric, latex=options.latex)

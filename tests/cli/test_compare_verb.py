@@ -203,16 +203,25 @@ def test_an_ablation_trains_and_tests_what_has_no_results(tmp_path, monkeypatch,
     last = Path("ablation", "mine", "seed_1", "checkpoints", "last.ckpt")
     last.parent.mkdir(parents=True)
     last.touch()
-    calls = []
+    calls, interrupted = [], []
 
     def fake(words, **_):
         calls.append(words[3:])
-        if words[3] == "test":
+        if words[3] == "fit":
+            place = Path(*(word.partition("=")[2] for word in words if "logger" in word))
+            place.mkdir(parents=True, exist_ok=True)
+        else:
             place = Path(words[4].removeprefix("--config=")).parent
+            shutil.rmtree(place / "test", ignore_errors=True)
             write_result(place / "test" / "toy", {"Toy": rising(24)})
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt  # after the first protocol
         return subprocess.CompletedProcess(words, 0)
 
     monkeypatch.setattr(subprocess, "run", fake)
+    assert command("ablate", "plan.yaml") == 130
+    calls.clear()
     assert command("ablate", "plan.yaml") == 0
     assert [call[0] for call in calls] == ["fit", "test"] * 3
     logger = [

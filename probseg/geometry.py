@@ -106,7 +106,8 @@ class Zoom:
         look: Side of the second look around the last click, from the second click on, as a fraction
             of the longer side of the window; the answer so far is its previous mask. Answers
             without a click to look at are given once more with themselves as the previous mask, as
-            in CFR-ICL (Sun et al., 2023). None: neither.
+            in CFR-ICL (Sun et al., 2023), and, without a box, from a window around them, where that
+            answer expects a larger IoU. None: neither.
         look_target: Longer side in pixels that a smaller look is enlarged to; larger ones are
             shown at their own size, up to `target`.
     """
@@ -273,6 +274,17 @@ def next_window(
     """
     if len(clicks) <= zoom.skip_clicks:
         return None
+    new = fitting_window(zoom, answer, clicks)
+    if new is None or window is None:
+        return new
+    x0, y0, x1, y1 = window
+    placed = [(x, y) for x, y, label in clicks if label]
+    inside = all(x0 <= int(x) < x1 - 1 and y0 <= int(y) < y1 - 1 for x, y in placed)
+    return window if inside and _overlap(window, new) >= zoom.keep_above else new
+
+
+def fitting_window(zoom: Zoom, answer: Map, clicks: Sequence[PlacedClick]) -> Box | None:
+    """Return the window around an answer and all clicks on the object; None without an answer."""
     predicted = object_box(answer, zoom.threshold)
     if predicted is None:
         return None
@@ -285,12 +297,7 @@ def next_window(
         centre = 0.5 * (first + last)
         end = min(length - 1, round(centre + half)) + 1
         sides.append((max(0, round(centre - half)), end))
-    new = sides[0][0], sides[1][0], sides[0][1], sides[1][1]
-    if window is None:
-        return new
-    x0, y0, x1, y1 = window
-    inside = all(x0 <= x < x1 - 1 and y0 <= y < y1 - 1 for x, y in positive)
-    return window if inside and _overlap(window, new) >= zoom.keep_above else new
+    return sides[0][0], sides[1][0], sides[0][1], sides[1][1]
 
 
 def look_window(zoom: Zoom, window: Box, click: PlacedClick, size: Size, last: Box | None) -> Box:

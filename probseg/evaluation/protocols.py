@@ -207,11 +207,11 @@ PROTOCOLS: dict[str, Protocol] = {
         replace(
             _RITM,
             name="probseg",
-            version=4,
+            version=5,
             description="As ritm, with the zoom of the Predictor: the first click is answered at "
-            "three scales, the answer that expects the largest IoU is taken, and from the second "
-            "click on the surroundings of the object are enlarged and those of the click looked at "
-            "once more. Clicked pixels keep the label of their click.",
+            "three scales, then from around the answer that expects the largest IoU, and from the "
+            "second click on the surroundings of the object are enlarged and those of the click "
+            "looked at once more. Clicked pixels keep the label of their click.",
             zoom=RECOMMENDED_ZOOM,
             keep_clicks=True,
         ),

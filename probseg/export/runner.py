@@ -142,23 +142,30 @@ class Runner:
         """Return the answer to all prompts, on which the next one depends."""
         zoom, last = self.zoom, None if self.answer is None else self.answer.look
         tried = [self._ask(view, window) for view, window in self._views()]
-        answer = max(tried, key=lambda one: geometry.expected_iou(one) * geometry.cut_factor(one))
-        self.answer = answer = answer._replace(look=last)
-        views = {answer.view, self._whole()}  # the next object begins with the second
+        self.answer = answer = max(tried, key=_sureness)._replace(look=last)
+        views = {self._whole()}  # with which the next object begins
         inputs = list(self.about["graphs"].values())[-1]["inputs"]
         takes_last = any(one["name"] == "previous" for one in inputs)
         if takes_last and zoom is not None and zoom.look is not None:
             # A closer answer, of which this one is the previous mask
-            window, view = answer.window, answer.view
             if len(self.clicks) > zoom.skip_clicks:
                 click = self.clicks[-1]
-                window = geometry.look_window(zoom, view.box, click, self.size, last)
+                window = geometry.look_window(zoom, answer.view.box, click, self.size, last)
                 view = View(window, geometry.look_size(zoom, window))
                 views.add(view)
-            look = self._ask(view, window)
-            same = view == answer.view
-            answer = look._replace(look=last) if same else self._laid(answer, look)
+                look = self._ask(view, window)
+                same = view == answer.view
+                answer = look._replace(look=last) if same else self._laid(answer, look)
+            else:
+                self.answer = answer = self._ask(answer.view, answer.window)._replace(look=last)
+                around = geometry.fitting_window(zoom, answer, self.clicks)
+                if around is not None and self.box is None:
+                    view = View(around, scale_to(box_size(around), zoom.target))
+                    views.add(view)  # which the next click sees
+                    closer = self._ask(view, around)._replace(look=last)
+                    answer = max(answer, closer, key=_sureness)._replace(window=around)
             self.answer = answer
+        views.add(answer.view)
         self._known = {view: known for view, known in self._known.items() if view in views}
         return answer
 
@@ -304,6 +311,11 @@ class ClassRunner:
         outputs = self.graphs["classes"]({"image": np.ascontiguousarray(padded, np.float32)})
         logits: npt.NDArray[np.float32] = outputs[0][0, :, :height, :width]
         return logits
+
+
+def _sureness(answer: Answer) -> float:
+    """Return by how much an answer is preferred to others."""
+    return geometry.expected_iou(answer) * geometry.cut_factor(answer)
 
 
 def _check_image(image: npt.NDArray[np.uint8]) -> None:

@@ -12,7 +12,8 @@ What it computes for one object (`tests/interact/test_straight_line.py` is the s
 3. Clicked pixels get the label of their click (`ProbabilityMap.with_clicks`).
 4. A second look at a smaller window around the last click, with this answer as its previous mask,
    is blended into the answer, and fades out on its rim. Before the second click there is no such
-   window: the same view is answered once more.
+   window: the same view is answered once more, then a window around this answer, and of these two
+   answers the one counts that expects the larger IoU.
 
 Validation, testing, the Python predictor and annotation tools share `InteractionLoop`. Its states
 are explicit: every function takes states and returns new ones, and nothing is kept between calls.
@@ -214,11 +215,11 @@ class InteractionLoop:
             best = [state._replace(tried=all_) for state, all_ in zip(best, tried, strict=True)]
         if zoom is None:
             return best
-        refining = [state._replace(seconds=0.0) for state in best]  # without a look: the same view
-        for i, look in zip(looks, encoded[len(trials) :], strict=True):
-            refining[i] = look._replace(answer=best[i].answer)
-        pairs = zip(best, self._decode(refining), strict=True)
-        return [self._with_look(state, look) for state, look in pairs]
+        looking = zip(looks, encoded[len(trials) :], strict=True)
+        looked = self._decode([look._replace(answer=best[i].answer) for i, look in looking])
+        closer = {i: self._with_look(best[i], look) for i, look in zip(looks, looked, strict=True)}
+        others = iter(self._once_more([best[i] for i in range(len(best)) if i not in looks]))
+        return [closer[i] if i in looks else next(others) for i in range(len(best))]
 
     @torch.inference_mode()
     def at_scale(self, state: InteractionState, number: int) -> InteractionState:
@@ -226,10 +227,23 @@ class InteractionLoop:
         if number >= len(state.tried):
             return state
         other = state.tried[number]._replace(tried=state.tried, seconds=0.0)
-        if not (self.previous_mask and self.zoom and self.zoom.look):
-            return other
-        (again,) = self._decode([other])
-        return other._replace(answer=again.answer, seconds=again.seconds)
+        looks = self.previous_mask and self.zoom and self.zoom.look
+        return self._once_more([other])[0] if looks else other
+
+    def _once_more(self, states: Sequence[InteractionState]) -> list[InteractionState]:
+        """Return answers without a look given again, those to clicks also from around them."""
+        assert self.zoom is not None, "only with a zoom"
+        again, around = self._decode(states), {}
+        for i, state in enumerate(again):
+            box = geometry.fitting_window(self.zoom, state.answer, state.clicks)
+            if box is not None and state.box is None:
+                view = View(box, scale_to(box_size(box), self.zoom.target))
+                around[i] = state._replace(window=box, seconds=0.0), view
+        nearer = self._decode(self._encode([*around.values()]))
+        for i, near in zip(around, nearer, strict=True):
+            best = _choose_best([again[i], near])  # the next click sees the window in any case
+            again[i] = near._replace(answer=best.answer, seconds=best.seconds)
+        return again
 
     def _next_views(self, state: InteractionState) -> list[tuple[View, Box | None]]:
         """Return the next views for the model, and the window to remember with each."""
@@ -313,8 +327,9 @@ class InteractionLoop:
     def _with_look(self, state: InteractionState, look: InteractionState) -> InteractionState:
         """Return the state with a second look in its answer."""
         seconds = (state.seconds or 0.0) + (look.seconds or 0.0)
-        if look.view is None or look.view == state.view:
+        if look.view == state.view:
             return state._replace(answer=look.answer, seconds=seconds)
+        assert look.view is not None, "it was decoded"
         answer = state.answer.with_look(look.answer)
         if self.keep_clicks:  # again: blending resamples the answers of large photographs
             answer = answer.with_clicks(state.clicks)

@@ -300,7 +300,7 @@ PREPARED = """(async () => {
         await runner.prepare();
         const prepared = new Map(runner.known);
         await runner.ask([{ x, y, positive }]);
-        const view = String(runner.answer.view);
+        const view = String(used.length ? runner.answer.view : runner._view(null)); // of all first
         used.push(prepared.get(view) === runner.known.get(view));
     }
     return used;

@@ -81,7 +81,20 @@ def click_by_click(image, clicks, zoom, flip):
         (box, _), window = views[best], windows[best]
         probability = in_image(tried[best], box, size)
         if zoom is not None and zoom.look and count == 1:
-            probability = in_image(answered(image, views[best], seen, probability, flip), box, size)
+            values = answered(image, views[best], seen, probability, flip)
+            probability, again = (
+                in_image(values, box, size),
+                ProbabilityMap(torch.tensor(values), box, size),
+            )
+            around = geometry.fitting_window(zoom, again, seen)
+            view = View(around, scale_to(box_size(around), zoom.target))
+            values = answered(image, view, seen, probability, flip)
+            closer = ProbabilityMap(torch.tensor(values), around, size)
+            sure = [
+                geometry.expected_iou(one) * geometry.cut_factor(one) for one in (again, closer)
+            ]
+            probability = in_image(values, around, size) if sure[1] > sure[0] else probability
+            window = around
         elif zoom is not None and zoom.look:
             look = x0, y0, x1, y1 = geometry.look_window(zoom, box, seen[-1], size, look)
             view = View(look, geometry.look_size(zoom, look))

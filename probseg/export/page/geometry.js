@@ -100,21 +100,27 @@ export function firstWindows(zoom, click, size) {
 
 /** Return the window of the next answer, after that of the last; null for the whole image. */
 export function nextWindow(zoom, old, answer, clicks) {
-  const predicted = clicks.length > zoom.skip_clicks ? objectBox(answer, zoom.threshold) : null;
+  const now = clicks.length > zoom.skip_clicks ? fittingWindow(zoom, answer, clicks) : null;
+  if (!now || !old) return now;
+  const inside = onObject(clicks).every(([x, y]) => old[0] <= x && x < old[2] - 1 && old[1] <= y && y < old[3] - 1);
+  return inside && overlap(old, now) >= zoom.keep_above ? old : now;
+}
+
+/** Return the window around an answer and all clicks on the object; null without an answer. */
+export function fittingWindow(zoom, answer, clicks) {
+  const predicted = objectBox(answer, zoom.threshold);
   if (!predicted) return null;
-  const positive = clicks.filter((click) => click.positive).map(({ x, y }) => [Math.floor(x), Math.floor(y)]);
   const sides = [0, 1].map((axis) => {
-    const ends = [predicted[axis], predicted[axis + 2] - 1, ...positive.map((place) => place[axis])];
+    const ends = [predicted[axis], predicted[axis + 2] - 1, ...onObject(clicks).map((place) => place[axis])];
     const [first, last] = [Math.min(...ends), Math.max(...ends)];
     const [centre, half] = [0.5 * (first + last), 0.5 * Math.max(zoom.expansion * (last - first + 1), zoom.min_side)];
     const end = Math.min(answer.size[1 - axis] - 1, halfToEven(centre + half)) + 1;
     return [Math.max(0, halfToEven(centre - half)), end];
   });
-  const now = [sides[0][0], sides[1][0], sides[0][1], sides[1][1]];
-  if (!old) return now;
-  const inside = positive.every(([x, y]) => old[0] <= x && x < old[2] - 1 && old[1] <= y && y < old[3] - 1);
-  return inside && overlap(old, now) >= zoom.keep_above ? old : now;
+  return [sides[0][0], sides[1][0], sides[0][1], sides[1][1]];
 }
+
+const onObject = (clicks) => clicks.filter((click) => click.positive).map(({ x, y }) => [Math.floor(x), Math.floor(y)]);
 
 /** Return the window of the second look: the last one where it serves. */
 export function lookWindow(zoom, window, click, size, last) {

@@ -173,28 +173,39 @@ export class Runner extends Network {
     const last = this.answer?.look ?? null; // window of the last second look
     // A worker runs the graphs of one window while the next one is prepared.
     const tried = await Promise.all(this._windows(this.clicks).map((window) => this._answer(this._view(window), window)));
-    let best = tried[0];
-    if (tried.length > 1) {
-      const sureties = tried.map((one) => geometry.expectedIou(one) * geometry.cutFactor(one, this.zoom));
-      best = tried[sureties.indexOf(Math.max(...sureties))];
-    }
-    this.answer = best = { ...best, look: last };
-    const views = [best.view, this._view(null)]; // the next object begins with the second
+    let best = { ...this._surest(tried), look: last };
+    this.answer = best;
+    const views = [this._view(null)]; // with which the next object begins
     const { inputs } = Object.values(this.about.graphs).at(-1);
     if (this.zoom?.look && inputs.some(({ name }) => name === "previous")) {
-      let { view, window } = best; // a closer answer, of which this one is the previous mask
+      // A closer answer, of which this one is the previous mask
       if (this.clicks.length > this.zoom.skip_clicks) {
-        window = geometry.lookWindow(this.zoom, view.box, this.clicks.at(-1), this.size, last);
-        view = new View(window, geometry.lookSize(this.zoom, window));
+        const window = geometry.lookWindow(this.zoom, best.view.box, this.clicks.at(-1), this.size, last);
+        const view = new View(window, geometry.lookSize(this.zoom, window));
         views.push(view);
+        const look = await this._answer(view, window);
+        best = String(view) === String(best.view) ? { ...look, look: last } : this._laid(best, look);
+      } else {
+        this.answer = best = { ...(await this._answer(best.view, best.window)), look: last };
+        const around = this.box ? null : geometry.fittingWindow(this.zoom, best, this.clicks);
+        if (around) {
+          const view = this._view(around); // which the next click sees
+          views.push(view);
+          best = { ...this._surest([best, { ...(await this._answer(view, around)), look: last }]), window: around };
+        }
       }
-      const look = await this._answer(view, window);
-      best = String(view) === String(best.view) ? { ...look, look: last } : this._laid(best, look);
       this.answer = best;
     }
-    const kept = views.map(String);
+    const kept = [best.view, ...views].map(String);
     for (const view of this.known.keys()) if (!kept.includes(view)) this.known.delete(view);
     return best;
+  }
+
+  /** The answer that is preferred to the others. */
+  _surest(answers) {
+    if (answers.length === 1) return answers[0];
+    const sureties = answers.map((one) => geometry.expectedIou(one) * geometry.cutFactor(one, this.zoom));
+    return answers[sureties.indexOf(Math.max(...sureties))];
   }
 
   /** An answer with the second look in its window, which fades out on its rim. */

@@ -278,8 +278,7 @@ def next_window(
     if new is None or window is None:
         return new
     x0, y0, x1, y1 = window
-    placed = [(x, y) for x, y, label in clicks if label]
-    inside = all(x0 <= int(x) < x1 - 1 and y0 <= int(y) < y1 - 1 for x, y in placed)
+    inside = all(x0 <= x < x1 - 1 and y0 <= y < y1 - 1 for x, y in _on_object(clicks))
     return window if inside and _overlap(window, new) >= zoom.keep_above else new
 
 
@@ -288,8 +287,7 @@ def fitting_window(zoom: Zoom, answer: Map, clicks: Sequence[PlacedClick]) -> Bo
     predicted = object_box(answer, zoom.threshold)
     if predicted is None:
         return None
-    positive = [(int(x), int(y)) for x, y, label in clicks if label]
-    sides = []
+    positive, sides = _on_object(clicks), []
     for axis, length in ((0, answer.size[1]), (1, answer.size[0])):
         ends = predicted[axis], predicted[axis + 2] - 1, *(place[axis] for place in positive)
         first, last = min(ends), max(ends)
@@ -298,6 +296,16 @@ def fitting_window(zoom: Zoom, answer: Map, clicks: Sequence[PlacedClick]) -> Bo
         end = min(length - 1, round(centre + half)) + 1
         sides.append((max(0, round(centre - half)), end))
     return sides[0][0], sides[1][0], sides[0][1], sides[1][1]
+
+
+def _on_object(clicks: Sequence[PlacedClick]) -> list[tuple[int, int]]:
+    """Return column and row of the pixels that were clicked as object."""
+    return [(int(x), int(y)) for x, y, label in clicks if label]
+
+
+def window_view(zoom: Zoom, window: Box) -> View:
+    """Return the view of a window that is not a look's."""
+    return View(window, scale_to(box_size(window), zoom.target))
 
 
 def look_window(zoom: Zoom, window: Box, click: PlacedClick, size: Size, last: Box | None) -> Box:
@@ -356,6 +364,11 @@ def expected_iou(answer: Map) -> float:
         return 0.0
     hit = float(probability[inside].sum())
     return hit / (area + float(probability.sum()) - hit)
+
+
+def sureness(answer: Map) -> float:
+    """Return what the answer that counts among several has most of."""
+    return expected_iou(answer) * cut_factor(answer)
 
 
 def misses_box(answer: Map, box: Box) -> bool:

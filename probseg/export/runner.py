@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg import geometry
-from probseg.geometry import Array, Box, Size, View, Zoom, box_size, positions, scale_to, shrink_to
+from probseg.geometry import Array, Box, Size, View, Zoom, box_size, positions, shrink_to
 
 Graph = Callable[[Mapping[str, Array]], Sequence[Array]]
 
@@ -142,7 +142,7 @@ class Runner:
         """Return the answer to all prompts, on which the next one depends."""
         zoom, last = self.zoom, None if self.answer is None else self.answer.look
         tried = [self._ask(view, window) for view, window in self._views()]
-        self.answer = answer = max(tried, key=_sureness)._replace(look=last)
+        self.answer = answer = max(tried, key=geometry.sureness)._replace(look=last)
         views = {self._whole()}  # with which the next object begins
         inputs = list(self.about["graphs"].values())[-1]["inputs"]
         takes_last = any(one["name"] == "previous" for one in inputs)
@@ -160,10 +160,10 @@ class Runner:
                 self.answer = answer = self._ask(answer.view, answer.window)._replace(look=last)
                 around = geometry.fitting_window(zoom, answer, self.clicks)
                 if around is not None and self.box is None:
-                    view = View(around, scale_to(box_size(around), zoom.target))
+                    view = geometry.window_view(zoom, around)
                     views.add(view)  # which the next click sees
                     closer = self._ask(view, around)._replace(look=last)
-                    answer = max(answer, closer, key=_sureness)._replace(window=around)
+                    answer = max(answer, closer, key=geometry.sureness)._replace(window=around)
             self.answer = answer
         views.add(answer.view)
         self._known = {view: known for view, known in self._known.items() if view in views}
@@ -188,7 +188,7 @@ class Runner:
         return [
             (self._whole(), None)
             if zoom is None or window is None
-            else (View(window, scale_to(box_size(window), zoom.target)), window)
+            else (geometry.window_view(zoom, window), window)
             for window in windows
         ]
 
@@ -311,11 +311,6 @@ class ClassRunner:
         outputs = self.graphs["classes"]({"image": np.ascontiguousarray(padded, np.float32)})
         logits: npt.NDArray[np.float32] = outputs[0][0, :, :height, :width]
         return logits
-
-
-def _sureness(answer: Answer) -> float:
-    """Return by how much an answer is preferred to others."""
-    return geometry.expected_iou(answer) * geometry.cut_factor(answer)
 
 
 def _check_image(image: npt.NDArray[np.uint8]) -> None:

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from probseg import geometry
 from probseg.errors import require
-from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click, scale_to
+from probseg.geometry import Box, View, Zoom, box_size, check_box, check_click
 from probseg.interact.mask import ProbabilityMap
 from probseg.interact.photograph import Photograph, resize_aligned
 from probseg.models import Segmenter
@@ -235,10 +235,10 @@ class InteractionLoop:
         assert self.zoom is not None, "only with a zoom"
         again, around = self._decode(states), {}
         for i, state in enumerate(again):
-            box = geometry.fitting_window(self.zoom, state.answer, state.clicks)
-            if box is not None and state.box is None:
-                view = View(box, scale_to(box_size(box), self.zoom.target))
-                around[i] = state._replace(window=box, seconds=0.0), view
+            fits = geometry.fitting_window(self.zoom, state.answer, state.clicks)
+            if fits is not None and state.box is None:
+                view = geometry.window_view(self.zoom, fits)
+                around[i] = state._replace(window=fits, seconds=0.0), view
         nearer = self._decode(self._encode([*around.values()]))
         for i, near in zip(around, nearer, strict=True):
             best = _choose_best([again[i], near])  # the next click sees the window in any case
@@ -259,10 +259,7 @@ class InteractionLoop:
             if windows == [None] and zoom.stale and len(clicks) > zoom.skip_clicks:
                 return [(whole, state.window)]
         return [
-            (
-                whole if window is None else View(window, scale_to(box_size(window), zoom.target)),
-                window,
-            )
+            (whole if window is None else geometry.window_view(zoom, window), window)
             for window in windows
         ]
 
@@ -329,11 +326,10 @@ class InteractionLoop:
         seconds = (state.seconds or 0.0) + (look.seconds or 0.0)
         if look.view == state.view:
             return state._replace(answer=look.answer, seconds=seconds)
-        assert look.view is not None, "it was decoded"
         answer = state.answer.with_look(look.answer)
         if self.keep_clicks:  # again: blending resamples the answers of large photographs
             answer = answer.with_clicks(state.clicks)
-        return state._replace(answer=answer, look=(look.view, look.encoded), seconds=seconds)
+        return state._replace(answer=answer, look=(_view(look), look.encoded), seconds=seconds)
 
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
         """Return box and clicks in pixels of the view."""
@@ -384,10 +380,7 @@ def _choose_best(answers: Sequence[InteractionState]) -> InteractionState:
     """Return the answer that expects the largest IoU, less if cut, with the time of all."""
     if len(answers) == 1:
         return answers[0]
-    best = max(
-        answers,
-        key=lambda state: geometry.expected_iou(state.answer) * geometry.cut_factor(state.answer),
-    )
+    best = max(answers, key=lambda state: geometry.sureness(state.answer))
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
 
 

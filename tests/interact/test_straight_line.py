@@ -82,10 +82,8 @@ def click_by_click(image, clicks, zoom, flip):
         probability = in_image(tried[best], box, size)
         if zoom is not None and zoom.look and count == 1:
             values = answered(image, views[best], seen, probability, flip)
-            probability, again = (
-                in_image(values, box, size),
-                ProbabilityMap(torch.tensor(values), box, size),
-            )
+            probability = in_image(values, box, size)
+            again = ProbabilityMap(torch.tensor(values), box, size)
             around = geometry.fitting_window(zoom, again, seen)
             view = View(around, scale_to(box_size(around), zoom.target))
             values = answered(image, view, seen, probability, flip)

@@ -1,12 +1,8 @@
 """Bases: how they start, what moves them, and that processes move them together."""
 
-import multiprocessing
-import queue
 from copy import deepcopy
 
-import pytest
 import torch
-from torch import distributed
 from torch.utils.checkpoint import checkpoint
 
 from probseg.attention import build_attention
@@ -15,6 +11,7 @@ from probseg.errors import UnknownNameError
 from probseg.semantic.heads import EMAU
 from support.refusals import refused
 from support.rows import each
+from support.runs import in_two_processes
 
 HEADS, BASES, CHANNELS = 2, 3, 4
 
@@ -139,10 +136,8 @@ def followed(shares: tuple[int, ...], spoiled: tuple[int, ...]) -> torch.Tensor:
     return pictures
 
 
-def follow_in_a_process(rank, meeting, answers):
-    """Follow this process's share of the pictures, twice in each run; hand back the bases."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def follow_in_a_process(rank):
+    """Follow this process's share of the pictures, twice in each run; return the bases."""
     found = []
     for shares, spoiled in zip(SHARES, SPOILED, strict=True):
         bases = build()
@@ -150,27 +145,11 @@ def follow_in_a_process(rank, meeting, answers):
         for _ in range(2):
             bases.follow(followed(shares, spoiled)[first : first + shares[rank]])
         found.append(bases.initial.tolist())
-    answers.put(found)
-    distributed.destroy_process_group()
+    return found
 
 
 def test_two_processes_are_one_with_both_batches(tmp_path):
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    processes = [
-        context.Process(target=follow_in_a_process, args=(rank, tmp_path / "meeting", answers))
-        for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        found = [answers.get(timeout=60) for _ in processes]
-    except queue.Empty:
-        pytest.fail("a process has not answered")
-    finally:
-        for process in processes:
-            process.join(timeout=60)
-    assert [process.exitcode for process in processes] == [0, 0]
+    found = in_two_processes(tmp_path, follow_in_a_process)
     assert found[0] == found[1]
     for initial, shares, spoiled in zip(found[0], SHARES, SPOILED, strict=True):
         alone = build()

@@ -1,5 +1,4 @@
 import math
-import multiprocessing
 import warnings
 
 import numpy as np
@@ -8,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from torch import distributed
 from torchmetrics import MetricCollection
 
 from probseg.metrics import (
@@ -26,6 +24,7 @@ from probseg.metrics import (
     survival,
 )
 from support.refusals import refused
+from support.runs import in_two_processes
 
 RUNS = hnp.arrays(
     np.float64,
@@ -171,36 +170,21 @@ def test_objects_of_one_number_count_once_in_any_order():
     refused(ValueError, metrics.compute, "`index`", "10 objects", "(9,)")
 
 
-def score_in_a_process(rank, meeting, shares, answers):
-    """Score this process's share of the runs; hand back the figures, or the refusal."""
-    torch.set_num_threads(1)
+def score_in_a_process(rank, shares):
+    """Score this process's share of the runs; return the figures, or the refusal."""
     warnings.simplefilter("ignore", UserWarning)  # that nothing was added here
-    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     metrics, mine = collection(), range(sum(shares[:rank]), sum(shares[: rank + 1]))
     for number in mine:
         metrics.update(RUNS_ACCUMULATED[number : number + 1], index=[number])
     try:
-        answers.put({name: float(figure) for name, figure in metrics.compute().items()})
+        return {name: float(figure) for name, figure in metrics.compute().items()}
     except ValueError as error:
-        answers.put(str(error))
-    distributed.destroy_process_group()
+        return str(error)
 
 
 @pytest.mark.parametrize("shares", [(7, 0), (0, 7), (3, 4), (0, 0)])
 def test_processes_of_which_some_have_no_object_find_the_same(shares, tmp_path):
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    place = (tmp_path / "meeting", shares, answers)
-    processes = [
-        context.Process(target=score_in_a_process, args=(rank, *place), daemon=True)
-        for rank in (0, 1)
-    ]
-    for process in processes:
-        process.start()
-    found = [answers.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join(timeout=60)
-    assert [process.exitcode for process in processes] == [0, 0]
+    found = in_two_processes(tmp_path, score_in_a_process, shares)
     assert found[0] == found[1]
     if sum(shares):
         figures = {name: float(figure) for name, figure in expected(RUNS_ACCUMULATED).items()}

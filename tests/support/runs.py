@@ -8,6 +8,7 @@ import functools
 import json
 import multiprocessing
 import os
+import queue
 import re
 import runpy
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from torch import distributed
 
 from probseg.cli import main
 from probseg.cli.invocation import Invocation
@@ -220,3 +222,29 @@ def figures(folder: Path) -> dict[str, dict[str, Any]]:
         name: {key: value for key, value in scores.items() if key not in TIMES}
         for name, scores in datasets.items()
     }
+
+
+def in_two_processes(place: Path, work: Callable[..., object], *arguments: object) -> list[Any]:
+    """Call `work(rank, *arguments)` in two processes that know each other; return both results."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+
+    def run(rank: int) -> None:
+        torch.set_num_threads(1)
+        meeting = f"file://{place / 'meeting'}"
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+        results.put(work(rank, *arguments))
+        distributed.destroy_process_group()
+
+    processes = [context.Process(target=run, args=[rank], daemon=True) for rank in range(2)]
+    for process in processes:
+        process.start()
+    try:
+        found = [results.get(timeout=60) for _ in processes]
+    except queue.Empty:
+        pytest.fail("a process has not answered")
+    finally:
+        for process in processes:
+            process.join(timeout=60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    return found

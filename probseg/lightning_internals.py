@@ -99,6 +99,15 @@ def mark_validation_as_begun(checkpoint: Mapping[str, Any]) -> None:
     progress.update(total=dict(begun), current=dict(begun), is_last_batch=False)
 
 
+def uncount_open_validation(trainer: L.Trainer) -> None:
+    """Count the batches of an interrupted validation once, in the repetition that now begins.
+
+    Lightning would count the open one again, and repeat this validation whenever the run goes on.
+    """
+    total: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total
+    total.reset_on_restart()
+
+
 def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
     """Return the number of epochs in a checkpoint; None if it holds weights alone."""
     if "optimizer_states" not in checkpoint:

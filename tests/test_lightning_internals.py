@@ -122,6 +122,7 @@ class Data(BoringDataModule):
 
 def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["probseg"])  # Lightning warns of others beside `args`
     MADE.clear()
 
     class CLI(internals.VerbCLI):

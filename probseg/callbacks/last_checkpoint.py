@@ -31,6 +31,7 @@ from probseg.lightning_internals import (
     end_readers,
     launched_processes,
     mark_validation_as_begun,
+    uncount_open_validation,
 )
 from probseg.paths import replacing
 from probseg.zoo.trained import LAST
@@ -144,6 +145,8 @@ class LastCheckpoint(Checkpoint):
     def on_validation_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Save: a validation may take long, and other weights may be evaluated in it."""
         self._waits = False
+        if _is_within_training(trainer):
+            uncount_open_validation(trainer)
         if _is_within_training(trainer) and not self._between:
             self._validates = True
             self._save(trainer)

@@ -90,7 +90,7 @@ CASES = [  # each place, interruption and configuration; nightly, more of their 
     ("plain", "batch", STEPS - 1, Killed),
     ("plain", "epoch", STEPS, Killed),
     ("plain", "backward", 5, signal.SIGINT),
-    ("plain", "validation", 2 * STEPS, signal.SIGTERM),
+    ("plain", "validation", 3 * STEPS, signal.SIGTERM),
     ("accumulating", "backward", 5, signal.SIGTERM),
     ("validating in between", "validation", 3, Killed),
     ("validating in between", "validation", 3, signal.SIGTERM),

@@ -141,6 +141,7 @@ def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, mon
     cli = CLI(
         "fit",
         args=["fit", "--trainer.fast_dev_run=1", "--trainer.accelerator=cpu", *parts],
+        seed_everything_default=1,
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_callback=None,

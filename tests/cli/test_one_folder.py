@@ -125,7 +125,7 @@ def test_pairs_of_trainings_started_at_once(logger, pairs, tmp_path):
         options.append(f"--trainer.logger.save_dir={runs}")
     if logger == "WandbLogger":
         options.append("--trainer.logger.offline=true")
-    arguments = folder_fit(root, *options)
+    arguments, trained = folder_fit(root, *options), 0
     for number in range(pairs):
         places = [tmp_path / f"{number}{name}" for name in "ab"]
         for place in places:
@@ -136,6 +136,7 @@ def test_pairs_of_trainings_started_at_once(logger, pairs, tmp_path):
             output = (place / "output.txt").read_text()
             refused = logger == "false" and "is at work in this folder" in output
             assert process.exitcode == (2 if refused else 0), output
-    folders = {path.parent: path.read_text().splitlines() for path in runs.rglob("starts.jsonl")}
-    assert logger == "false" or len(folders) == 2 * pairs, sorted(folders)
-    assert all(len(lines) == 1 for lines in folders.values()), folders
+            trained += not refused
+    starts = [len(path.read_text().splitlines()) for path in runs.rglob(STARTS)]
+    # Without a logger, trainings share a folder, one at a time: a short one is waited for.
+    assert starts == ([trained] if logger == "false" else [1] * 2 * pairs)

@@ -20,11 +20,19 @@ from jsonargparse import Namespace, set_dumper
 from jsonargparse import Path as ConfigPath
 from lightning.pytorch.callbacks.model_summary import ModelSummary, log
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.core import saving
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import (
+    CSVLogger,
+    Logger,
+    TensorBoardLogger,
+    csv_logs,
+    tensorboard,
+)
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.model_summary.model_summary import _format_summary_table
 
+from probseg.paths import replacing
 from probseg.texts import read_text
 
 
@@ -152,6 +160,19 @@ def _read_text(path: ConfigPath) -> str:
 
 
 _read_remote, ConfigPath.read_text = ConfigPath.read_text, _read_text
+
+
+def _save_whole(path: str, hparams: Any, **options: Any) -> None:  # noqa: ANN401
+    """Write a logger's `hparams.yaml` whole, or not at all: Lightning never writes it again."""
+    if "://" in path:
+        saving.save_hparams_to_yaml(path, hparams, **options)
+        return
+    with replacing(Path(path)) as draft:
+        saving.save_hparams_to_yaml(draft, hparams, **options)
+
+
+for _module in (csv_logs, tensorboard):
+    vars(_module).update(save_hparams_to_yaml=_save_whole)
 
 
 class DataFirstParser(LightningArgumentParser):

@@ -1,5 +1,6 @@
 """What probseg takes from Lightning beyond its documented interface, hold by hold."""
 
+import errno
 from pathlib import Path
 
 import lightning as L
@@ -7,7 +8,9 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.core import saving
 from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from probseg import lightning_internals as internals
 
@@ -153,6 +156,27 @@ def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, mon
     assert MADE[-3:] == ["data", "model", "fit"]
     assert not Watched().by_command_line
     assert cli.model.steps
+
+
+@pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
+def test_hyperparameters_are_written_whole_or_not_at_all(kind, tmp_path, monkeypatch):
+    def fails(path, *_):
+        Path(path).write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def log():
+        logger.log_hyperparams({"lr": 0.1})
+        logger.save()
+
+    logger = kind(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(saving, "save_hparams_to_yaml", fails)
+        with pytest.raises(OSError, match="No space left"):
+            log()
+    assert not [path for path in tmp_path.rglob("*") if "hparams" in path.name]
+    log()
+    (path,) = tmp_path.rglob("hparams.yaml")
+    assert yaml.safe_load(path.read_text()) == {"lr": 0.1}
 
 
 def test_the_summary_of_a_network_counts_no_operations(monkeypatch):

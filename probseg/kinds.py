@@ -156,13 +156,18 @@ def find(path: str) -> Any:  # noqa: ANN401 (any object of a module)
 
 
 def lazy_getattr(package: str, paths: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports its public names on demand."""
+    """Return the `__getattr__` of a package that imports its public names on demand.
+
+    They become names of the package for `dir`, and so for completion, too.
+    """
+    package_vars = vars(sys.modules[package])
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 (any object; becomes that of the package)
         if name in paths:
             return find(paths[name])
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
+    package_vars["__dir__"] = lambda: sorted({*package_vars, *paths})
     return __getattr__
 
 

@@ -138,6 +138,7 @@ def test_wings_and_tasks_have_what_they_name():
         assert {callable(find(path)) for path in (task.variant, task.evaluation)} == {True}
         assert find(task.prediction).__base__ is Prediction
     assert all(getattr(probseg, name) is not None for name in probseg.__all__)
+    assert set(probseg.__all__) <= set(dir(probseg))
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = probseg.no_such_name
 

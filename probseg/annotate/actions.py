@@ -28,7 +28,7 @@ from probseg.annotate.steps import (
 from probseg.annotate.store import Finished, MissingError, State, StoredObject
 from probseg.formats import polygons
 from probseg.interact.session import Answer
-from probseg.interact.steps import fill_holes, islands, remove_islands, snap
+from probseg.interact.steps import fill_holes, islands, remove_islands, snap, with_touching
 from probseg.metrics.masks import iou
 from probseg.types import Patch, Stroke
 
@@ -146,7 +146,8 @@ class Change:
     def reshape(self) -> bool:
         """Give the open object what an outline gained, and take away what it lost, as steps.
 
-        Where the outline is as it was the mask stays, however much the outline is simplified.
+        Where the outline is as it was the mask stays, however much the outline is simplified; but
+        what lies between mask and outline goes with what was gained or lost beside it.
         """
         current = self._open_object(NO_OBJECT)
         size = readable_size(self.photograph)
@@ -154,7 +155,11 @@ class Change:
             polygons.fill(check_polygons(self.action, name, size), size)
             for name in ("before", "after")
         )
-        for patch in (Patch(after & ~before), Patch(before & ~after, positive=False)):
+        mask = self._drawn(self.answers.session(self.photograph, current).answer)
+        for patch in (
+            Patch(with_touching(after & ~before, before & after & ~mask)),
+            Patch(with_touching(before & ~after, mask & ~before & ~after), positive=False),
+        ):
             if patch.pixels.any():
                 current = self._patch(current, patch)
         return False

@@ -248,6 +248,7 @@ SETTINGS: dict[str, TypeAdapter[Any]] = {
     "unlearned": TypeAdapter(Annotated[str, Field(max_length=4096)]),
     "annotations": TypeAdapter(bool),
     "annotations_due": TypeAdapter(bool),
+    "aside": TypeAdapter(dict[str, list[str]]),
     "annotations_digest": TypeAdapter(Annotated[str, Field(max_length=64)]),
     "image_ids": TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=1 << 53)]]),
     "category_ids": TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=1 << 53)]]),

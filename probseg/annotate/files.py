@@ -410,9 +410,9 @@ class Files:
         """
         self.write_annotations_soon()
         photograph = self.folder.by_name(name)
-        if photograph is not None and photograph.error is None:
+        if photograph is not None and photograph.error in (None, CHANGED):
             rejected, rows = self._store.in_files(name)
-            rows = [] if rejected else rows
+            rows = [] if rejected or photograph.error else rows
             masks = [(hash(row), partial(self._store.png, row[0])) for row in rows]
             names, listed = self.folder.names, self.mask_files(self.out)
             for path in self._foreign_masks(photograph, listed) if name in self._compared else ():
@@ -441,6 +441,21 @@ class Files:
                 own = theirs.owner(mask) and self.folder.names.owner(mask) in owners
                 if own and not path.is_symlink() and path.read_bytes() in masks:
                     path.unlink()
+
+    def write_what_was_set_aside(self) -> None:
+        """Write the files of photographs that changed, went or came back since the last time."""
+        folder = self.folder
+        aside = {
+            "changed": sorted(folder.changed),
+            "others": sorted({*folder.gone, *folder.unreadable}),
+        }
+        before = self._store.setting("aside") or {"changed": [], "others": []}
+        if aside == before:
+            return
+        self.write_annotations_soon()
+        for name in sorted({*aside["changed"]} ^ {*before["changed"]}):
+            self.write(name)
+        self._store.set_setting("aside", aside)
 
     def write_what_is_due(self) -> None:
         """Write the masks that a server which was killed, or a full disk, left unwritten."""

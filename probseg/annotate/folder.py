@@ -102,7 +102,7 @@ class Folder:
         try:
             return self.photographs[self._places[number]]
         except KeyError:
-            raise MissingError(number) from None
+            raise MissingError("such photograph in the folder now; reload the page") from None
 
     def after(self, photograph: Photograph) -> list[Photograph]:
         """Return the next photograph that can be read, or none."""

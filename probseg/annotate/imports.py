@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,7 +90,10 @@ class Upload:
         upload, number = piece.get("upload"), piece.get("piece")
         if upload != self._number and number == 0:
             for path in place.iterdir():
-                path.unlink()
+                if path.is_dir():  # of what was read
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
             self._number, self._next, self.files = upload, 0, {}
         if upload != self._number or not isinstance(number, int) or number > self._next:
             raise RequestError(f"{name}: another import has begun meanwhile; send the files again")
@@ -144,7 +148,8 @@ class Brought:
 def finder(names: Iterable[str]) -> Callable[[str], str | None]:
     """Return a function that finds the photograph that a path in a file of others means.
 
-    Folders count where several photographs have the name, from the last one on; None without one.
+    Where several photographs have the name, it is the one of the whole path, or the one that shares
+    most folders, from the last one on; None without one.
     """
     known: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for name in names:
@@ -162,6 +167,7 @@ def finder(names: Iterable[str]) -> Callable[[str], str | None]:
         parts, several = (*folders, last), known.get(last, [])
         best = max((shared(own, parts) for own in several), default=0)
         near = [own for own in several if shared(own, parts) == best]
+        near = [parts] if parts in near else near
         return "/".join(near[0]) if len(near) == 1 else None
 
     return find

@@ -191,6 +191,7 @@ class Sessions:
                 with self.store.change(name, None):
                     self.store.keep_written(name)
         self.files.forget_moved(self._folder.moved)
+        self.files.write_what_was_set_aside()
         self.files.write_what_is_due()
 
     # What clients read

@@ -187,6 +187,8 @@ def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: A
             if layer not in converted:
                 converted[layer] = _converted(layer, options)
             setattr(parent, name, converted[layer])
+        if isinstance(parent, nn.TransformerEncoder):
+            parent.use_nested_tensor = False  # for PyTorch's kernel, which reads other weights
     if not converted:
         raise ValueError(
             "`model` must have an attention of timm's vision transformers (`blocks[i].attn`) or an "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from probseg.cli.arguments import Parser, check_writable
 from probseg.cli.compare import compare_settings
 from probseg.cli.invocation import as_options
 from probseg.errors import UsageError
-from probseg.texts import read_yaml, tell
+from probseg.paths import write_text
+from probseg.texts import read_json, read_yaml, tell
 from probseg.zoo.trained import LAST
 
 EXAMPLE = """\
@@ -30,6 +32,9 @@ a file that trains two attentions with three seeds:
   test: {evaluation.trials: 1}
 
 example: probseg ablate ablation.yaml --latex"""
+
+OPTIONS = "ablation.json"
+"""File in a run's folder with the options that the plan had for it."""
 
 Options = dict[str, Any]
 
@@ -51,7 +56,7 @@ def run(arguments: Sequence[str]) -> None:
         prog="probseg ablate",
         description="Train each setting with each seed, test all, and compare the settings: means "
         "with standard errors over seeds. What has results already is left as it is, and a "
-        "training that was stopped goes on.",
+        "training that was stopped goes on; both are refused if the plan has changed since.",
         epilog=EXAMPLE,
     )
     parser.add_argument("plan", type=Path, metavar="FILE", help="settings and seeds, in YAML")
@@ -76,19 +81,42 @@ def run(arguments: Sequence[str]) -> None:
         for seed in plan.seeds:
             folder = options.output / name / f"seed_{seed}"
             testing = folder / "testing"  # a protocol may have results, and the next none
-            if any(folder.glob("test/*/results.json")) and not testing.exists():
+            done = any(folder.glob("test/*/results.json")) and not testing.exists()
+            last = folder / "checkpoints" / LAST
+            asked = {"fit": {**plan.fit, **changes}, "test": plan.test}
+            if done or last.is_file():
+                _check_same(asked, folder)
+            if done:
                 continue
+            write_text(folder / OPTIONS, json.dumps(asked, default=str))
             run = {"save_dir": str(options.output), "name": name, "version": folder.name}
             logger = {f"trainer.logger.{key}": value for key, value in run.items()}
-            last = folder / "checkpoints" / LAST
             goes_on = {"ckpt_path": last} if last.is_file() else {}
-            _call("fit", {**plan.fit, **changes, "seed_everything": seed, **logger, **goes_on})
+            _call("fit", {**asked["fit"], "seed_everything": seed, **logger, **goes_on})
             testing.touch()
             _call("test", {"config": folder / "config.yaml", **plan.test})
             testing.unlink()
     seeds = [f"seed_{seed}" for seed in plan.seeds]
     runs = {name: [options.output / name / seed for seed in seeds] for name in plan.settings}
     compare_settings(runs, options.output, options.metric, latex=options.latex)
+
+
+def _check_same(asked: Mapping[str, Options], folder: Path) -> None:
+    """Refuse a run that was made with other options, if it says with which."""
+    if not (folder / OPTIONS).is_file():
+        return
+    there, asked = read_json(folder / OPTIONS), json.loads(json.dumps(asked, default=str))
+    changed = [
+        f"{verb}: {name}"
+        for verb in ("fit", "test")
+        for name in sorted({*there[verb], *asked[verb]})
+        if there[verb].get(name) != asked[verb].get(name)
+    ]
+    if changed:
+        raise UsageError(
+            f"{folder} was made with other options than the plan has now ({', '.join(changed)}); "
+            "choose another --output, or remove that folder to make it anew"
+        )
 
 
 def _call(verb: str, options: Mapping[str, Any]) -> None:

@@ -137,7 +137,10 @@ def explain_options(message: str, options: Iterable[str]) -> str:
             kinds += kind.__subclasses__()
         names = {kind.__name__ for kind in kinds if kind not in _KINDS.values()}.union(
             list_presets() if packages else (),
-            *(vars(package)["__all__"] for package in packages),
+            *(
+                [name for name in package.__all__ if isinstance(getattr(package, name), type)]
+                for package in packages
+            ),
         )
         if difflib.get_close_matches(no_class[-1], names):
             return str(UnknownNameError(f"class of {option}", no_class[-1], names))

@@ -60,21 +60,25 @@ def check_processes(trainer: Namespace) -> None:
         raise UsageError(fault)
 
 
-def without_slow_bfloat16(trainer: Namespace) -> None:
-    """Replace bfloat16 by float32 on a CPU where it is slower, with a notice on stderr.
+def choose_cpu_precision(trainer: Namespace, *, trains: bool) -> None:
+    """Replace bfloat16 by float32 on a CPU, with a notice on stderr.
 
-    The trainer's arguments are changed in place; they stay as they are on an accelerator.
+    A training keeps bfloat16 where it is faster. Evaluations never do: their results are to be
+    those of other machines, and of the predictor. The trainer's arguments are changed in place;
+    they stay as they are on an accelerator.
     """
     if trainer.get("precision") not in BFLOAT16 or not on_cpu(trainer.get("accelerator")):
         return
-    gain = bfloat16_gain()
+    notice = "on a CPU, evaluations are in float32, as the published ones"
+    gain = bfloat16_gain() if trains else 0.0
     if gain < 1:
         trainer["precision"] = "32-true"
-    rank_zero_only(tell)(
-        f"probseg: on this processor a convolution in bfloat16 is {gain:.2g} times as fast as in "
-        f"float32; the training uses {trainer['precision']}\n",
-        sys.stderr,
-    )
+    if trains:
+        notice = (
+            f"on this processor a convolution in bfloat16 is {gain:.2g} times as fast as in "
+            f"float32; the training uses {trainer['precision']}"
+        )
+    rank_zero_only(tell)(f"probseg: {notice}\n", sys.stderr)
 
 
 @cache

@@ -58,7 +58,7 @@ from probseg.cli.faults import (
 )
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.invocation import FOLDER, OF_WINGS, ROLES, Invocation
-from probseg.cli.machine import check_accelerator, check_processes, without_slow_bfloat16
+from probseg.cli.machine import check_accelerator, check_processes, choose_cpu_precision
 from probseg.clicks import IteratedClicks
 from probseg.errors import UsageError, disk_fault, history, user_error
 from probseg.kinds import TASKS, TaskName, find
@@ -147,7 +147,8 @@ class ProbsegCLI(VerbCLI):
         check_run_folder(config.trainer)
         check_accelerator(config.trainer.accelerator)
         check_processes(config.trainer)
-        without_slow_bfloat16(config.trainer)  # before the configuration is saved
+        # Before the configuration is saved.
+        choose_cpu_precision(config.trainer, trains=self.verb == "fit")
         names = []
         if self.run_to_continue is not None:
             names = missing_versions(config.trainer.get("logger"), self.run_to_continue)

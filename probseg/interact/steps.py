@@ -158,6 +158,14 @@ def islands(mask: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.bool_]]:
         yield parts == 1 + number
 
 
+def with_touching(
+    pixels: npt.NDArray[np.bool_], others: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return pixels with the parts of others that touch them, all bool of shape `(H, W)`."""
+    parts, _ = _parts(pixels | others)
+    return np.isin(parts, parts[pixels])
+
+
 def _parts(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return the number of each pixel's part, from 1 on, and the parts' areas; corners connect."""
     _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)

@@ -56,7 +56,7 @@ def test_networks_of_timm_and_pytorch_keep_their_answers():
     torch.manual_seed(0)
     options = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
     vit = timm.create_model("vit_tiny_patch16_224", num_classes=4, qk_norm=True, **options).eval()
-    encoder = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True).eval()
+    encoder = nn.TransformerEncoderLayer(12, 4, 24, batch_first=True).eval()
     for model, x in ((vit, tokens(2, 3, 32, 32)), (encoder, tokens(2, 5, 12))):
         wanted = model(x)
         converted = convert_attention(deepcopy(model))
@@ -64,6 +64,12 @@ def test_networks_of_timm_and_pytorch_keep_their_answers():
         adapted = convert_attention(deepcopy(model), key_iterations=1)(x)
         assert (adapted - wanted).abs().max() > 1e-5
         adapted.square().sum().backward()
+    whole, padding = nn.TransformerEncoder(encoder, 2).eval(), torch.arange(5) > 3
+    masked = {"src_key_padding_mask": padding.repeat(2, 1)}
+    with torch.inference_mode():  # where PyTorch's own encoder leaves padding out
+        wanted = whole(x, **masked)[:, :4]
+        converted = convert_attention(deepcopy(whole))(x, **masked)[:, :4]
+    torch.testing.assert_close(converted, wanted, rtol=1e-5, atol=1e-5)
     linears = {
         name for name, part in convert_attention(vit).named_modules() if type(part) is nn.Linear
     }

@@ -243,6 +243,9 @@ def test_an_ablation_trains_and_tests_what_has_no_results(tmp_path, monkeypatch,
     assert command("ablate", "plan.yaml") == 0
     assert re.search(r"mine +│? *2 ", capsys.readouterr().out), "seeds of the plan alone count"
     for wrong, part in (
+        (PLAN.replace("[1, 2]", "3"), "mine/seed_0 was made with other options than the plan"),
+        (PLAN.replace("[1, 2]", "3"), "(fit: model.model.temperature); choose another --output"),
+        (PLAN.replace("trials: 1", "trials: 2"), "(test: evaluation.trials)"),
         ("settings: {}", "fit"),
         ("fit: {}\nsettings: {a: {}}\nsedes: [1]", "sedes"),
     ):

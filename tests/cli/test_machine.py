@@ -7,7 +7,7 @@ from probseg.cli import machine
 from probseg.cli.machine import (
     check_accelerator,
     check_processes,
-    without_slow_bfloat16,
+    choose_cpu_precision,
 )
 from probseg.errors import UsageError
 from support.fakes import write_folder
@@ -39,10 +39,14 @@ def cpu(monkeypatch):
 def test_bfloat16_gives_way_where_it_is_slow(asked, accelerator, gain, chosen, cpu, capsys):
     cpu(gain)
     trainer = Namespace(precision=asked, accelerator=accelerator)
-    without_slow_bfloat16(trainer)
+    evaluated = Namespace(precision=asked, accelerator=accelerator)
+    choose_cpu_precision(trainer, trains=True)
     assert trainer.precision == chosen
     measured = asked in machine.BFLOAT16 and accelerator != "gpu"
     assert (f"{gain:.2g} times as fast" in capsys.readouterr().err) == measured
+    choose_cpu_precision(evaluated, trains=False)
+    assert evaluated.precision == ("32-true" if measured else asked)
+    assert ("evaluations are in float32" in capsys.readouterr().err) == measured
 
 
 @pytest.mark.parametrize(("gain", "ran"), [(0.2, "32-true"), (2.0, "bf16-mixed")])

@@ -46,6 +46,7 @@ export class Grid {
     this.root.hidden = !shown;
     $("grid-button").setAttribute("aria-pressed", String(shown));
     for (const id of ["done", "review"]) $(id).disabled = shown; // of a photograph that is not seen
+    $("objects").inert = shown;
   }
 
   /** Show the photographs that the list has. */

@@ -97,6 +97,7 @@ export const page = {
 
   /** Return the focus to the photograph or to the grid, to which keys belong. */
   focus() {
+    document.activeElement?.blur(); // what follows cannot have it while it is hidden
     (this.grid.shown ? $("grid") : this.clicker.over).focus({ preventScroll: true });
   },
 
@@ -250,7 +251,11 @@ export const page = {
     } catch (error) {
       if (turn !== this.turn) return;
       if ([401, 403, 409].includes(error.status)) report(error);
-      else this.unreadable(error.message);
+      else {
+        if (error instanceof DOMException) photo.error = "the picture is damaged or incomplete; replace the file, or remove it"; // of the browser
+        this.strip.redraw(photo.id);
+        this.unreadable(photo.error ?? error.message);
+      }
     } finally {
       if (turn === this.turn) this.arriving = false;
       $("clicker").ariaBusy = $("objects").ariaBusy = String(this.arriving);

@@ -34,11 +34,12 @@ export const listing = {
   filter() {
     const state = $("filter").value;
     const label = $("label-filter").value;
-    const text = $("search").value.trim().toLowerCase();
+    const plain = (text) => text.normalize("NFC").toLowerCase(); // names may be written in two ways
+    const text = plain($("search").value.trim());
     const listed = this.session.photographs.filter((photo) => {
       if (state && photo.state !== state) return false;
       if (label === NO_OBJECT ? photo.objects > 0 : label && !photo.labels[label.slice(1)]) return false;
-      return text.startsWith("#") || photo.name.toLowerCase().includes(text);
+      return text.startsWith("#") || plain(photo.name).includes(text);
     });
     if ($("sort").value === "quality") {
       const rank = ({ quality }) => quality ?? 2; // those without one come last
@@ -131,7 +132,10 @@ export const listing = {
     const { keys } = this.strip;
     const place = keys.indexOf(this.photo?.id);
     const photo = (key) => this.session.photographs[this.byId.get(key)];
-    if (place < 0) return photo(keys.find((key) => this.byId.get(key) > this.index));
+    if (place < 0) {
+      const inOrder = step > 0 ? keys : [...keys].reverse();
+      return photo(inOrder.find((key) => step * (this.byId.get(key) - this.index) > 0 && fits(photo(key))));
+    }
     for (let next = place + step; next in keys; next += step) if (fits(photo(keys[next]))) return photo(keys[next]);
     return undefined;
   },

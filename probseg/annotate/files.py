@@ -216,7 +216,8 @@ class Files:
             if counts
         ]
         if self.unreadable:
-            lines.append(f"masks that cannot be read: {_first(self.unreadable)}")
+            files = [f"{name} ({reason})" for name, reason in self.unreadable.items()]
+            lines.append(f"masks that cannot be read, or not all of them: {_first(files)}")
         if self.replaced:
             names = _first(sorted(self.replaced))
             lines.append(f"files that another program changed, copied to {ORIGINALS}: {names}")

@@ -18,6 +18,7 @@ from pycocotools import mask as coco_mask
 from probseg.annotate import files
 from probseg.annotate.answers import ModelHost
 from probseg.annotate.frames import unpack
+from probseg.annotate.imports import Upload, finder
 from probseg.annotate.photographs import refusals
 from probseg.annotate.verbs import lasting_token
 from probseg.convert import EXPORTS
@@ -859,6 +860,48 @@ def test_a_page_imports_what_is_sent_in_pieces(folder, model_host, kind):
     client = begin(folder, model_host)
     assert bring() == 0
     client.sessions.close()
+
+
+def test_an_import_follows_another_whatever_that_has_left():
+    upload = Upload()
+    for name in ("a.json", "b.json"):
+        (piece,) = pieces({name: b"{}"})
+        path = upload.add(piece)
+        assert [path.name] == [one.name for one in path.parent.iterdir()]
+        (path.parent / ".probseg").mkdir()  # of the reader
+    upload.close()
+
+
+def test_a_path_of_an_import_means_the_photograph_of_the_same_path():
+    find = finder(["a.jpg", "x/a.jpg", "x/y/a.jpg", "b.jpg"])
+    paths = ["a.jpg", "x/a.jpg", "w/x/a.jpg", "y/a.jpg", "w/a.jpg", "w/b.jpg", "c.jpg"]
+    expected = ["a.jpg", "x/a.jpg", "x/a.jpg", "x/y/a.jpg", None, "b.jpg", None]
+    assert list(map(find, paths)) == expected
+
+
+def test_files_have_the_objects_of_the_photographs_that_are_there(folder, model_host):
+    """Also after a photograph was replaced, and after it came back."""
+    annotate(folder, model_host, 1)
+    masks = sorted((folder / "masks").glob("photo0*"))
+    contents, before = [path.read_bytes() for path in masks], written(folder)
+    photo, kept = folder / "photo0.png", folder.parent / "kept.png"
+    for comes_back in (False, True):
+        if comes_back:
+            kept.replace(photo)
+        else:
+            photo.rename(kept)
+            Image.open(kept).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photo)
+        client = begin(folder, model_host)
+        left_out = client.get("/api/session")["left_out"]
+        assert [line.split(":")[0] for line in left_out] == (
+            [] if comes_back else ["2 objects of photographs that have changed since"]
+        )
+        assert [path.exists() for path in masks] == [comes_back] * len(masks)
+        client.sessions.close()
+        names = [one[0] for one in written(folder)]
+        assert ("photo0.png" in names) is comes_back
+    assert written(folder) == before
+    assert [path.read_bytes() for path in masks] == contents
 
 
 def test_a_piece_that_a_full_disk_refused_is_sent_again(folder, model_host, monkeypatch):

@@ -16,6 +16,7 @@ from probseg.annotate.sessions import Sessions
 from probseg.data import ImageMaskFolder
 from probseg.errors import UsageError
 from probseg.formats import png
+from probseg.interact.steps import fill_holes
 from support.annotate_client import HOST, MODEL, TOKEN, begin, draw_photographs
 
 
@@ -137,6 +138,7 @@ def test_an_outline_changes_the_mask_only_where_it_was_moved(client):
     after[0][0][corner] = [100.0, before[0][0][corner][1]]
     _, moved = client.act({"type": "reshape", "before": before, "after": after})
     assert moved[:, 70:].any()
+    assert not fill_holes(moved).pixels.any(), "up to the line"
     np.testing.assert_array_equal(moved[:, :40], mask[:, :40])
     _, back = client.act({"type": "undo"})
     np.testing.assert_array_equal(back, mask)

@@ -271,9 +271,9 @@ export const page = {
     if (!reason) return;
     this.showObjects([]);
     $("unreadable").replaceChildren(
-      element("strong", { textContent: "This photograph cannot be read." }),
+      element("strong", { textContent: this.photo.changed ? "This is another picture than before." : "This photograph cannot be read." }),
       element("span", { textContent: reason }),
-      element("span", { textContent: `The file is not changed; ${keyName(this.keys.next[0])} opens the next one.` }),
+      element("span", { textContent: `Nothing is written to the file; ${keyName(this.keys.next[0])} opens the next one.` }),
     );
     if (this.photo.changed && !this.session.reader) {
       const keep = element("button", { type: "button", textContent: "Keep its objects on this file" });

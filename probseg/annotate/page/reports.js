@@ -83,7 +83,7 @@ const ADVICE = [
   [/changed by their outlines/, "Outlines only come near to masks. Where each pixel counts, write COCO or PNG, which have masks."],
   [/have changed since/, "Put the earlier files back; or open these photographs, and keep the objects on the new pixels by the button there."],
   [/that are gone/, "Put the photographs back into the folder, under any name, and reload the page."],
-  [/cannot be read/, "The terminal says why. Mend or remove these files in masks/, and start probseg annotate again."],
+  [/cannot be read/, "Mend these files and bring them again; or remove them, and start probseg annotate again."],
   [/without objects/, "Nothing, if nothing is on these photographs. Otherwise open them and mark their objects."],
   [/cover whole|encloses? no pixel|without a pixel/, "Look at these objects: they are hidden by others, or smaller than the format can say."],
   [/names of classes/, "Use a format with names, such as COCO, or keep the order of the classes beside the files."],

@@ -120,7 +120,8 @@ def require(right: object, name: str, expected: str, value: object, remedy: str 
 
 
 def check_least(name: str, number: int | None, least: int = 1) -> None:
-    """Raise a ValueError for an argument below the least value; None is not checked."""
+    """Raise a ValueError for an argument that is no integer or too small; None is not checked."""
+    require(number is None or hasattr(number, "__index__"), name, "an integer", number)
     require(number is None or number >= least, name, f"at least {least}", number)
 
 

@@ -215,7 +215,8 @@ def next_commands(trainer: L.Trainer) -> str:
         own = sorted(m for m in modules if m.partition(".")[0] not in ("probseg", "torch", "timm"))
         if isinstance(model, Segmenter):
             first = f"import {', '.join(own)}; " if own else ""  # which register their classes
-            lines.append(f"  on other images  probseg test {here} --folder OTHER_FOLDER")
+            tested = f"--config {config}" if own else here  # which has the modules' folder
+            lines.append(f"  on other images  probseg test {tested} --folder OTHER_FOLDER")
             lines.append(f"  use it           {first}probseg.Predictor.from_pretrained({name})")
             if not own:
                 lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {here}")

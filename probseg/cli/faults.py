@@ -176,6 +176,8 @@ def explain(
         return UsageError(message)
     if isinstance(error, MisconfigurationException):  # Lightning's, about settings of a user
         return UsageError(str(error))
+    if isinstance(error, RuntimeError) and "conditioned on metric" in str(error):
+        return UsageError(f"--trainer.callbacks: {error}")  # Lightning names those that there are
     reason = _of_dead_worker(error)
     link: BaseException | None = error
     while link is not None and reason is None:  # along `raise ... from`, not errors under handling

@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
         stored = upright if stored is None else upright.transpose(stored)
         stored.save(folder / f"exif{orientation}.jpg", exif=exif, quality=95, subsampling=0)
     whole = (folder / "exif1.jpg").read_bytes()
-    (folder / "torn.jpg").write_bytes(whole[: len(whole) // 3])
+    (folder / "torn.jpg").write_bytes(whole[: len(whole) * 3 // 4])
     (folder / "zz_no_photo.png").write_bytes(b"no photograph at all")
     return folder
 
@@ -363,12 +363,33 @@ def test_unreadable_photographs_say_why(page):
     page.open(BROKEN)
     reason = page.tab.locator("#unreadable")
     assert "cannot be read" in reason.inner_text()
-    page.press("p")
+    page.press("p")  # to one that the list takes for whole
     page.until("!document.querySelector('#unreadable').hidden")
-    page.press("p")
+    assert "damaged or incomplete" in reason.inner_text()
+    page.press("d")
+    page.until(f"probsegPage.index == {BROKEN}")
+    page.press("p", "p")
     page.settle()
     assert page.run("probsegPage.index") == TORN - 1
     assert not reason.is_visible()
+    page.open(BROKEN)
+    page.press("/")
+    page.tab.keyboard.type(f"#{TORN}")
+    page.press("Enter", "p")  # which is typed into no field
+    page.settle()
+    assert page.run("probsegPage.index") == TORN - 2
+
+
+def test_the_photograph_before_is_one_of_the_list(page):
+    page.open(2)
+    names = page.run("probsegPage.session.photographs.map(({ name }) => name)")
+    page.run(
+        "probsegPage.strip.set(arguments_[0].map((n) => probsegPage.session.photographs[n].id))",
+        [1, 4],
+    )
+    seen = page.run("[-1, 1].map((step) => probsegPage.neighbour(step)?.name)")
+    assert seen == [names[1], names[4]]
+    page.run("probsegPage.filter()")
 
 
 def test_a_slow_preview_switches_itself_off(page):

@@ -139,3 +139,4 @@ def test_buttons_of_the_photograph_rest_while_the_overview_hides_it(page):
         assert [page.tab.locator(name).is_disabled() for name in ("#done", "#review")] == [
             shown
         ] * 2
+        assert page.run("document.querySelector('#objects').inert") is shown

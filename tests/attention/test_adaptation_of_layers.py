@@ -99,7 +99,7 @@ def values_of(part):
     [("key_prior", -1), ("key_prior", math.nan), ("key_iterations", -1), ("value_prior", math.inf),
      ("value_iterations", -1), ("query_precision", 0.0), ("query_precision", math.inf),
      ("click_prior", 0.0), ("click_prior", 1e-46),  # 0 in float32
-     ("click_prior", 1e39), ("click_iterations", -1)],
+     ("click_prior", 1e39), ("click_iterations", -1), ("key_iterations", 1.5)],
 )  # fmt: skip
 def test_numbers_out_of_range_are_named(name, wrong):
     with pytest.raises(ValueError, match=f"^`{name}`.*got {wrong}".replace("+", r"\+")):

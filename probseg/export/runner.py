@@ -122,6 +122,7 @@ class Runner:
         if not hasattr(self, "image"):
             raise RuntimeError("no image: call set_image(image) before predict(...)")
         for click in clicks:
+            _check_form(click)
             geometry.check_click(click, self.size)
         if box is not None:
             self.box = geometry.round_box(box, self.size)
@@ -313,7 +314,20 @@ class ClassRunner:
         return logits
 
 
+def _check_form(click: object) -> None:
+    numbers = isinstance(click, tuple | list) and len(click) == 3 and {*map(type, click)}
+    if not numbers or not all(issubclass(kind, int | float | np.generic) for kind in numbers):
+        raise ValueError(
+            f"`clicks` must be a list of (x, y, positive), three numbers each, got {click!r} in it"
+        )
+
+
 def _check_image(image: npt.NDArray[np.uint8]) -> None:
+    if not isinstance(image, np.ndarray):
+        raise ValueError(
+            f"`image` must be an array, got {type(image).__name__}; np.asarray(Image.open(path)."
+            'convert("RGB")) reads one'
+        )
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
         raise ValueError(
             f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
@@ -323,7 +337,10 @@ def _check_image(image: npt.NDArray[np.uint8]) -> None:
 
 def _read(folder: Path, wanted: str) -> dict[str, Any]:
     """Return the description of a network for clicks or for classes."""
-    about: dict[str, Any] = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+    place = folder / "export.json"
+    if not place.is_file():
+        raise FileNotFoundError(f"{place}: no such file; give the folder of `probseg export`")
+    about: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     held = "classes" if "classes" in about else "clicks"
     if held != wanted:
         use = "ClassRunner" if held == "classes" else "Runner"

@@ -312,7 +312,8 @@ class _Lock:
 def _to_rgb(image: npt.NDArray[Any]) -> str:
     """Say how to make an array an RGB image, as the end of a sentence."""
     if np.issubdtype(image.dtype, np.integer) and image.dtype != np.uint8:
-        return "integers from 0 to 255 become uint8 by image.astype(np.uint8)"
+        few, many = "image.astype(np.uint8)", "(image / 257).astype(np.uint8)"
+        return f"integers from 0 to 255 become uint8 by {few}, from 0 to 65535 by {many}"
     if image.dtype != np.uint8:
         return "values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
     pillow = "or give Image.fromarray"

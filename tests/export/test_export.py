@@ -225,7 +225,14 @@ def test_wrong_questions(exported):
     runner = Runner(path)
     with pytest.raises(ValueError, match="image"):
         runner.set_image(np.zeros((8, 8), np.uint8))
+    with pytest.raises(ValueError, match="`image` must be an array, got str"):
+        runner.set_image("photo.jpg")
+    with pytest.raises(FileNotFoundError, match="folder of `probseg export`"):
+        Runner(path / "nope")
     runner.set_image(picture())
+    for wrong in ([(9, 9)], (9, 9, True), [("a", 9, True)]):
+        with pytest.raises(ValueError, match=r"`clicks` must be a list of \(x, y, positive\)"):
+            runner.predict(wrong)
     with pytest.raises(ValueError, match="clicks"):
         runner.predict()
     with pytest.raises(ValueError, match="click"):

@@ -233,9 +233,14 @@ def round_box(box: Sequence[float], size: Size) -> Box:
 
 
 def check_click(click: PlacedClick, size: Size) -> None:
-    """Raise a ValueError if a click is outside an image of size `(H, W)`."""
-    (x, y, _), (height, width) = click, size
-    if not (0 <= x < width and 0 <= y < height):
+    """Raise a ValueError if a click is outside an image of size `(H, W)`, or is none."""
+    height, width = size
+    try:
+        x, y, _ = click
+        inside = 0 <= x < width and 0 <= y < height
+    except (TypeError, ValueError):
+        raise ValueError(f"`clicks` must be a list of (x, y, positive), got {click!r}") from None
+    if not inside:
         raise ValueError(
             f"`click` must satisfy 0 <= x < {width} and 0 <= y < {height} for this image, got "
             f"({x}, {y}); clicks are (x, y) = (column, row), counted from 0"

@@ -122,7 +122,6 @@ class Runner:
         if not hasattr(self, "image"):
             raise RuntimeError("no image: call set_image(image) before predict(...)")
         for click in clicks:
-            _check_form(click)
             geometry.check_click(click, self.size)
         if box is not None:
             self.box = geometry.round_box(box, self.size)
@@ -312,14 +311,6 @@ class ClassRunner:
         outputs = self.graphs["classes"]({"image": np.ascontiguousarray(padded, np.float32)})
         logits: npt.NDArray[np.float32] = outputs[0][0, :, :height, :width]
         return logits
-
-
-def _check_form(click: object) -> None:
-    numbers = isinstance(click, tuple | list) and len(click) == 3 and {*map(type, click)}
-    if not numbers or not all(issubclass(kind, int | float | np.generic) for kind in numbers):
-        raise ValueError(
-            f"`clicks` must be a list of (x, y, positive), three numbers each, got {click!r} in it"
-        )
 
 
 def _check_image(image: npt.NDArray[np.uint8]) -> None:

@@ -411,9 +411,9 @@ class Files:
         """
         self.write_annotations_soon()
         photograph = self.folder.by_name(name)
-        if photograph is not None and photograph.error in (None, CHANGED):
+        if photograph is not None and photograph.error is None:
             rejected, rows = self._store.in_files(name)
-            rows = [] if rejected or photograph.error else rows
+            rows = [] if rejected else rows
             masks = [(hash(row), partial(self._store.png, row[0])) for row in rows]
             names, listed = self.folder.names, self.mask_files(self.out)
             for path in self._foreign_masks(photograph, listed) if name in self._compared else ():
@@ -431,9 +431,9 @@ class Files:
             self._store.set_setting("annotations_due", True)
         self._write_coco_soon()
 
-    def forget_moved(self, moves: Mapping[str, str]) -> None:
-        """Remove masks under the old names of photographs: they are written under the new ones."""
-        for old, new in moves.items():
+    def remove_masks(self, names: Mapping[str, str]) -> None:
+        """Remove masks under the old names of photographs, which have the objects of new names."""
+        for old, new in names.items():
             masks = [stored.mask for stored in self._store.objects(new)]
             stem, place = stem_of(old), self.out / "masks"
             theirs, owners = MaskNames([stem]), (None, stem)
@@ -443,7 +443,7 @@ class Files:
                 if own and not path.is_symlink() and path.read_bytes() in masks:
                     path.unlink()
 
-    def write_what_was_set_aside(self) -> None:
+    def _write_what_was_set_aside(self) -> None:
         """Write the files of photographs that changed, went or came back since the last time."""
         folder = self.folder
         aside = {
@@ -454,12 +454,20 @@ class Files:
         if aside == before:
             return
         self.write_annotations_soon()
-        for name in sorted({*aside["changed"]} ^ {*before["changed"]}):
-            self.write(name)
+        new = [name for name in aside["changed"] if name not in before["changed"]]
+        self.remove_masks(dict(zip(new, new, strict=True)))
+        for name in before["changed"]:
+            if name not in aside["changed"]:
+                self._compared.add(name)  # so that masks of others are copied before
+                self.write(name)
         self._store.set_setting("aside", aside)
 
     def write_what_is_due(self) -> None:
-        """Write the masks that a server which was killed, or a full disk, left unwritten."""
+        """Write the masks that a server which was killed, or a full disk, left unwritten.
+
+        And the files of photographs that were replaced, went or came back.
+        """
+        self._write_what_was_set_aside()
         for name in self._store.unwritten():
             self.write(name)
         if self._store.setting("annotations_due"):

@@ -885,23 +885,31 @@ def test_files_have_the_objects_of_the_photographs_that_are_there(folder, model_
     masks = sorted((folder / "masks").glob("photo0*"))
     contents, before = [path.read_bytes() for path in masks], written(folder)
     photo, kept = folder / "photo0.png", folder.parent / "kept.png"
+    theirs = folder / "masks" / "photo0_7.png"  # of another program, for the new picture
     for comes_back in (False, True):
         if comes_back:
             kept.replace(photo)
         else:
             photo.rename(kept)
             Image.open(kept).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photo)
+            shutil.copy(masks[0], theirs)
+            with theirs.open("ab") as file:
+                file.write(b"x")
         client = begin(folder, model_host)
         left_out = client.get("/api/session")["left_out"]
-        assert [line.split(":")[0] for line in left_out] == (
-            [] if comes_back else ["2 objects of photographs that have changed since"]
+        what = "2 objects of photographs that have changed since"
+        what = (
+            "files that another program changed, copied to .probseg/masks" if comes_back else what
         )
+        assert [line.split(":")[0] for line in left_out] == [what]
         assert [path.exists() for path in masks] == [comes_back] * len(masks)
+        assert theirs.exists() is not comes_back
         client.sessions.close()
         names = [one[0] for one in written(folder)]
         assert ("photo0.png" in names) is comes_back
     assert written(folder) == before
     assert [path.read_bytes() for path in masks] == contents
+    assert [*folder.rglob(".probseg/masks/photo0_7.png")], "a copy is kept"
 
 
 def test_a_piece_that_a_full_disk_refused_is_sent_again(folder, model_host, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from probseg.attention.adaptation import (
@@ -18,7 +20,7 @@ from probseg.attention.adaptation import (
 from probseg.attention.base import Attention2d, StandardAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
 from probseg.attention.tokens import ProbabilisticAttention, convert_attention
-from probseg.errors import check_name
+from probseg.errors import UnknownNameError, check_name
 from probseg.kinds import Registry, lazy_getattr
 
 if TYPE_CHECKING:
@@ -52,9 +54,22 @@ def build_attention(
         in_channels: Channels of the features.
         out_channels: Channels of the output.
         **options: Further arguments of the layer's class.
+
+    Raises:
+        UnknownNameError: If there is no such layer.
+        TypeError: If its class has no such option.
     """
     layer = name if isinstance(name, type) else find_attention(name)
-    return layer(in_channels, out_channels, **options)  # type: ignore[arg-type]
+    try:
+        return layer(in_channels, out_channels, **options)  # type: ignore[arg-type]
+    except TypeError as error:
+        for option in options:
+            if f"unexpected keyword argument {option!r}" in str(error):
+                parts = (signature(part).parameters.values() for part in layer.__mro__)
+                known = {one.name for one in chain(*parts) if one.kind is one.KEYWORD_ONLY}
+                unknown = UnknownNameError(f"option of {layer.__name__}", option, known)
+                raise TypeError(unknown.message) from error
+        raise
 
 
 def find_attention(name: str) -> type[Attention2d]:

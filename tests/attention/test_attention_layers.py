@@ -110,6 +110,7 @@ def test_wrong_arguments_are_named(dot_product):
     build = partial(build_attention, dot_product, 8, 6)
     for error, call, message in (
         (UnknownNameError, lambda: build_attention("standart", 8, 6), "'standard'"),
+        (TypeError, lambda: build_attention("standard", 8, 6, heads=2), "mean 'num_heads'"),
         (UnknownNameError, lambda: build(axis="diagonal"), "unknown axis"),
         (ValueError, lambda: build(num_heads=4), "`out_channels`"),
         (ValueError, lambda: build(span=3), "`span`"),

@@ -109,7 +109,7 @@ def test_only_the_projects_own_names_are_known():
             for of_timm in ("in_chans", "features_only")
         ),
         (TypeError, {"haed": {"channels": 8}}, ["Segmenter", "'haed'", "'head'"]),
-        (TypeError, {"head": {"options": {"key_iteration": 1}}}, ["'key_iteration'"]),
+        (TypeError, {"head": {"options": {"key_iteration": 1}}}, ["mean 'key_iterations'"]),
         (ValueError, {"head": "ConvHead"}, ["`head`", "'ConvHead'"]),
         (ValueError, {"head": None}, ["`head`", None]),
         (ValueError, {"click_maps": {"radius": 3}}, ["`click_maps`", "class_path"]),

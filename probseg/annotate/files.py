@@ -431,7 +431,7 @@ class Files:
             self._store.set_setting("annotations_due", True)
         self._write_coco_soon()
 
-    def remove_masks(self, names: Mapping[str, str]) -> None:
+    def _remove_masks(self, names: Mapping[str, str]) -> None:
         """Remove masks under the old names of photographs, which have the objects of new names."""
         for old, new in names.items():
             masks = [stored.mask for stored in self._store.objects(new)]
@@ -455,7 +455,7 @@ class Files:
             return
         self.write_annotations_soon()
         new = [name for name in aside["changed"] if name not in before["changed"]]
-        self.remove_masks(dict(zip(new, new, strict=True)))
+        self._remove_masks(dict(zip(new, new, strict=True)))
         for name in before["changed"]:
             if name not in aside["changed"]:
                 self._compared.add(name)  # so that masks of others are copied before
@@ -465,8 +465,9 @@ class Files:
     def write_what_is_due(self) -> None:
         """Write the masks that a server which was killed, or a full disk, left unwritten.
 
-        And the files of photographs that were replaced, went or came back.
+        And the files of photographs that were renamed or replaced, went or came back.
         """
+        self._remove_masks(self.folder.moved)
         self._write_what_was_set_aside()
         for name in self._store.unwritten():
             self.write(name)

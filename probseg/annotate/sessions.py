@@ -137,7 +137,6 @@ class Sessions:
             if model_host.first is not None:
                 self._remember_inference()
             with self._lock:
-                self.files.remove_masks(self._folder.moved)
                 self.files.write_what_is_due()
             if damage is not None:
                 self.files.read_all()
@@ -190,7 +189,6 @@ class Sessions:
             if self.store.photograph(name).revision:  # who has the page open is told
                 with self.store.change(name, None):
                     self.store.keep_written(name)
-        self.files.remove_masks(self._folder.moved)
         self.files.write_what_is_due()
 
     # What clients read

@@ -444,20 +444,22 @@ class Files:
                     path.unlink()
 
     def _write_what_was_set_aside(self) -> None:
-        """Write the files of photographs that changed, went or came back since the last time."""
+        """Write the files of photographs that changed, went or came back since the last time.
+
+        Masks of changed ones are removed, and written when the earlier file is there again.
+        """
         folder = self.folder
-        aside = {
-            "changed": sorted(folder.changed),
-            "others": sorted({*folder.gone, *folder.unreadable}),
-        }
-        before = self._store.setting("aside") or {"changed": [], "others": []}
+        away = {*folder.changed, *folder.gone, *folder.unreadable}
+        before = self._store.setting("aside") or {"away": [], "removed": []}
+        removed = {*folder.changed} | {*before["removed"]} & away
+        aside = {"away": sorted(away), "removed": sorted(removed)}
         if aside == before:
             return
         self.write_annotations_soon()
-        new = [name for name in aside["changed"] if name not in before["changed"]]
-        self._remove_masks(dict(zip(new, new, strict=True)))
-        for name in before["changed"]:
-            if name not in aside["changed"]:
+        self._remove_masks({name: name for name in removed.difference(before["removed"])})
+        known = self._store.with_objects()
+        for name in before["removed"]:
+            if name not in removed and name in known:  # and was not renamed
                 self._compared.add(name)  # so that masks of others are copied before
                 self.write(name)
         self._store.set_setting("aside", aside)

@@ -886,22 +886,25 @@ def test_files_have_the_objects_of_the_photographs_that_are_there(folder, model_
     contents, before = [path.read_bytes() for path in masks], written(folder)
     photo, kept = folder / "photo0.png", folder.parent / "kept.png"
     theirs = folder / "masks" / "photo0_7.png"  # of another program, for the new picture
-    for comes_back in (False, True):
-        if comes_back:
-            kept.replace(photo)
-        else:
+    for act, said in (
+        ("replace", "2 objects of photographs that have changed since"),
+        ("remove", "2 objects of photographs that are gone"),
+        ("put back", "files that another program changed, copied to .probseg/masks"),
+    ):
+        comes_back = act == "put back"
+        if act == "replace":
             photo.rename(kept)
             Image.open(kept).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photo)
             shutil.copy(masks[0], theirs)
             with theirs.open("ab") as file:
                 file.write(b"x")
+        elif act == "remove":
+            photo.unlink()
+        else:
+            kept.replace(photo)
         client = begin(folder, model_host)
         left_out = client.get("/api/session")["left_out"]
-        what = "2 objects of photographs that have changed since"
-        what = (
-            "files that another program changed, copied to .probseg/masks" if comes_back else what
-        )
-        assert [line.split(":")[0] for line in left_out] == [what]
+        assert [line.split(":")[0] for line in left_out] == [said]
         assert [path.exists() for path in masks] == [comes_back] * len(masks)
         assert theirs.exists() is not comes_back
         client.sessions.close()

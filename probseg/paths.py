@@ -161,7 +161,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = draft_of(path)
-    _remove(unfinished)  # a link to somewhere else
+    remove(unfinished)  # a link to somewhere else
     try:
         yield unfinished
         if unfinished.is_dir() and path.is_dir():
@@ -172,7 +172,7 @@ def replacing(path: Path) -> Iterator[Path]:
             except OSError:
                 old.rename(path)
                 raise
-            _remove(old)
+            remove(old)
         else:
             unfinished.replace(path)
     except OSError as error:
@@ -180,10 +180,11 @@ def replacing(path: Path) -> Iterator[Path]:
             error.filename = str(path)
         raise
     finally:
-        _remove(unfinished)
+        remove(unfinished)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, a folder or a link, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -207,12 +208,12 @@ def _sweep(folder: Path, machine: str, process: int) -> None:
         owner, _, number = part.name.split(".")[-2].partition("-")
         if number.isdecimal() and owner != machine:
             if time.time() - part.lstat().st_mtime > 3600:
-                _remove(part)
+                remove(part)
         elif number.isdecimal():
             try:
                 os.kill(int(number), 0)
             except ProcessLookupError:
-                _remove(part)
+                remove(part)
             except (PermissionError, OverflowError):  # of another user, or no number of a process
                 pass
 

@@ -6,7 +6,6 @@ import glob
 import hashlib
 import json
 import logging
-import shutil
 import sqlite3
 import threading
 import time
@@ -52,7 +51,7 @@ from probseg.annotate.store import NO_LABEL, Effort, Fingerprint, Finished, Stor
 from probseg.errors import DataError, UsageError
 from probseg.formats.mask_names import MaskNames, stem_of
 from probseg.kinds import Registry
-from probseg.paths import digest, leads_out, modified, rewriting, touched, walk
+from probseg.paths import digest, leads_out, modified, remove, rewriting, touched, walk
 from probseg.texts import read_text, write_rows
 from probseg.types import Patch
 
@@ -607,10 +606,7 @@ class Files:
             aside = path.with_stem(f"{path.stem} {time.strftime('%Y-%m-%d %H.%M.%S')}")
             path.rename(aside)
             return path, [f"{name} was changed by another program; it is kept as {aside.name}"]
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        remove(path)
         return path, []
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from probseg.formats.coco import score_of, size_of, text, whole
 from probseg.formats.polygons import from_coco
 from probseg.formats.regions import FARTHEST
 from probseg.formats.run_lengths import decode, stated_size
+from probseg.paths import remove
 from probseg.picture_formats import LOSSLESS_SUFFIXES
 from probseg.texts import count
 
@@ -90,10 +90,7 @@ class Upload:
         upload, number = piece.get("upload"), piece.get("piece")
         if upload != self._number and number == 0:
             for path in place.iterdir():
-                if path.is_dir():  # of what was read
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+                remove(path)  # also the cache of what was read
             self._number, self._next, self.files = upload, 0, {}
         if upload != self._number or not isinstance(number, int) or number > self._next:
             raise RequestError(f"{name}: another import has begun meanwhile; send the files again")

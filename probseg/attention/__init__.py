@@ -67,8 +67,8 @@ def build_attention(
             if f"unexpected keyword argument {option!r}" in str(error):
                 parts = (signature(part).parameters.values() for part in layer.__mro__)
                 known = {one.name for one in chain(*parts) if one.kind is one.KEYWORD_ONLY}
-                unknown = UnknownNameError(f"option of {layer.__name__}", option, known)
-                raise TypeError(unknown.message) from error
+                what = f"option of {layer.__name__}"
+                raise TypeError(str(UnknownNameError(what, option, known))) from error
         raise
 
 

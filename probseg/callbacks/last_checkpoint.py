@@ -145,9 +145,10 @@ class LastCheckpoint(Checkpoint):
     def on_validation_start(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         """Save: a validation may take long, and other weights may be evaluated in it."""
         self._waits = False
-        if _is_within_training(trainer):
-            uncount_open_validation(trainer)
-        if _is_within_training(trainer) and not self._between:
+        if not _is_within_training(trainer):
+            return
+        uncount_open_validation(trainer)
+        if not self._between:
             self._validates = True
             self._save(trainer)
             self._validates = False

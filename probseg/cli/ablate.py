@@ -83,16 +83,17 @@ def run(arguments: Sequence[str]) -> None:
             testing = folder / "testing"  # a protocol may have results, and the next none
             done = any(folder.glob("test/*/results.json")) and not testing.exists()
             last = folder / "checkpoints" / LAST
-            asked = {"fit": {**plan.fit, **changes}, "test": plan.test}
+            fit = {**plan.fit, **changes}
+            asked = json.dumps({"fit": fit, "test": plan.test}, default=str)
             if done or last.is_file():
                 _check_same(asked, folder)
             if done:
                 continue
-            write_text(folder / OPTIONS, json.dumps(asked, default=str))
+            write_text(folder / OPTIONS, asked)
             run = {"save_dir": str(options.output), "name": name, "version": folder.name}
             logger = {f"trainer.logger.{key}": value for key, value in run.items()}
             goes_on = {"ckpt_path": last} if last.is_file() else {}
-            _call("fit", {**asked["fit"], "seed_everything": seed, **logger, **goes_on})
+            _call("fit", {**fit, "seed_everything": seed, **logger, **goes_on})
             testing.touch()
             _call("test", {"config": folder / "config.yaml", **plan.test})
             testing.unlink()
@@ -101,16 +102,16 @@ def run(arguments: Sequence[str]) -> None:
     compare_settings(runs, options.output, options.metric, latex=options.latex)
 
 
-def _check_same(asked: Mapping[str, Options], folder: Path) -> None:
-    """Refuse a run that was made with other options, if it says with which."""
+def _check_same(asked: str, folder: Path) -> None:
+    """Refuse a run that was made with other options, in JSON, if it says with which."""
     if not (folder / OPTIONS).is_file():
         return
-    there, asked = read_json(folder / OPTIONS), json.loads(json.dumps(asked, default=str))
+    there, now = read_json(folder / OPTIONS), json.loads(asked)
     changed = [
         f"{verb}: {name}"
-        for verb in ("fit", "test")
-        for name in sorted({*there[verb], *asked[verb]})
-        if there[verb].get(name) != asked[verb].get(name)
+        for verb in now
+        for name in sorted({*there[verb], *now[verb]})
+        if there[verb].get(name) != now[verb].get(name)
     ]
     if changed:
         raise UsageError(

@@ -69,15 +69,17 @@ def choose_cpu_precision(trainer: Namespace, *, trains: bool) -> None:
     """
     if trainer.get("precision") not in BFLOAT16 or not on_cpu(trainer.get("accelerator")):
         return
-    notice = "on a CPU, evaluations are in float32, as the published ones"
-    gain = bfloat16_gain() if trains else 0.0
-    if gain < 1:
-        trainer["precision"] = "32-true"
     if trains:
+        gain = bfloat16_gain()
+        precision = trainer["precision"] if gain >= 1 else "32-true"
         notice = (
             f"on this processor a convolution in bfloat16 is {gain:.2g} times as fast as in "
-            f"float32; the training uses {trainer['precision']}"
+            f"float32; the training uses {precision}"
         )
+    else:
+        precision = "32-true"
+        notice = "on a CPU, evaluations are in float32, as the published ones"
+    trainer["precision"] = precision
     rank_zero_only(tell)(f"probseg: {notice}\n", sys.stderr)
 
 

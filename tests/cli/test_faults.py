@@ -18,6 +18,7 @@ import pytest
 import torch
 from jsonargparse import Namespace
 from lightning import Trainer
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, Dataset
@@ -188,6 +189,15 @@ def test_a_worker_that_is_known_by_its_connection_alone():
 )
 def test_what_is_not_known_passes(error):
     assert explain(error, "fit", config(), LAST) is None
+
+
+def test_a_monitor_that_is_not_there():
+    scores = {"val/miou@5": torch.tensor(0.5)}
+    with pytest.raises(RuntimeError) as raised:
+        EarlyStopping("val/iou")._validate_condition_metric(scores)
+    message = str(explain(raised.value, "fit", config(), LAST))
+    assert message.startswith("--trainer.callbacks: ")
+    assert "`val/miou@5`" in message
 
 
 MENDED = [

@@ -177,14 +177,9 @@ SEMANTIC = (
         (("test", "--config=unheard.yaml"), ["unheard.yaml: does not exist\n"]),
         (("test", "micro_cas", "--folder=data"), ["unknown zoo model", "'micro_csa'"]),
         ((*FIT, "--model.optimizer.learning_rate=1"), ["did you mean 'lr'"]),
-        (
-            (*FIT, "--model.optimizer=SDG"),
-            ["--model.optimizer 'SDG': did you mean 'SGD'?"],
-        ),
-        (
-            (*FIT, "--trainer.logger=WandbLoger"),
-            ["'WandbLoger': did you mean 'WandbLogger'?"],
-        ),
+        ((*FIT, "--model.optimizer=SDG"), ["--model.optimizer 'SDG': did you mean 'SGD'?"]),
+        ((*FIT, "--trainer.logger=WandbLoger"), ["'WandbLoger': did you mean 'WandbLogger'?"]),
+        ((*FIT, "--model.loss=NormalizedFocalLos"), ["': did you mean 'NormalizedFocalLoss'?"]),
         ((*FIT, "--model.optimizer.lr=fast"), ["--model.optimizer.lr must be a number, got fast"]),
         ((*FIT, "--model.curriculum.help"), ["--model.curriculum.help CLASS"]),
         ((*FIT, "--data.root=dat"), ["dat, which does not exist", "Did you mean data?"]),

@@ -133,8 +133,8 @@ export const listing = {
     const place = keys.indexOf(this.photo?.id);
     const photo = (key) => this.session.photographs[this.byId.get(key)];
     if (place < 0) {
-      const inOrder = step > 0 ? keys : [...keys].reverse();
-      return photo(inOrder.find((key) => step * (this.byId.get(key) - this.index) > 0 && fits(photo(key))));
+      const beyond = (key) => step * (this.byId.get(key) - this.index) > 0 && fits(photo(key));
+      return photo(step > 0 ? keys.find(beyond) : keys.findLast(beyond));
     }
     for (let next = place + step; next in keys; next += step) if (fits(photo(keys[next]))) return photo(keys[next]);
     return undefined;

@@ -38,7 +38,6 @@ from probseg.annotate.imports import (
 )
 from probseg.annotate.learning import LEARNED
 from probseg.annotate.photographs import (
-    CHANGED,
     DIGEST,
     Photograph,
     fingerprint,
@@ -296,8 +295,7 @@ class Files:
         brought = self._brought.get(name, [])
         aside = self.folder.gone
         if photo is not None and photo.size is None:
-            changed = photo.error == CHANGED
-            aside, photo = self.folder.changed if changed else self.folder.unreadable, None
+            aside, photo = self.folder.changed if photo.changed else self.folder.unreadable, None
         if known and photo and name not in self._compared:
             self._compared.add(name)
             self._read_later(photo)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from probseg.annotate.photographs import (
     CHANGED,
+    RESIZED,
     Photograph,
     Read,
     fingerprint,
@@ -113,9 +114,9 @@ class Folder:
     def keep(self, photograph: Photograph) -> None:
         """Let the objects of a file that has changed stay on its pixels; under the lock."""
         size, _ = self._read.get((photograph.name, photograph.stamp), (None, None))
-        known = self._store.fingerprints().get(photograph.name)
-        if photograph.error != CHANGED or size is None or known is None or known[:2] != size:
-            raise DataError(f"{photograph.name}: has another size than its objects; {CHANGED}")
+        if photograph.error != CHANGED or size is None:
+            reason = photograph.error or "its file has not changed"
+            raise DataError(f"{photograph.name}: {reason}")
         file = fingerprint(replace(photograph, size=size, error=None))
         self._store.set_fingerprint(photograph.name, file)
 
@@ -151,7 +152,7 @@ class Folder:
         left = {name: known[name] for name in astray if name not in moves}
         aside = {name for name in left if name in free and name not in moves.values()}
         self.photographs = [
-            replace(photo, size=None, error=CHANGED) if photo.name in aside else photo
+            _set_aside(photo, prints.get(photo.name)) if photo.name in aside else photo
             for photo in self.photographs
         ]
         listed = {photo.name for photo in self.photographs}
@@ -191,6 +192,12 @@ class Folder:
         if not same:
             free[name] = photo
         return same
+
+
+def _set_aside(photo: Photograph, file: Fingerprint | None) -> Photograph:
+    """Return a photograph that is another picture than that of its objects, as one not to read."""
+    same_size = file is not None and (file.height, file.width) == photo.size
+    return replace(photo, size=None, error=CHANGED if same_size else RESIZED)
 
 
 class MaskFiles(NamedTuple):

@@ -82,7 +82,8 @@ def describe_photograph(
         "state": stored.state,
         "comment": stored.comment,
         "error": photograph.error,
-        "changed": photograph.error == CHANGED,
+        "changed": photograph.changed,
+        "keepable": photograph.error == CHANGED,  # its objects, on the new pixels
         "revision": stored.revision,
         "stamp": photograph.stamp[1] // 1000,
         **describe_open(stored, current),
@@ -150,6 +151,7 @@ def describe_overview(photograph: Photograph, stored: Overview | None) -> dict[s
         "comment": comment,
         "revision": revision,
         "error": photograph.error,
-        "changed": photograph.error == CHANGED,
+        "changed": photograph.changed,
+        "keepable": photograph.error == CHANGED,  # its objects, on the new pixels
         "stamp": photograph.stamp[1] // 1000,
     }

@@ -50,6 +50,8 @@ CHANGED = (
     "files; put the earlier file back, or rename this one to begin anew"
 )
 
+RESIZED = f"it has another size than its objects; {CHANGED}"
+
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
 _DECODING = threading.Lock()  # a page asks for many pictures at once, each of which may be large
@@ -70,6 +72,11 @@ class Photograph:
     def name(self) -> str:
         """Path inside the folder, with `/`; bytes that are not UTF-8 are question marks."""
         return (self.inside + self.path.name).encode("utf-8", "replace").decode()
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is another picture than that on which its objects were drawn."""
+        return self.error in (CHANGED, RESIZED)
 
     @property
     def stem(self) -> str:

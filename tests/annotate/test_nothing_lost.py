@@ -569,7 +569,8 @@ def test_objects_are_kept_on_other_pixels_of_the_same_size_if_the_person_says_so
     before = written(folder)
     change(folder / "photo0.png")
     client = begin(folder, model_host)
-    assert client.photographs[0]["changed"]
+    first = client.photographs[0]
+    assert (first["changed"], first["keepable"]) == (True, status == 200)
     answer = client.http.post(f"{client.path()}/keep", json={})
     assert answer.status_code == status, answer.text
     client.sessions.close()

@@ -230,7 +230,7 @@ export const page = {
       if (turn !== this.turn) return;
       photo = transport.photo; // of a list that came meanwhile
       this.note(photo, known);
-      Object.assign(photo, { error: known.error, changed: known.changed });
+      Object.assign(photo, { error: known.error, changed: known.changed, keepable: known.keepable });
       if (photo.error) return this.unreadable(photo.error);
       if (photo.state === "returned") banner.show("comment", `Sent back${comment(photo)}`, banner.button("OK"));
       this.setLabel();
@@ -275,7 +275,7 @@ export const page = {
       element("span", { textContent: reason }),
       element("span", { textContent: `Nothing is written to the file; ${keyName(this.keys.next[0])} opens the next one.` }),
     );
-    if (this.photo.changed && !this.session.reader) {
+    if (this.photo.keepable && !this.session.reader) {
       const keep = element("button", { type: "button", textContent: "Keep its objects on this file" });
       keep.title = "The pixels are other ones, but the objects are at the same places";
       keep.onclick = () => this.keep(this.photo).catch(report);
@@ -305,12 +305,12 @@ export const page = {
   },
 
   /** Take over what an answer, or the list of photographs, says of one. */
-  note(photo, { state, objects, labels, quality, comment, stamp, error, changed, revision }) {
+  note(photo, { state, objects, labels, quality, comment, stamp, error, changed, keepable, revision }) {
     if (revision < photo.revision) return; // news of a change may come after the answer to a later one
     photo.revision = revision ?? photo.revision;
     if (stamp !== undefined && stamp !== photo.stamp) { // the file is another one
       [bitmaps, thumbnails].forEach((kept) => kept.forget(photo.id));
-      Object.assign(photo, { stamp, error, changed });
+      Object.assign(photo, { stamp, error, changed, keepable });
       if (photo === this.photo && !this.arriving) this.open(this.index);
     }
     const shown = () => JSON.stringify([photo.state, photo.labels, photo.quality, photo.comment]);

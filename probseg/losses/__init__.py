@@ -11,6 +11,7 @@ from probseg.losses.binary import (
     iou_cross_entropy,
     normalized_focal_loss,
     soft_iou_loss,
+    taught_loss,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "iou_cross_entropy",
     "normalized_focal_loss",
     "soft_iou_loss",
+    "taught_loss",
 ]

@@ -76,6 +76,20 @@ def soft_iou_loss(logits: Tensor, masks: Tensor) -> Tensor:
     return (1 - (intersection + 1) / (union + 1)).mean()  # + 1 pixel: empty masks are defined
 
 
+def taught_loss(logits: Tensor, taught: Tensor, masks: Tensor) -> Tensor:
+    """Cross-entropy with the probabilities `(B, 1, H, W)` of a teacher, where it differs most.
+
+    Distillation (Hinton, Vinyals and Dean 2015) with the weights of `normalized_focal_loss` for
+    `gamma` 2: those of the pixels of an image are the squared differences to the teacher, over
+    their sum. The masks tell which pixels are ignored.
+    """
+    scores, _, valid = _prepare(logits, masks)
+    target = taught.float().flatten(1)
+    weight = (scores.detach().sigmoid() - target).square() * valid
+    entropy = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
+    return ((weight * entropy).sum(dim=1) / weight.sum(dim=1).clamp_min(1e-6)).mean()
+
+
 class MaskLoss(nn.Module, ABC):
     """Base of the losses that a task accepts: `(logits, masks) -> scalar`."""
 

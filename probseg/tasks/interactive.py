@@ -22,7 +22,13 @@ from probseg.clicks.rounds import AskNetwork, draw_count, halve, look_again, wit
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError, require
-from probseg.losses import BinaryCrossEntropy, MaskLoss, clicked_loss, iou_cross_entropy
+from probseg.losses import (
+    BinaryCrossEntropy,
+    MaskLoss,
+    clicked_loss,
+    iou_cross_entropy,
+    taught_loss,
+)
 from probseg.models.network import Encoded, resize_maps, resize_prompts
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws, mix_seeds
@@ -96,6 +102,9 @@ class InteractiveSegmentation(NetworkTask):
         drawn_iterations: Fewest and most EM iterations of each kind of update of `Adaptation`,
             such as `{"key": [0, 2], "value": [0, 5]}`; each batch draws its own, so that the
             trained network answers with any of these numbers. None keeps the network's own.
+        teacher: A trained network, whose answers to the same prompts the network learns to give
+            too; None for none.
+        teacher_share: Share of `taught_loss` in the loss of each answer; the rest is `loss`.
         lr_interval: When the schedule takes a step: after each `"epoch"`, or after each `"step"` of
             the optimiser, as warm-ups and `OneCycleLR` count.
     """
@@ -121,6 +130,8 @@ class InteractiveSegmentation(NetworkTask):
         clicked_weight: float = 0.0,
         second_looks: bool = False,
         drawn_iterations: dict[str, tuple[int, int]] | None = None,
+        teacher: Segmenter | None = None,
+        teacher_share: float = 0.5,
         lr_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
@@ -150,6 +161,13 @@ class InteractiveSegmentation(NetworkTask):
             "false without `every_round: true` and a network with previous_mask=True",
             "true",
         )
+        require(0 < teacher_share <= 1, "teacher_share", "a share in (0, 1]", teacher_share)
+        require(
+            teacher is None or (not second_looks and teacher.previous_mask == model.previous_mask),
+            "teacher",
+            "a network with the model's `previous_mask`, without `second_looks`",
+            "another",
+        )
         super().__init__(model, optimizer, lr_scheduler)
         lr_scheduler(trial_optimizer(optimizer))
         self.model: Segmenter
@@ -167,6 +185,9 @@ class InteractiveSegmentation(NetworkTask):
         self.annotators = annotators
         self.second_looks = second_looks
         self.drawn_iterations = drawn_iterations or {}
+        # Not a part of this module, whose checkpoints and weights would have it.
+        self._teacher = () if teacher is None else (teacher.eval().requires_grad_(False),)
+        self.teacher_share = teacher_share
         self.lr_interval = lr_interval
         with restored(model):  # refuses a network without such a mechanism
             for kind, (_, most) in self.drawn_iterations.items():
@@ -249,6 +270,10 @@ class InteractiveSegmentation(NetworkTask):
             if self.second_looks:
                 answers = [*answers, *self._look_again(crops, batch, prompts, logits)]
         losses, total = self._losses(answers)
+        for teacher in self._teacher:
+            losses["taught_loss"] = self._taught_loss(teacher, images, answers)
+            untaught = losses["loss"] - losses["taught_loss"]
+            total = total - self.teacher_share * untaught
         size = (crops.shape[-2], crops.shape[-1])
         network_size = (images.shape[-2], images.shape[-1])
         shown: dict[str, Tensor | Prompts] = {
@@ -374,6 +399,19 @@ class InteractiveSegmentation(NetworkTask):
             losses |= {"quality_loss": quality_loss, "quality_error": error}
             total = total + quality_loss
         return losses, total
+
+    def _taught_loss(
+        self, teacher: Segmenter, images: Tensor, answers: Sequence[TrainedAnswer]
+    ) -> Tensor:
+        """Return the mean loss of answers to images for the teacher's answers to their prompts."""
+        losses = []
+        with torch.no_grad():
+            encoded = teacher.to(images.device).encode(images).repeat(self.annotators)
+        for logits, truth, prompts in answers:
+            with torch.no_grad():
+                taught = teacher.raw_logits(encoded, prompts).main.sigmoid()
+            losses.append(taught_loss(logits.main, taught, truth))
+        return torch.stack(losses).mean()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimiser, with a group of weights for each learning rate, and the schedule."""

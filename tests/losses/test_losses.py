@@ -16,6 +16,7 @@ from probseg.losses import (
     WeightedSum,
     clicked_loss,
     iou_cross_entropy,
+    taught_loss,
 )
 from probseg.losses.binary import binary_cross_entropy, normalized_focal_loss, soft_iou_loss
 from probseg.metrics import iou
@@ -228,3 +229,24 @@ def test_it_is_the_cross_entropy_with_the_iou_of_counted_images():
     assert quality.grad[:3].all()
     assert quality.grad[3] == 0
     assert logits.grad is None
+
+
+def test_what_is_taught_weighs_by_the_difference_to_the_teacher():
+    random = np.random.default_rng(0)
+    logits, taught = random.normal(0, 2, (3, 1, 4, 5)), random.uniform(0, 1, (3, 1, 4, 5))
+    masks = random.choice([0, 1, 255], (3, 4, 5)).astype(np.uint8)
+    expected = []
+    for scores, target, mask in zip(logits[:, 0], taught[:, 0], masks, strict=True):
+        known = mask != 255
+        p, target = 1 / (1 + np.exp(-scores[known])), target[known]
+        weight = (p - target) ** 2
+        entropy = -target * np.log(p) - (1 - target) * np.log(1 - p)
+        expected.append((weight * entropy).sum() / weight.sum())
+    given = torch.tensor(logits, dtype=torch.float32, requires_grad=True)
+    loss = taught_loss(given, torch.tensor(taught), torch.tensor(masks))
+    assert loss.item() == pytest.approx(np.mean(expected), rel=1e-5)
+    loss.backward()
+    assert not given.grad[:, 0][torch.tensor(masks) == 255].any()
+    same = given.detach().requires_grad_()
+    taught_loss(same, same.detach().sigmoid(), torch.tensor(masks)).backward()
+    assert not same.grad.any(), "a network that answers as its teacher does has nothing to learn"

@@ -415,6 +415,44 @@ def test_the_backbone_may_learn_more_slowly(prompts):
     assert len(micro_task().configure_optimizers()["optimizer"].param_groups) == 1
 
 
+# --- a teacher ---
+
+
+def test_a_network_learns_the_answers_of_its_teacher(tmp_path):
+    torch.manual_seed(1)
+    teacher = micro_model("micro_conv", previous_mask=True)
+    task = micro_task(
+        every_round=True,
+        annotators=2,
+        teacher=teacher,
+        teacher_share=1.0,
+        optimizer=lambda p: torch.optim.Adam(p, lr=0.02),
+    )
+    del task.log
+    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    assert not [name for name in task.state_dict() if "teacher" in name], "of checkpoints"
+    optimizer, batch, losses = task.configure_optimizers()["optimizer"], crops(4), []
+    for _ in range(12):
+        learnt = task.learn(batch, None, epoch=0, batch_seed=0)
+        assert learnt.total.item() == pytest.approx(learnt.losses["taught_loss"].item())
+        losses.append(learnt.total.item())
+        optimizer.zero_grad()
+        learnt.total.backward()
+        optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
+    after = teacher.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_a_teacher_sees_what_the_network_sees():
+    for options, words in (
+        ({"teacher": micro_model("micro_conv"), "every_round": True}, "teacher"),
+        ({"teacher_share": 0.0}, "teacher_share"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            micro_task(**options)
+
+
 # --- the quality of answers ---
 
 QUALITY = {"class_path": "probseg.heads.MaskQuality", "init_args": {"channels": 4, "hidden": 8}}

@@ -153,13 +153,12 @@ export const page = {
   progress() {
     const photographs = this.session.photographs;
     const count = (...states) => photographs.filter(({ state }) => states.includes(state)).length;
-    const done = count("done", "accepted", "rejected");
-    const [review, returned] = [count("review"), count("returned")];
     $("progress").max = Math.max(1, photographs.length);
-    $("progress").value = done;
-    const parts = [`${this.index + 1} of ${photographs.length}`, `${done} done`];
-    if (review) parts.push(`${review} to review`);
-    if (returned) parts.push(`${returned} sent back`);
+    $("progress").value = count("done", "accepted", "rejected");
+    const parts = [`${this.index + 1} of ${photographs.length}`, `${count("done")} done`];
+    for (const [state, said] of Object.entries({ accepted: "accepted", rejected: "rejected", review: "to review", returned: "sent back" })) {
+      if (count(state)) parts.push(`${count(state)} ${said}`);
+    }
     if (this.elsewhere.has(this.photo?.id)) parts.push("also open in another window");
     if (this.session.unread) parts.push(`reading the masks of ${this.session.unread} more`);
     $("progress-text").textContent = parts.join(" · ");

@@ -63,6 +63,12 @@ export function keyName(key) {
   return key !== key.toLowerCase() ? `shift-${key}` : key.toUpperCase();
 }
 
+/** Return the key of an event; a letter is a capital with Shift alone, whatever Caps Lock says. */
+export function keyOf(event) {
+  if (event.key.length > 1 || !event.getModifierState("CapsLock")) return event.key;
+  return event.shiftKey ? event.key.toUpperCase() : event.key.toLowerCase();
+}
+
 /** Whether a key is held with Ctrl, Alt or Cmd; with AltGr it is a character, as [ on many keyboards. */
 export const isModified = (event) =>
   (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
@@ -613,7 +619,7 @@ export class Clicker extends EventTarget {
 
   /** Act on a key; returns whether it meant something here. */
   key(event) {
-    if (!isModified(event)) return this._press(event.key, event);
+    if (!isModified(event)) return this._press(keyOf(event), event);
     if (event.altKey || event.key.toLowerCase() !== "z") return false;
     this._command(event.shiftKey ? "redo" : "undo");
     return true;

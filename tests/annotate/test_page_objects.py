@@ -133,6 +133,43 @@ def test_holes_stray_parts_and_copies_by_one_keystroke(page):
     assert page.run(OBJECTS) == ["dog", "cat"]
 
 
+def test_objects_are_copied_after_the_list_of_labels_has_changed(page):
+    name = "person (sitting; seen from behind; partly hidden by a vehicle)"
+    page.tab.locator("#new-label").fill(name)
+    page.tab.locator("#new-label").press("Enter")
+    page.until(f"probsegPage.session.labels.includes('{name}')")
+    inside = """(() => { const chip = [...document.querySelectorAll('.chip')].at(-1);
+    const box = chip.getBoundingClientRect();
+    return [...chip.children].every((part) => part.getBoundingClientRect().left > box.left
+        && part.getBoundingClientRect().right < box.right); })()"""
+    assert page.run(inside), "colour and number of a long label are seen"
+    finish(page, 60, 50, "1")
+    page.press("n", "v")
+    assert page.mask()[50, 60]
+    page.press("v")
+    assert "All objects" in page.banner()
+
+
+def test_caps_lock_turns_no_undo_into_redo(page):
+    page.click(60, 50)
+    page.click(40, 50)
+    page.press("z")
+    typed = """(() => document.activeElement.dispatchEvent(new KeyboardEvent("keydown",
+    { key: "Z", modifierCapsLock: true, bubbles: true, cancelable: true })))()"""
+    page.run(typed)
+    page.settle()
+    assert len(page.clicks) == 0
+    page.run(typed.replace('"Z"', '"z"').replace("modifier", "shiftKey: true, modifier"))
+    page.settle()
+    assert len(page.clicks) == 1
+
+
+def test_two_imported_files_of_one_name_are_not_taken_for_one(page):
+    masks = [{"name": "00_1.png", "mimeType": "image/png", "buffer": b"first"}] * 2
+    page.tab.set_input_files("#import-files", masks)
+    assert "two of the files are called 00_1.png" in page.banner()
+
+
 def test_a_number_finishes_the_object_if_wanted(page):
     page.click(40, 50)
     page.press("2")

@@ -1,6 +1,6 @@
 // Keys and buttons of the page.
 
-import { element, isModified, keyName, KEYS } from "./canvas.js";
+import { element, isModified, keyName, keyOf, KEYS } from "./canvas.js";
 import { page } from "./page.js";
 import { addLabel, changeModel, editLabels, showWith, showWithout, suggest, toggleUncertainty } from "./panel.js";
 import { $ } from "./requests.js";
@@ -158,7 +158,7 @@ function pressed(event) {
     return;
   }
   if (isModified(event)) return;
-  const action = actionOf(event.key, Object.keys(OF_PAGE));
+  const action = actionOf(keyOf(event), Object.keys(OF_PAGE));
   if (!action || (event.repeat && ONCE.includes(action))) return;
   if (LABELS[action]) {
     const label = page.session.labels[action.at(-1) - 1];
@@ -173,7 +173,7 @@ function pressed(event) {
 
 function pressedInGrid(event) {
   if (isModified(event)) return;
-  const action = actionOf(event.key, [...Object.keys(OF_GRID), ...IN_GRID]);
+  const action = actionOf(keyOf(event), [...Object.keys(OF_GRID), ...IN_GRID]);
   if (event.repeat && ONCE.includes(action)) return;
   const own = {
     accept: () => page.grid.decide("accepted"),
@@ -206,7 +206,7 @@ export function listen() {
   document.addEventListener("change", (event) => {
     if (byMouse && event.target.matches("select") && !document.querySelector("dialog[open]")) page.focus();
   });
-  document.addEventListener("keyup", (event) => actionOf(event.key, ["without"]) && showWith());
+  document.addEventListener("keyup", (event) => actionOf(keyOf(event), ["without"]) && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {
     if (page.clicker.pending.length || page.clicker.waiting.length || page.grid.sending) event.preventDefault();

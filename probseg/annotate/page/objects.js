@@ -96,7 +96,7 @@ export const finished = {
 
   /** Remember the objects of the photograph that is left, to copy them; a selected one comes first. */
   rememberObjects() {
-    if (this.listed !== this.photo || !this.objects.size) return;
+    if (this.listed !== this.photo?.id || !this.objects.size) return;
     const { selected } = this.clicker;
     const ids = [...this.objects.keys()].filter((id) => id !== selected);
     this.source = { photo: this.photo, ids: selected === null ? ids : [selected, ...ids] };
@@ -131,7 +131,7 @@ export const finished = {
 
   async _copyObject() {
     const { source } = this;
-    if (!source || source.photo === this.photo) {
+    if (!source || source.photo.id === this.photo.id) {
       banner.show("note", "Nothing to copy: first open a photograph with finished objects, then this one.");
     } else if (!source.ids.length) banner.show("note", `All objects of ${source.photo.name} are copied.`);
     else {

@@ -237,7 +237,7 @@ export const page = {
       this.clicker.transport = transport; // until here all requests are those of the one before
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
-      this.listed = photo;
+      this.listed = photo.id;
       await opening;
       if (turn !== this.turn) return;
       const { notice } = this.clicker.image;

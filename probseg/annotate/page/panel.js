@@ -24,6 +24,7 @@ export function drawLabels() {
     const chip = element("button", {
       type: "button",
       className: "chip",
+      title: name,
       "aria-pressed": String(chosen),
       onclick: () => page.chooseLabel(chosen ? null : name),
     });
@@ -31,7 +32,7 @@ export function drawLabels() {
     colour.style.background = page.colourOf({ label: name });
     chip.append(colour);
     if (index < 9) chip.append(element("kbd", { textContent: index + 1 }));
-    chip.append(name);
+    chip.append(element("span", { className: "chip-name", textContent: name }));
     return chip;
   });
   redrawn($("labels"), () => {

@@ -45,6 +45,12 @@ const PIECE = 1 << 19; // bytes of a request
 
 /** Send files of other programs in pieces, and show what they bring. */
 async function bring(files) {
+  const names = files.map(({ name }) => name);
+  const twice = names.find((name, i) => names.indexOf(name) < i);
+  if (twice !== undefined) {
+    banner.show("note", `Nothing was imported: two of the files are called ${twice}. Bring a ZIP of their folders.`);
+    return;
+  }
   const upload = Math.random();
   const pieces = files.flatMap((file) =>
     Array.from({ length: Math.max(1, Math.ceil(file.size / PIECE)) }, (_, i) => [file, i * PIECE]));

@@ -67,12 +67,14 @@ STORED: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
 
 
 @contextmanager
-def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
+def opened(file: Path | str | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
     """Open an image file, named in errors, without decoding it, unless it is too large for that.
 
     A missing, foreign or broken file raises a `DataError`, as do all errors inside the block:
     decoders raise a dozen kinds for broken files.
     """
+    if isinstance(file, str):
+        file = Path(file)
     if isinstance(file, Path) and not file.is_file():
         absence = "no such file; check the folder and the spelling of the name"
         if file.is_dir():
@@ -151,7 +153,7 @@ def _too_large(name: Path | str) -> DataError:
     )
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(path: Path | str) -> tuple[int, int]:
     """Return `(H, W)` of an image, after its EXIF rotation, without decoding it.
 
     It is the size of what `read_image`, `read_labels` and the other readers return.
@@ -176,7 +178,7 @@ def tell_stretched(high: int, name: str) -> None:
 
 
 def read_image(
-    path: Path, tell: Callable[[int, str], None] = tell_stretched, coarse: int = 1
+    path: Path | str, tell: Callable[[int, str], None] = tell_stretched, coarse: int = 1
 ) -> npt.NDArray[np.uint8]:
     """Read an image file of any mode as 8-bit RGB: uint8, shape `(H, W, 3)`.
 

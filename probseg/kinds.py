@@ -202,6 +202,8 @@ class Registry(Mapping[str, _Entry]):
         Raises:
             ValueError: If the name is taken.
         """
+        if isinstance(name, type):
+            raise TypeError("a decorator is called: write `@register_...()` above the class")
 
         def add(entry: _New) -> _New:
             key: str = name or entry.__name__  # type: ignore[attr-defined]

@@ -54,8 +54,14 @@ def find_data(root: Path | str) -> Path:
     return below if below.exists() and not path.exists() else path
 
 
+# checkpoints beside a run's folder `checkpoints`: the mean with its start, and that start
+MEAN, FIRST_WEIGHTS = "mean.ckpt", "start.ckpt"
+
+
 def run_of(checkpoint: Path) -> Path:
     """Return the folder of the run that has a checkpoint, whose name may have folders in it."""
+    if checkpoint.name in (MEAN, FIRST_WEIGHTS):
+        return checkpoint.parent
     places = (place for place in checkpoint.parents if place.name == "checkpoints")
     return next(places, checkpoint.parent).parent
 

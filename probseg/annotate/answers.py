@@ -36,9 +36,9 @@ from probseg.interact.loop import InteractionLoop, InteractionState
 from probseg.interact.photograph import as_photograph
 from probseg.interact.session import Answer, Session, build_loop, encode_image, prepare_model
 from probseg.interact.steps import tidy
-from probseg.paths import is_path
+from probseg.paths import MEAN, is_path
 from probseg.zoo import create_interactive, list_models
-from probseg.zoo.trained import LAST, MEAN
+from probseg.zoo.trained import LAST
 
 _logger = logging.getLogger(__name__)
 

@@ -24,18 +24,16 @@ from probseg.errors import require
 from probseg.evaluation import ObjectRecord, get_protocol, run_objects
 from probseg.evaluation.journal import RESULTS
 from probseg.interact.session import prepare_model
-from probseg.paths import write_text
+from probseg.paths import FIRST_WEIGHTS, MEAN, write_text
 from probseg.reports.comparison import Comparison, compare
 from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import write_comparison
 from probseg.tasks.base import PolynomialThenConstant
 from probseg.texts import count
-from probseg.zoo.trained import CURVE, GAIN, LAST, MEAN, read_checkpoint, weights_digest
+from probseg.zoo.trained import CURVE, GAIN, LAST, read_checkpoint, weights_digest
 
 _logger = logging.getLogger(__name__)
 
-# checkpoint in the folder of a run: the network that its training began with
-FIRST_WEIGHTS = "start.ckpt"
 BEFORE, AFTER = "before", "after"  # results in its folder `gain/`, of the first and the mean
 # photographs held out, with fewer of which nothing is claimed, and all those of their folder
 ENOUGH, ALL = 20, 70

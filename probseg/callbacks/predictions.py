@@ -250,6 +250,8 @@ class PredictionWriter(L.Callback):
                 "qualities": result.qualities,
                 "failed": result.failed,
             }
+        others = {file for file in before if file.partition("/")[0] not in self.formats}
+        record["files"] = sorted({*record["files"], *others})  # of formats that were asked for once
         for file in before.difference(record["files"]):  # of objects that are no more
             own = self._writers.get(file, job.image.file) == job.image.file
             if own and not leads_out(self.folder / file, self.folder):

@@ -18,15 +18,14 @@ from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from torch import nn
 
-from probseg.callbacks.gain import FIRST_WEIGHTS
 from probseg.callbacks.run_folder import START, STARTS, run_folder, start_score
 from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
 from probseg.lightning_internals import finished_epochs
 from probseg.models import Segmenter
-from probseg.paths import find_data, is_path, no_file
+from probseg.paths import FIRST_WEIGHTS, MEAN, find_data, is_path, no_file
 from probseg.texts import read_yaml, tell
-from probseg.zoo.trained import LAST, MEAN, best_checkpoint, network_of, read_checkpoint
+from probseg.zoo.trained import LAST, best_checkpoint, network_of, read_checkpoint
 
 RANDOM = "random"  # first word about weights that are not trained, see `initial_weights`
 # arguments of data modules that may change when a run resumes: the data stay the same

@@ -64,7 +64,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X,Y[,-]",
         help="column and row of a pixel of the object, with ,- of the background; repeatable",
     )
-    add("--box", type=_box, metavar="X0,Y0,X1,Y1", help="around the object, half-open")
+    add(
+        "--box",
+        type=_box,
+        action="append",
+        default=[],
+        dest="boxes",
+        metavar="X0,Y0,X1,Y1",
+        help="around the object, half-open",
+    )
     add("--prompts", type=Path, metavar="FILE", help="boxes and clicks of a folder, .csv or .json")
     add(
         "--output",
@@ -115,13 +123,15 @@ def _faults(options: argparse.Namespace) -> Iterator[tuple[bool, str]]:
     images, output, formats = options.images, options.output, options.formats
     yield not images.exists(), f"{images}: no such photograph or folder"
     if images.is_dir():
-        prompted = bool(options.clicks) or options.box is not None
+        prompted = bool(options.clicks or options.boxes)
         yield prompted, "--click and --box are for one photograph; give --prompts FILE for a folder"
         kind, colon, _ = options.device.partition(":")
         fault = f"--device {options.device}: names one device; give {kind} for several processes"
         yield bool(colon) and options.processes > 1, fault
         yield output.is_file(), f"--output {output}: must be a folder for a folder of photographs"
         return
+    fault = "--box: an object has one box; for several objects, give a folder and --prompts FILE"
+    yield len(options.boxes) > 1, fault
     fault = "--prompts is for a folder of photographs; give --click and --box for a single one"
     yield options.prompts is not None, fault
     fault = "--processes and --nodes are for a folder; leave them out for a photograph"

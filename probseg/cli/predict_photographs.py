@@ -55,10 +55,9 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     if semantic and kind == COCO:
         raise UsageError(f"--format coco: {options.model} gives class maps, not objects; use masks")
     output: Path = options.output
-    if not semantic and not options.clicks and options.box is None:
+    if not semantic and not options.clicks and not options.boxes:
         raise UsageError(f"{options.images}: no prompt; give at least one --click or a --box")
-    box = [] if options.box is None else [options.box]
-    prompted = PromptedObject("1", 1, (*options.clicks, *box))
+    prompted = PromptedObject("1", 1, (*options.clicks, *options.boxes))
     if not semantic:
         try:
             prompted_state(as_photograph(pixels), prompted)
@@ -232,7 +231,7 @@ def _count_line(what: str, done: int, failed: int, skipped: int, before: int = 0
 def _is_semantic(options: argparse.Namespace) -> bool:
     """Return whether the model is for classes, by its description; refuse clicks for one."""
     semantic = task_of(description_for(options.model)) == "semantic"
-    if semantic and (options.clicks or options.box is not None):
+    if semantic and (options.clicks or options.boxes):
         raise UsageError(
             f"--model {options.model}: is for semantic segmentation and takes no click or box"
         )

@@ -239,7 +239,8 @@ class Mask:
             ValueError: If `image` has another size, or the mask is empty.
         """
         shape = (*self.probability.shape, 3)
-        require(image.shape == shape, "image", f"that of the mask, {shape}", image.shape)
+        given = getattr(image, "shape", type(image).__name__)
+        require(given == shape, "image", f"an array of the mask's size, {shape}", given)
         binary = self.binary
         require(binary.any(), "mask", "not empty to be cropped", "no pixel", "add a click on it")
         x0, y0, x1, y1 = box = mask_box(binary)

@@ -295,7 +295,7 @@ def _metadata(folder: Path) -> Mapping[str, Any]:
 
 def _model(metadata: Mapping[str, Any]) -> str | None:
     if metadata.get("checkpoint"):
-        return "/".join(Path(metadata["checkpoint"]).parts[-4:-2]) or None
+        return "/".join(run_of(Path(metadata["checkpoint"])).parts[-2:]) or None
     model = metadata.get("model")
     if not isinstance(model, Mapping) or "class_path" not in model:
         return None

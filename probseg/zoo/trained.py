@@ -32,7 +32,6 @@ Which = Literal["best", "last", "ema"]
 LAST = "last.ckpt"
 
 # in the folder of a run: the mean of its first and its best network
-MEAN = "mean.ckpt"
 # file in the folder of a run: what its training gained, see `probseg.callbacks.Gain`
 GAIN = "gain.json"
 # and the score of its start and of each validation: pairs of minutes and score

@@ -107,10 +107,11 @@ class PredictionWriter(L.Callback):
     def finished(self, job: Job) -> bool:
         """Return whether all files of a photograph are there, made with these prompts."""
         record = self._record(job)
+        files = {file for file in record.get("files", ()) if self._is_asked(file)}
         return (
             record.get("digest") == job.digest
-            and set(record["files"]) <= set(self._planned(job))
-            and all((self.folder / file).is_file() for file in record["files"])
+            and files <= set(self._planned(job))
+            and all((self.folder / file).is_file() for file in files)
         )
 
     def refuse_foreign_files(self) -> None:
@@ -250,13 +251,17 @@ class PredictionWriter(L.Callback):
                 "qualities": result.qualities,
                 "failed": result.failed,
             }
-        others = {file for file in before if file.partition("/")[0] not in self.formats}
-        record["files"] = sorted({*record["files"], *others})  # of formats that were asked for once
+        others = {file for file in before if not self._is_asked(file)}
+        record["files"] = sorted({*record["files"], *others})
         for file in before.difference(record["files"]):  # of objects that are no more
             own = self._writers.get(file, job.image.file) == job.image.file
             if own and not leads_out(self.folder / file, self.folder):
                 (self.folder / file).unlink(missing_ok=True)
         self._keep(job, record)
+
+    def _is_asked(self, file: str) -> bool:
+        """Whether a file is of the formats of this call; those of earlier ones stay."""
+        return file.partition("/")[0] in self.formats
 
     def _write_files(self, result: PhotoResult) -> Iterator[str]:
         """Write the files of a photograph; yields their paths inside the folder."""

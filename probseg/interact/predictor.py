@@ -40,6 +40,18 @@ SHARED = (
 )
 
 
+def _usable(device: torch.device | str) -> torch.device:
+    """Return a device that PyTorch sees on this machine; raise a ValueError for others."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        expected = "a device that PyTorch sees on this machine, such as 'cpu'"
+        raise ValueError(f"`device` must be {expected}, got {device!r}: {reason}") from error
+    return found
+
+
 class Predictor:
     """Segments one image at a time by clicks.
 
@@ -85,7 +97,7 @@ class Predictor:
         require(isinstance(model, Segmenter), "model", "a Segmenter", type(model).__name__, hint)
         if zoom is not None:
             check_name("zoom", zoom, ZOOMS)
-        self.device = torch.device(device)
+        self.device = _usable(device)
         self.model = prepare_model(model, self.device)
         self._loop = build_loop(self.model, zoom)
         self._image: InteractionState | None = None  # without prompts
@@ -106,7 +118,7 @@ class Predictor:
             UnknownNameError: If there is no such zoom.
         """
         named = str(name.absolute()) if isinstance(name, Path) else name
-        return cls(create_interactive(named, pretrained=True), device, zoom)
+        return cls(create_interactive(named, pretrained=True), _usable(device), zoom)
 
     @property
     def session(self) -> Session:

@@ -67,15 +67,15 @@ def test_output_lies_in_the_working_folder_by_default(folders, tmp_path, monkeyp
 ZOO = {"class_path": "probseg.zoo.create_interactive", "init_args": {"name": "micro_csa"}}
 
 
-@pytest.fixture
-def tested_runs(tmp_path, monkeypatch):
+@pytest.fixture(params=["checkpoints/epoch003.ckpt", "mean.ckpt", "start.ckpt"])
+def tested_runs(request, tmp_path, monkeypatch):
     """A trained run without results of its own, its tests, and tests of the shipped model."""
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs" / "probseg"
     trained = runs / "version_0"
     (trained / "checkpoints").mkdir(parents=True)
     (trained / "config.yaml").write_text("data: mine\n", encoding="utf-8")
-    checkpoint = "runs/probseg/version_0/checkpoints/epoch003.ckpt"
+    checkpoint = f"runs/probseg/version_0/{request.param}"
     shipped = {"model": ZOO, "checkpoint": None, "weights_sha256": "s"}
     mine = {"model": ZOO, "checkpoint": checkpoint, "weights_sha256": "m"}
     for protocol in ("one", "two"):

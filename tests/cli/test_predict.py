@@ -124,6 +124,11 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys, monkeypatch):
     monkeypatch.setattr("probseg.cli.predict_photographs.__version__", "another")
     assert predict(*given) == 0
     assert "6 done, 0 failed" in capsys.readouterr().out
+    masks = {path.name for path in (here / "masks").iterdir()}
+    for formats in ("overlays", "coco"):  # results of other formats stay
+        assert predict(*given[:2], f"--format={formats}", "--output", here) == 0
+        assert {path.name for path in (here / "masks").iterdir()} == masks
+    assert {path.name for path in (here / "overlays").iterdir()} == set(names.values())
 
 
 def test_only_what_has_changed_is_done_again(here, capsys):
@@ -424,6 +429,7 @@ def test_wrong_usage_is_refused_before_a_network_is_loaded(here, capsys, monkeyp
     assert "(64.0, 1.0)" in refused("photos/p0.png", *out, "--click=64,1")
     assert "box" in refused("photos/p0.png", *out, "--box=0,0,99,9")
     assert "--box" in refused("photos/p0.png", *out, "--box=0,0,9")
+    assert "one box" in refused("photos/p0.png", *out, "--box=0,0,9,9", "--box=9,9,20,20")
     for wrong in ("1", "1,1,1"):
         assert "--click: must be X,Y" in refused("photos/p0.png", *out, f"--click={wrong}")
     assert "--output" in refused("photos/p0.png", "--output", here / "m.jpg", "--click=1,1")

@@ -67,6 +67,8 @@ def test_grey_is_repeated(tmp_path):
         picture.save(tmp_path / f"{number}.{suffix}")
         image = read_image(tmp_path / f"{number}.{suffix}")
         np.testing.assert_array_equal(image, np.dstack([expected] * 3))
+        text = str(tmp_path / f"{number}.{suffix}")
+        np.testing.assert_array_equal(read_image(text), image)
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])

@@ -402,13 +402,20 @@ def test_rle_and_polygons(mask):
     np.testing.assert_array_equal(polygons.fill([large, small], (9, 13)), mask.binary)
 
 
+@pytest.mark.parametrize("device", ["cudaa", "", "cuda:99", None])
+def test_devices_that_are_not_there_are_refused(device):
+    with pytest.raises(ValueError, match="`device` must be a device that PyTorch sees"):
+        Predictor(micro_model("micro_fast"), device)
+
+
 def test_crop(mask):
     part, box = mask.crop(IMAGE)
     assert box == (3, 2, 12, 9)
     assert (part.shape, part.dtype) == ((7, 9, 4), np.uint8)
     np.testing.assert_array_equal(part[..., :3], IMAGE[2:9, 3:12])
     np.testing.assert_array_equal(part[..., 3] == 255, mask.binary[2:9, 3:12])
-    with pytest.raises(ValueError, match="image"):
-        mask.crop(IMAGE[1:])
+    for wrong in (IMAGE[1:], "photo.jpg"):
+        with pytest.raises(ValueError, match="image"):
+            mask.crop(wrong)
     with pytest.raises(ValueError, match="not empty"):
         Mask(np.zeros((9, 13), np.float32)).crop(IMAGE)

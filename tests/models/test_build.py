@@ -213,6 +213,8 @@ class Cosine(StandardAttention2d):
 def test_a_network_with_registered_parts_is_built_and_loaded_by_name():
     register_attention("cosine")(Cosine)
     register_head()(type("MyHead", (ConvHead,), {}))
+    with pytest.raises(TypeError, match="is called"):
+        register_head(ConvHead)
     register_backbone()(type("MyNet", (ResNet,), {}))
     assert isinstance(build_attention("cosine", 8, 6), Cosine)
     assert isinstance(build_attention(Cosine, 8, 6), Cosine), "a class needs no name"

@@ -28,6 +28,7 @@ from probseg.data.sets.annotations import entries
 from probseg.errors import DataError, UsageError
 from probseg.formats import coco, run_lengths
 from probseg.formats.coco import score_of, size_of, text, whole
+from probseg.formats.mask_names import MaskNames
 from probseg.formats.polygons import from_coco
 from probseg.formats.regions import FARTHEST
 from probseg.formats.run_lengths import decode, stated_size
@@ -69,6 +70,7 @@ class Upload:
     def named(self, text: str) -> str:
         """Return a text with the names of the files in place of their paths."""
         place = self._room.name
+        text = re.sub(r"; `probseg data check [^`]+` lists all problems", "", text)
         return text.replace(f"{place}{os.sep}", "").replace(place, "the files")
 
     def add(self, piece: Mapping[str, Any]) -> Path | None:
@@ -108,6 +110,25 @@ class Upload:
         alone = len(self.files) == 1 and Path(name).suffix.lower() not in PARTS
         whole = place / name if alone else place
         return whole if piece.get("last") is True else None
+
+    def sort(self, photographs: Iterable[str]) -> None:
+        """Put loose masks and texts into the folders of their photographs, where a ZIP has them."""
+        place, folders = Path(self._room.name), defaultdict[str, set[PurePosixPath]](set)
+        for name in map(PurePosixPath, photographs):
+            folders[name.stem].add(name.parent)
+        names = MaskNames(folders)
+        for path in map(place.joinpath, self.files):
+            owner = names.owner(path.stem) if path.suffix.lower() in PARTS else None
+            if owner is None or not path.exists():
+                continue
+            first, *others = sorted(folders[owner])
+            if others:
+                raise RequestError(
+                    f"{path.name}: several photographs are called {owner}; bring a ZIP of the "
+                    "masks or texts with their folders"
+                )
+            (place / first).mkdir(parents=True, exist_ok=True)
+            path.rename(place / first / path.name)
 
     def close(self) -> None:
         """Remove the files."""

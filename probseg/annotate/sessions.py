@@ -477,7 +477,9 @@ class Sessions:
                 return {}
             with self._lock:
                 before = sum(self.store.with_objects().values())
+                names = [photo.name for photo in self._folder.photographs]
             try:
+                self._upload.sort(names)
                 self.files.bring(whole)
             except USER_ERRORS as error:  # which name files by their paths in a temporary folder
                 raise RequestError(self._upload.named(str(error))) from error

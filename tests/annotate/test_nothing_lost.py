@@ -1019,6 +1019,31 @@ def test_a_page_imports_each_format_that_the_command_does(folder, model_host, fo
     client.sessions.close()
 
 
+@pytest.mark.parametrize("kind", ["masks", "texts"])
+def test_loose_files_find_their_photographs_in_folders(folder, model_host, kind):
+    (folder / "sub").mkdir()
+    (folder / "photo1.png").rename(folder / "sub" / "photo1.png")
+    drawn, content = np.zeros((96, 128), np.uint8), io.BytesIO()
+    drawn[20:40, 30:60] = 255
+    Image.fromarray(drawn).save(content, "PNG")
+    files = {"photo1_1.png": content.getvalue()} if kind == "masks" else UPLOADS["several"]
+
+    def bring():
+        client = begin(folder, model_host)
+        for piece in pieces(files):
+            answer = client.http.post("/api/import", json=piece).json()
+        listed = client.get("/api/session")["photographs"]
+        client.sessions.close()
+        return answer, {photo["name"]: photo["objects"] for photo in listed if photo["objects"]}
+
+    answer, objects = bring()
+    assert (answer, objects) == ({"objects": 1}, {"sub/photo1.png": 1})
+    shutil.copy(folder / "photo0.png", folder / "photo1.png")
+    answer, objects = bring()
+    assert "several photographs are called photo1" in answer["error"]
+    assert objects == {"sub/photo1.png": 1}
+
+
 @pytest.mark.parametrize(
     ("piece", "said"),
     [

@@ -162,12 +162,8 @@ class InteractiveSegmentation(NetworkTask):
             "true",
         )
         require(0 < teacher_share <= 1, "teacher_share", "a share in (0, 1]", teacher_share)
-        require(
-            teacher is None or (not second_looks and teacher.previous_mask == model.previous_mask),
-            "teacher",
-            "a network with the model's `previous_mask`, without `second_looks`",
-            "another",
-        )
+        taught = teacher is not None
+        require(not (taught and second_looks), "second_looks", "false with a `teacher`", "true")
         super().__init__(model, optimizer, lr_scheduler)
         lr_scheduler(trial_optimizer(optimizer))
         self.model: Segmenter
@@ -408,8 +404,9 @@ class InteractiveSegmentation(NetworkTask):
         with torch.no_grad():
             encoded = teacher.to(images.device).encode(images).repeat(self.annotators)
         for logits, truth, prompts in answers:
+            asked = prompts if teacher.previous_mask else prompts._replace(previous=None)
             with torch.no_grad():
-                taught = teacher.raw_logits(encoded, prompts).main.sigmoid()
+                taught = teacher.raw_logits(encoded, asked).main.sigmoid()
             losses.append(taught_loss(logits.main, taught, truth))
         return torch.stack(losses).mean()
 

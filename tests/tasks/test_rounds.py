@@ -418,9 +418,10 @@ def test_the_backbone_may_learn_more_slowly(prompts):
 # --- a teacher ---
 
 
-def test_a_network_learns_the_answers_of_its_teacher(tmp_path):
+@pytest.mark.parametrize("previous_mask", [True, False])
+def test_a_network_learns_the_answers_of_its_teacher(previous_mask):
     torch.manual_seed(1)
-    teacher = micro_model("micro_conv", previous_mask=True)
+    teacher = micro_model("micro_conv", previous_mask=previous_mask)
     task = micro_task(
         every_round=True,
         annotators=2,
@@ -444,9 +445,10 @@ def test_a_network_learns_the_answers_of_its_teacher(tmp_path):
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-def test_a_teacher_sees_what_the_network_sees():
+def test_options_that_a_teacher_cannot_have_are_refused():
+    looks = {"every_round": True, "second_looks": True}
     for options, words in (
-        ({"teacher": micro_model("micro_conv"), "every_round": True}, "teacher"),
+        ({"teacher": micro_model("micro_conv"), **looks}, "second_looks"),
         ({"teacher_share": 0.0}, "teacher_share"),
     ):
         with pytest.raises(ValueError, match=words):

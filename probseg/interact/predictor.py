@@ -85,6 +85,7 @@ class Predictor:
 
     Raises:
         UnknownNameError: If there is no such zoom.
+        ValueError: If PyTorch sees no such device on this machine.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Predictor:
         Raises:
             UsageError: If it is a model for semantic segmentation.
             UnknownNameError: If there is no such zoom.
+            ValueError: If PyTorch sees no such device on this machine.
         """
         named = str(name.absolute()) if isinstance(name, Path) else name
         return cls(create_interactive(named, pretrained=True), _usable(device), zoom)

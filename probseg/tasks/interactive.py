@@ -267,9 +267,8 @@ class InteractiveSegmentation(NetworkTask):
                 answers = [*answers, *self._look_again(crops, batch, prompts, logits)]
         losses, total = self._losses(answers)
         for teacher in self._teacher:
-            losses["taught_loss"] = self._taught_loss(teacher, images, answers)
-            untaught = losses["loss"] - losses["taught_loss"]
-            total = total - self.teacher_share * untaught
+            losses["taught_loss"] = taught = self._taught_loss(teacher, images, answers)
+            total = total + self.teacher_share * (taught - losses["loss"])
         size = (crops.shape[-2], crops.shape[-1])
         network_size = (images.shape[-2], images.shape[-1])
         shown: dict[str, Tensor | Prompts] = {

@@ -1051,6 +1051,7 @@ def test_loose_files_find_their_photographs_in_folders(folder, model_host, kind)
         ({"content": "no base64!"}, "expected {'upload'"),
         ({}, "a.json: its format is not known"),
         ({"name": "a.txt"}, "a.txt: there is no photograph of this name"),
+        ({"name": "a_1.png"}, "no mask matches an image"),
         ({"content": base64.b64encode(b'{"dm_format_version": "1.0"}').decode()}, "Datumaro"),
     ],
 )
@@ -1061,6 +1062,7 @@ def test_pages_are_told_why_nothing_is_imported(folder, model_host, piece, said)
     assert answer.status_code in (400, 422)
     assert said in answer.json()["error"]
     assert "probseg-" not in answer.json()["error"], "no temporary folder is named"
+    assert "data check" not in answer.json()["error"], "of a folder that is none of theirs"
     client.sessions.close()
 
 

@@ -138,8 +138,9 @@ const buttons = {
   suggest: "suggest",
 };
 
-/** Return the action of a key among those given. */
-function actionOf(key, actions) {
+/** Return the action of a pressed key among those given. */
+function actionOf(event, actions) {
+  const key = keyOf(event);
   const of = (wanted) => actions.find((action) => page.keys[action].includes(wanted));
   return of(key) ?? of(key.toLowerCase());
 }
@@ -158,7 +159,7 @@ function pressed(event) {
     return;
   }
   if (isModified(event)) return;
-  const action = actionOf(keyOf(event), Object.keys(OF_PAGE));
+  const action = actionOf(event, Object.keys(OF_PAGE));
   if (!action || (event.repeat && ONCE.includes(action))) return;
   if (LABELS[action]) {
     const label = page.session.labels[action.at(-1) - 1];
@@ -173,7 +174,7 @@ function pressed(event) {
 
 function pressedInGrid(event) {
   if (isModified(event)) return;
-  const action = actionOf(keyOf(event), [...Object.keys(OF_GRID), ...IN_GRID]);
+  const action = actionOf(event, [...Object.keys(OF_GRID), ...IN_GRID]);
   if (event.repeat && ONCE.includes(action)) return;
   const own = {
     accept: () => page.grid.decide("accepted"),
@@ -206,7 +207,7 @@ export function listen() {
   document.addEventListener("change", (event) => {
     if (byMouse && event.target.matches("select") && !document.querySelector("dialog[open]")) page.focus();
   });
-  document.addEventListener("keyup", (event) => actionOf(keyOf(event), ["without"]) && showWith());
+  document.addEventListener("keyup", (event) => actionOf(event, ["without"]) && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {
     if (page.clicker.pending.length || page.clicker.waiting.length || page.grid.sending) event.preventDefault();

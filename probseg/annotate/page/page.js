@@ -156,8 +156,8 @@ export const page = {
     $("progress").max = Math.max(1, photographs.length);
     $("progress").value = count("done", "accepted", "rejected");
     const parts = [`${this.index + 1} of ${photographs.length}`, `${count("done")} done`];
-    for (const [state, said] of Object.entries({ accepted: "accepted", rejected: "rejected", review: "to review", returned: "sent back" })) {
-      if (count(state)) parts.push(`${count(state)} ${said}`);
+    for (const state of ["accepted", "rejected", "review", "returned"]) {
+      if (count(state)) parts.push(`${count(state)} ${stateName(state)}`);
     }
     if (this.elsewhere.has(this.photo?.id)) parts.push("also open in another window");
     if (this.session.unread) parts.push(`reading the masks of ${this.session.unread} more`);

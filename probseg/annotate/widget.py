@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ _PAGE = Path(__file__).parent / "page"
 
 class Clicker(anywidget.AnyWidget):
     """A photograph to click on; masks are computed in the kernel.
+
+    Some kernels answer clicks in a thread of their own, beside the cells (ipykernel 7). A cell that
+    reads `clicks`, `mask` or `masks` meanwhile waits for the answer.
 
     Args:
         image: RGB, uint8, shape `(H, W, 3)`.
@@ -62,17 +66,20 @@ class Clicker(anywidget.AnyWidget):
         self._image = image.copy()
         self._finished: list[tuple[npt.NDArray[np.bool_], int]] = []
         self._last: Mask | None = None  # of the finished objects
+        self._answering = threading.RLock()
         self.on_msg(self._receive)
 
     @property
     def clicks(self) -> tuple[Click, ...]:
         """The clicks on the object that is not finished yet."""
-        return self._predictor.clicks
+        with self._answering:
+            return self._predictor.clicks
 
     @property
     def mask(self) -> Mask | None:
         """The answer for the open object, else the object finished last; None before any."""
-        return self._last if self._open is None else self._open
+        with self._answering:
+            return self._last if self._open is None else self._open
 
     @property
     def _open(self) -> Mask | None:
@@ -81,13 +88,15 @@ class Clicker(anywidget.AnyWidget):
     @property
     def masks(self) -> list[npt.NDArray[np.bool_]]:
         """The finished objects, each bool of shape `(H, W)`, read-only."""
-        return [read_only(mask) for mask, _ in self._finished]
+        with self._answering:
+            return [read_only(mask) for mask, _ in self._finished]
 
     def _receive(self, _: object, content: Mapping[str, Any], buffers: Sequence[bytes]) -> None:
         """Answer a question of the front end, with its number."""
         number = content["number"]
         try:
-            answer = self._answer(content["action"], content["sequence"])
+            with self._answering:
+                answer = self._answer(content["action"], content["sequence"])
         except (ValueError, RuntimeError) as error:
             self.send({"number": number, "error": str(error)})
         else:

@@ -146,6 +146,7 @@ def test_keys_on_the_photograph_and_its_buttons_leave_the_notebook_alone(tab):
     tab.keyboard.press("d")
     tab.keyboard.press("d")
     assert cells(tab) == len(CELLS)
+    tab.wait_for_function("document.querySelector('.clicker').clicker.current.clicks.length === 1")
     assert clicks(tab) == 1
     photograph.click(position={"x": 220, "y": 170})
     for key in SHORTCUTS:

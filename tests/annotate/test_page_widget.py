@@ -1,6 +1,8 @@
 """The notebook clicker: its messages, and its front end in a browser."""
 
 import base64
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import numpy as np
@@ -72,6 +74,28 @@ def test_clicks_answer_as_the_predictor_does(frontend, model):
         ]
     assert frontend.widget.clicks == tuple(given)
     np.testing.assert_array_equal(frontend.widget.mask.binary, mask)
+
+
+def test_cells_wait_for_an_answer_that_is_under_way_in_another_thread(frontend, monkeypatch):
+    session = frontend.widget._predictor.session
+    add, began, let_go = session.add, threading.Event(), threading.Event()
+
+    def slow(step):
+        began.set()
+        assert let_go.wait(60)
+        return add(step)
+
+    monkeypatch.setattr(session, "add", slow)
+    with ThreadPoolExecutor() as threads:
+        click = threads.submit(frontend.ask, FIRST)
+        assert began.wait(60)
+        read = [threads.submit(getattr, frontend.widget, name) for name in ("clicks", "mask")]
+        assert not wait(read, timeout=0.2).done
+        let_go.set()
+        click.result()
+        clicks, mask = (of.result() for of in read)
+    assert clicks == (Click(40, 30),)
+    assert mask.binary.any()
 
 
 def test_undo_and_redo_chains(frontend, model):

@@ -95,11 +95,15 @@ class Invocation:
         The parser checks all else, for which it needs Lightning.
         """
         self._check_options()
-        named = ("-c", "--config", "--model", FOLDER, "--print_config", "--help", "-h")
         has_run = self.verb in ROLES and bool(self.options) and self.options[0][:1] != "-"
-        if not has_run and not any(o.startswith(named) or o.endswith("help") for o in self.options):
+        of_run = "--data" if has_run else "--model"
+        named = ("-c", "--config", of_run, FOLDER, "--print_config", "--help", "-h")
+        if not any(option.startswith(named) or option.endswith("help") for option in self.options):
             raise UsageError(
-                f"--config FILE is missing: it says what to run, for example {EXAMPLES[self.verb]}"
+                f"{FOLDER} DIR is missing: images and masks for {self.options[0]}; or --data FILE, "
+                "as configs/data/benchmarks.yaml. A run's own data: --config RUN/config.yaml"
+                if has_run
+                else f"--config FILE is missing: it says what to run, for example {EXAMPLES[self.verb]}"
             )
         for path in self._configs(self.options):
             if path.is_file():

@@ -175,6 +175,7 @@ SEMANTIC = (
         (("fit",), ["--config FILE is missing", "probseg fit --config configs/experiment/folder"]),
         (("trian",), ["unknown verb 'trian': did you mean 'fit'"]),
         (("test", "--config=unheard.yaml"), ["unheard.yaml: does not exist\n"]),
+        (("test", "micro_csa", "--evaluation.trials=1"), ["--folder DIR is missing", "micro_csa"]),
         (("test", "micro_cas", "--folder=data"), ["unknown zoo model", "'micro_csa'"]),
         ((*FIT, "--model.optimizer.learning_rate=1"), ["did you mean 'lr'"]),
         ((*FIT, "--model.optimizer=SDG"), ["--model.optimizer 'SDG': did you mean 'SGD'?"]),

@@ -48,7 +48,7 @@ MEANT = {
 class UnknownNameError(KeyError):
     """A name that is in none of the project's tables; the message lists the nearest ones."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], remedy: str = "") -> None:
         names = sorted(known)
         words = [*names, *(word for word, meant in MEANT.items() if meant in names)]
         close = difflib.get_close_matches(name, words, n=3, cutoff=0.6)
@@ -56,7 +56,7 @@ class UnknownNameError(KeyError):
         hint = f"known: {names}" if len(names) < 100 else f"none of the {len(names)} known is near"
         if near:
             hint = f"did you mean {' or '.join(map(repr, near))}?"
-        self.message = f"unknown {kind} {name!r}: {hint}"
+        self.message = f"unknown {kind} {name!r}: {hint}{remedy}"
         super().__init__(self.message)
 
     def __str__(self) -> str:

@@ -236,10 +236,15 @@ def check_click(click: PlacedClick, size: Size) -> None:
     """Raise a ValueError if a click is outside an image of size `(H, W)`, or is none."""
     height, width = size
     try:
-        x, y, _ = click
-        inside = 0 <= x < width and 0 <= y < height
+        x, y, positive = click
+        inside, signed = 0 <= x < width and 0 <= y < height, positive in (0, 1)
     except (TypeError, ValueError):
-        raise ValueError(f"`clicks` must be a list of (x, y, positive), got {click!r}") from None
+        signed = False
+    if not signed:
+        raise ValueError(
+            "`clicks` must be a list of (x, y, positive), where `positive` is True on the object "
+            f"and False on the background, got {click!r}"
+        )
     if not inside:
         raise ValueError(
             f"`click` must satisfy 0 <= x < {width} and 0 <= y < {height} for this image, got "

@@ -43,6 +43,8 @@ def test_shards_together_have_the_masks_of_one_folder(recipe, tmp_path):
     photographs, shards = f"file://{tmp_path}/photos", "memory://recipe/shards"
     names = recipe.split(tmp_path / "prompts.json", shards, photographs=2)
     assert names == recipe.waiting(shards, RESULTS) == ["00000.json", "00001.json", "00002.json"]
+    with pytest.raises(SystemExit, match="count as shards"):
+        recipe.split(tmp_path / "prompts.json", shards, photographs=5)
     first = recipe.predict_shard(names[0], shards, photographs, RESULTS, model)
     assert (first["shard"], first["status"]) == ("00000.json", 1)
     assert "2 photographs: 1 done, 1 failed" in first["text"]
@@ -62,3 +64,10 @@ def test_shards_together_have_the_masks_of_one_folder(recipe, tmp_path):
     assert written == files
     assert len(files) == 8
     assert "failed: absent.png: " in storage.cat("/recipe/results/00002/summary.txt").decode()
+
+
+@pytest.mark.parametrize("text", ['{"images": [], "annotations": []}', "image,x,y", "[]"])
+def test_prompts_of_another_form_are_refused(recipe, tmp_path, text):
+    (tmp_path / "prompts").write_text(text)
+    with pytest.raises(SystemExit, match="neither CSV nor COCO"):
+        recipe.split(tmp_path / "prompts", "memory://recipe/shards", photographs=2)

@@ -34,8 +34,15 @@ def split(prompts: Path, shards: str, photographs: int) -> list[str]:
     """Write JSON prompts (see docs/predict.md) as files of some photographs each; name them."""
     storage, root = url_to_fs(shards)
     storage.makedirs(root, exist_ok=True)
-    entries = list(json.loads(prompts.read_text("utf-8")).items())
-    names = []
+    if storage.glob(f"{root}/*.json"):
+        raise SystemExit(f"{shards} must have no JSON files, which count as shards; give another")
+    content = None
+    with contextlib.suppress(ValueError):
+        content = json.loads(prompts.read_text("utf-8"))
+    if not isinstance(content, dict) or {"images", "annotations"} <= content.keys():
+        form = 'JSON such as {"cat.jpg": [{"clicks": [[120, 90]]}]}, neither CSV nor COCO'
+        raise SystemExit(f"{prompts} must be {form}; convert it")
+    entries, names = list(content.items()), []
     for number, first in enumerate(range(0, len(entries), photographs)):
         names.append(f"{number:05d}.json")
         part = dict(entries[first : first + photographs])

@@ -9,6 +9,7 @@ token that only the printed address has.
 from __future__ import annotations
 
 import base64
+import errno
 import hmac
 import json
 import socket
@@ -72,9 +73,10 @@ def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
         listener.bind((host, port))
         listener.listen(128)  # requests wait until the server runs
     except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
-        ) from error
+        remedy = "--port must be another one, or 0 for any free one"
+        if isinstance(error, socket.gaierror) or error.args[0] == errno.EADDRNOTAVAIL:
+            remedy = "--host must be an IPv4 address of this machine, such as 127.0.0.1"
+        raise UsageError(f"--host {host} --port {port}: {error}; {remedy}") from error
     port = listener.getsockname()[1]
     names = {host, "localhost", "127.0.0.1", *other_names}
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

@@ -33,13 +33,14 @@ class Clicker(anywidget.AnyWidget):
     reads `clicks`, `mask` or `masks` meanwhile waits for the answer.
 
     Args:
-        image: RGB, uint8, shape `(H, W, 3)`.
-        model: A name for `probseg.create_model`, a network, or a predictor, which is then given
-            the image.
+        image: RGB, uint8, shape `(H, W, 3)`; or a Pillow image or the path of an image file.
+        model: A name for `probseg.create_model`, a network, or a predictor, whose network, device
+            and zoom are taken; its own image and clicks stay as they are.
         height: Of the widget in CSS pixels.
 
     Raises:
         ValueError: If the image is of another shape or type.
+        DataError: If the file cannot be read.
         UnknownNameError: If there is no model of this name.
     """
 
@@ -51,19 +52,18 @@ class Clicker(anywidget.AnyWidget):
 
     def __init__(
         self,
-        image: npt.NDArray[np.uint8],
+        image: npt.NDArray[np.uint8] | Image.Image | Path | str,
         model: str | Segmenter | Predictor = "lite2_unet_prop",
         height: int = 560,
     ) -> None:
-        super().__init__(height=height)
         if isinstance(model, Predictor):
-            self._predictor = model
+            self._predictor = model.fresh()
         elif isinstance(model, str):
             self._predictor = Predictor.from_pretrained(model)
         else:
             self._predictor = Predictor(model)
         self._predictor.set_image(image)
-        self._image = image.copy()
+        super().__init__(height=height)  # from here on the notebook knows it
         self._finished: list[tuple[npt.NDArray[np.bool_], int]] = []
         self._last: Mask | None = None  # of the finished objects
         self._answering = threading.RLock()
@@ -93,14 +93,14 @@ class Clicker(anywidget.AnyWidget):
 
     def _receive(self, _: object, content: Mapping[str, Any], buffers: Sequence[bytes]) -> None:
         """Answer a question of the front end, with its number."""
-        number = content["number"]
+        asked = {"number": content["number"], "action": content["action"]["type"]}
         try:
             with self._answering:
                 answer = self._answer(content["action"], content["sequence"])
         except (ValueError, RuntimeError) as error:
-            self.send({"number": number, "error": str(error)})
+            self.send({**asked, "error": str(error)})
         else:
-            self.send({"number": number}, [answer])
+            self.send(asked, [answer])
 
     def _answer(self, action: Mapping[str, Any], sequence: int) -> bytes:
         """Return the photograph as a PNG, or a frame (see `probseg.annotate.frames`)."""
@@ -109,8 +109,9 @@ class Clicker(anywidget.AnyWidget):
         maps: npt.NDArray[Any] | None = None
         match action["type"]:
             case "image":
-                written = io.BytesIO()
-                Image.fromarray(self._image).save(written, "PNG", compress_level=1)
+                written, pixels = io.BytesIO(), self._predictor.session.photograph.full
+                shown = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
+                shown.save(written, "PNG", compress_level=1)
                 return written.getvalue()
             case "masks":
                 masks = self.masks
@@ -161,7 +162,7 @@ class Clicker(anywidget.AnyWidget):
             for number, (mask, clicks_given) in enumerate(self._finished)
         ]
         marked = {"object": None, "clicks": clicks, "box": session.box}
-        height, width = self._image.shape[:2]
+        height, width = session.photograph.size
         return {
             "width": width,
             "height": height,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class ProbabilisticAttention(nn.Module):
 
     batch_first = True
     in_proj_bias = None  # by which PyTorch's encoder layer knows that its own kernel is no use
+    hides = True  # what a bool `attn_mask` holds for hidden pairs; False in the place of timm's
 
     def __init__(
         self,
@@ -92,9 +94,9 @@ class ProbabilisticAttention(nn.Module):
             value: `(B, M, C)`; None for the keys.
             key_padding_mask: True for padding, bool, `(B, M)`, or a float that is added to the
                 logits. In self-attention with key iterations, padded queries get no value.
-            attn_mask: True for pairs that are hidden, bool, or a float that is added to the logits:
-                `(N, M)`, `(B * num_heads, N, M)` or `(B, num_heads, N, M)`; sizes of the last may
-                be 1.
+            attn_mask: True for pairs that are hidden (in the place of timm's attention, as there:
+                for those that are seen), bool, or a float that is added to the logits: `(N, M)`,
+                `(B * num_heads, N, M)` or `(B, num_heads, N, M)`; sizes of the last may be 1.
             is_causal: Hide later tokens, too.
             need_weights: Only False: weights are never stored.
             average_attn_weights: Not read.
@@ -116,7 +118,7 @@ class ProbabilisticAttention(nn.Module):
         alone = key is None or key is query
         keys = query if key is None else key
         queries, heads = self._split(self.query(query), self.q_norm), self.num_heads
-        masks = [] if attn_mask is None else [_log_mask(attn_mask, queries)]
+        masks = [] if attn_mask is None else [_log_mask(attn_mask, queries, self.hides)]
         if masks and masks[0].ndim == 3:
             masks[0] = masks[0].reshape(-1, heads, *masks[0].shape[1:])  # (B, G, N, M)
         if key_padding_mask is not None:
@@ -148,23 +150,24 @@ class ProbabilisticAttention(nn.Module):
 
     def _split(self, tokens: Tensor, norm: nn.Module | None = None) -> Tensor:
         """Split channels into heads, `(B, G, N, D)`."""
-        heads = tokens.reshape(*tokens.shape[:2], self.num_heads, -1).transpose(1, 2)
+        heads = torch.unflatten(tokens, -1, (self.num_heads, -1)).transpose(1, 2)
         if norm is not None:
             heads = norm(heads).to(tokens.dtype)
         return heads
 
 
-def _log_mask(mask: Tensor, queries: Tensor) -> Tensor:
-    """Return a mask as PyTorch means it, True for hidden, as numbers to be added to the logits."""
+def _log_mask(mask: Tensor, queries: Tensor, hides: bool = True) -> Tensor:
+    """Return a mask as numbers to be added to the logits; a bool is `hides` where it hides."""
     if mask.dtype != torch.bool:
         return mask
-    return torch.zeros_like(mask, dtype=queries.dtype).masked_fill(mask, -math.inf)
+    return torch.zeros_like(mask, dtype=queries.dtype).masked_fill(mask == hides, -math.inf)
 
 
 def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: ANN401
     """Replace the attentions of a transformer in place, keeping their weights.
 
-    Those of timm's vision transformers and `nn.MultiheadAttention`.
+    Those of timm's vision transformers and `nn.MultiheadAttention`; other layers stay as they are.
+    Dropout of weights, which does nothing in eval mode, is left out there.
 
     Args:
         model: Of timm, torchvision or your own.
@@ -174,21 +177,24 @@ def convert_attention(model: nn.Module, **options: Any) -> nn.Module:  # noqa: A
         The model.
 
     Raises:
-        ValueError: If there is no such attention, or one with options that have no counterpart.
+        ValueError: If there is no such attention, or one with options that have no counterpart, as
+            is dropout of weights in training.
     """
-    converted: dict[nn.Module, nn.Module] = {}  # one that two parents share stays one
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            fused = isinstance(getattr(layer, "qkv", None), nn.Linear)
-            if not isinstance(layer, nn.MultiheadAttention) and not (
-                fused and type(layer).__name__ == "Attention" and hasattr(layer, "num_heads")
-            ):
-                continue
-            if layer not in converted:
-                converted[layer] = _converted(layer, options)
-            setattr(parent, name, converted[layer])
-        if isinstance(parent, nn.TransformerEncoder):
-            parent.use_nested_tensor = False  # for PyTorch's kernel, which reads other weights
+    timm = sys.modules.get("timm.layers")  # not imported: no layer is of it
+    kinds = nn.MultiheadAttention, getattr(timm, "Attention", nn.MultiheadAttention)
+    known = [kind.forward for kind in kinds]  # others of these names have e.g. biases of positions
+    converted = {
+        layer: _converted(layer, options)
+        for layer in model.modules()
+        if layer is not model
+        and type(layer).forward in known
+        and isinstance(getattr(layer, "qkv", None), nn.Linear | None)  # as it was built
+    }
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if layer in converted:
+            model.set_submodule(name, converted[layer])
+        if isinstance(layer, nn.TransformerEncoder):
+            layer.use_nested_tensor = False  # for PyTorch's kernel, which reads other weights
     if not converted:
         raise ValueError(
             "`model` must have an attention of timm's vision transformers (`blocks[i].attn`) or an "
@@ -203,12 +209,18 @@ def _converted(layer: Any, options: dict[str, Any]) -> nn.Module:  # noqa: ANN40
         extra = layer.bias_k is not None or layer.add_zero_attn
         wrong = not layer.batch_first or layer.in_proj_weight is None or extra
         weight, bias, proj = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj
+        dropout, option = layer.dropout, "dropout"
     else:
-        wrong = getattr(layer, "gate", None) is not None or layer.qkv.out_features != 3 * (
-            layer.proj.in_features
+        wrong, proj = layer.gate is not None, layer.proj
+        weight, bias = layer.qkv.weight, layer.qkv.bias
+        dropout, option = layer.attn_drop.p, "attn_drop.p"
+    if dropout and layer.training:
+        raise ValueError(
+            f"`model` has a {type(layer).__name__} in training with `{option}` {dropout}, expected "
+            "0: weights, which are never stored, have no dropout. Set it to 0, or call "
+            "`model.eval()` first"
         )
-        weight, bias, proj = layer.qkv.weight, layer.qkv.bias, layer.proj
-    if wrong or weight.shape[0] != 3 * proj.out_features:
+    if wrong or weight.shape != (3 * proj.out_features, proj.out_features):
         raise ValueError(
             f"`model` has a {type(layer).__name__} that cannot be converted: batch_first=False, "
             "other sizes of keys and values, extra keys or a gate have no counterpart"
@@ -220,11 +232,12 @@ def _converted(layer: Any, options: dict[str, Any]) -> nn.Module:  # noqa: ANN40
     with torch.no_grad():
         for index, linear in enumerate((new.query, new.key, new.value)):
             linear.weight.copy_(weight.chunk(3)[index])
+            linear.weight.requires_grad_(weight.requires_grad)
             if linear.bias is not None:
                 linear.bias.copy_(0 * linear.bias if bias is None else bias.chunk(3)[index])
+                linear.bias.requires_grad_((weight if bias is None else bias).requires_grad)
     if not of_torch:
         new.q_norm, new.k_norm = layer.q_norm, layer.k_norm
-        drop, norm = layer.proj_drop, getattr(layer, "norm", nn.Identity())
-        proj = nn.Sequential(norm, proj, drop)
+        new.hides, proj = False, nn.Sequential(layer.norm, proj, layer.proj_drop)
     new.proj = proj
     return new

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import lightning as L
+import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
@@ -22,9 +23,10 @@ from probseg.callbacks.run_folder import START, STARTS, run_folder, start_score
 from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
 from probseg.lightning_internals import finished_epochs
-from probseg.models import Segmenter
+from probseg.models import Segmenter, build
 from probseg.paths import FIRST_WEIGHTS, MEAN, find_data, is_path, no_file
 from probseg.texts import read_yaml, tell
+from probseg.zoo.store import check_fit
 from probseg.zoo.trained import LAST, best_checkpoint, network_of, read_checkpoint
 
 RANDOM = "random"  # first word about weights that are not trained, see `initial_weights`
@@ -170,6 +172,35 @@ def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str |
                 f"--trainer.{option} to continue"
             )
     return None
+
+
+def check_continues(stored: Mapping[str, Any], task: L.LightningModule, path: str) -> None:
+    """Refuse to go on with another network or optimiser, before the run's files change.
+
+    The settings of the optimiser are those of the checkpoint: where others are asked for, that is
+    said.
+    """
+    kept, asked = dict(stored.get("hyper_parameters", {})), dict(task.hparams)
+    anew = "leave it as in the run's config.yaml, or begin a new training with these weights"
+    check_fit(task.state_dict(), stored["state_dict"], path)
+    after = before = repr(task.model)
+    with suppress(ValueError, LookupError), torch.device("meta"):  # of parts nobody has registered
+        before = repr(build(network_of(stored, Path(path))[0]))
+    for was, now in zip(before.splitlines(), after.splitlines(), strict=False):
+        if was != now:
+            of = f"`{was.strip()}`, now it is `{now.strip()}`"
+            raise UsageError(f"--ckpt_path {path}: its network has {of}; {anew}")
+    old, new = (part.get("optimizer") or {} for part in (kept, asked))
+    asked["optimizer"] = new.get("class_path")
+    kept["optimizer"] = old.get("class_path", asked["optimizer"])
+    for name in ("optimizer", "backbone_rate", "layer_decay", "frozen"):
+        if name in kept and kept[name] != asked.get(name):
+            of = f"{kept[name]}, got {asked.get(name)}"
+            raise UsageError(f"--model.{name} must be that of the checkpoint, {of}; {anew}")
+    old, new = (optimizer.get("init_args") or {} for optimizer in (old, new))
+    stay = [f"{name} {old[name]}" for name in old if name in new and old[name] != new[name]]
+    if stay:
+        tell(f"probseg: of the checkpoint, not of the options: {', '.join(stay)}\n", sys.stderr)
 
 
 def next_commands(trainer: L.Trainer) -> str:

@@ -113,11 +113,18 @@ def silence_notices_about_checkpoints() -> None:
         warnings.filterwarnings("ignore", pattern, UserWarning)
 
 
-def explain_options(message: str, options: Iterable[str]) -> str:
+def explain_options(error: Exception, options: Iterable[str]) -> str:
     """Shorten the message of a verb's parser; add the options that an unknown one may have meant.
 
-    The message names the class that lacks the option if it is an argument of a class.
+    The message names the class that lacks the option if it is an argument of a class. Of a file
+    with a fault, which the parser reads twice, the message is the one before it reports a loop.
     """
+    message = str(error)
+    for link in history(error):
+        if str(link).startswith("Config file loop") and isinstance(link.__context__, ValueError):
+            message = message.replace(str(link), str(link.__context__))
+    if stray := re.search(r"unrecognized arguments: ([^-\s]\S*)", message):
+        return f"{stray[1]}: no option; `test` and `validate` take a model right after the verb"
     lines = [line for line in message.splitlines() if not _REPETITIONS.match(line)]
     short = "\n".join(_VALUE.sub("", line) for line in lines)
     unknown = _UNKNOWN.search(message)

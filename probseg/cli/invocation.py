@@ -103,7 +103,8 @@ class Invocation:
                 f"{FOLDER} DIR is missing: images and masks for {self.options[0]}; or --data FILE, "
                 "as configs/data/benchmarks.yaml. A run's own data: --config RUN/config.yaml"
                 if has_run
-                else f"--config FILE is missing: it says what to run, for example {EXAMPLES[self.verb]}"
+                else "--config FILE is missing: it says what to run, for example "
+                + EXAMPLES[self.verb]
             )
         for path in self._configs(self.options):
             if path.is_file():
@@ -271,11 +272,16 @@ class Invocation:
 
     def _with_budget(self, arguments: list[str]) -> list[str]:
         """Replace `--minutes N` by the callback that ends a training after this time."""
-        budgets = [option for option in read_options(arguments) if option.name == MINUTES]
+        options = list(read_options(arguments))
+        budgets = [option for option in options if option.name == MINUTES]
         if not budgets:
             return arguments
         if self.verb != "fit":
             raise UsageError(f"{MINUTES}: is for fit, whose time it sets")
+        if "--trainer.max_epochs" in (option.name for option in options):
+            raise UsageError(
+                f"{MINUTES} and --trainer.max_epochs: both set the length; leave one of them out"
+            )
         rest = list(arguments)
         for option in reversed(budgets):  # the last one counts
             del rest[option.start : option.stop]

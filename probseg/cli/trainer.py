@@ -38,6 +38,7 @@ from probseg.callbacks.run_folder import (
 from probseg.cli.checkpoints import (
     RANDOM,
     best_of_run,
+    check_continues,
     check_readable,
     check_run_folder,
     find_last,
@@ -100,12 +101,13 @@ class ProbsegCLI(VerbCLI):
         except ArgumentError as error:
             if user_error(error):
                 raise
-            explained = explain_options(str(error), self.option_names())
+            explained = explain_options(error, self.option_names())
             asked = [word for word in args or () if str(word).endswith(".help")]
             if asked and "expected one argument" in explained:
                 explained = f"{asked[0]} needs a class: {asked[0]} CLASS"
             raise UsageError(f"{explained}\nAll options: probseg {self.verb} {ALL}") from error
         self.run_to_continue: Path | None = None
+        self.stored: dict[str, Any] | None = None  # content of the checkpoint
         config = self.config[self.verb]
         restore_nulls(config.model)
         take_paths_of_run(config, self.verb)
@@ -133,8 +135,8 @@ class ProbsegCLI(VerbCLI):
             self.checkpoint = str(find_last(config.trainer, config.data.as_dict()))
             if self.verb == "fit":
                 self.run_to_continue = Path(self.checkpoint).parent.parent
-        stored = check_readable(Path(self.checkpoint))
-        if self.verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
+        self.stored = check_readable(Path(self.checkpoint))
+        if self.verb == "fit" and (done := how_finished(self.stored, config.trainer)) is not None:
             tell(f"probseg: {self.checkpoint}: {done}\n", sys.stderr)
             raise FinishedTraining(run_of(Path(self.checkpoint)))
         if ckpt_path == "last":
@@ -167,6 +169,8 @@ class ProbsegCLI(VerbCLI):
             if config.ckpt_path is not None:  # whose weights replace any that could be downloaded
                 without_pretrained_backbones(config.model)
             super().instantiate_classes()
+            if self.verb == "fit" and self.stored is not None:
+                check_continues(self.stored, self.model, str(self.checkpoint))
         except (ValueError, OSError, MisconfigurationException) as error:
             *_, innermost = history(error)  # without the layers that the parser puts around it
             reason = user_error(error) or datasets.refused or innermost

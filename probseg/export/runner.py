@@ -125,7 +125,7 @@ class Runner:
             geometry.check_click(click, self.size)
         if box is not None:
             self.box = geometry.round_box(box, self.size)
-        self.clicks += clicks
+        self.clicks += [(float(x), float(y), bool(positive)) for x, y, positive in clicks]
         if not self.clicks and self.box is None:
             raise ValueError("`clicks` must have at least one click without a `box`, got none")
         answer = self._answer()

@@ -115,22 +115,26 @@ def as_photograph(image: npt.NDArray[np.uint8], device: torch.device | str = "cp
 def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograph:
     """Read an image file; a large one is dropped from memory until a view needs all its pixels.
 
-    A DataError says that the file cannot be read: now, or by that view.
+    A DataError says that the file cannot be read now, or is gone or has changed by then.
     """
-    image = read_image(path)
+    path = path.absolute()  # the working directory may change until then
+    state, image = _state(path), read_image(path)
     size, copies = (image.shape[0], image.shape[1]), _copies(image, device)
     if not copies:
         return Photograph.from_tensor(image_tensor(image, device))
 
     def read() -> Tensor:
-        pixels = read_image(path)
-        if pixels.shape[:2] != size:
-            raise DataError(
-                f"{path}: has {pixels.shape[:2]} pixels now, {size} before; open it again"
-            )
-        return image_tensor(pixels, device)
+        if _state(path) != state:
+            raise DataError(f"{path}: is gone or has changed since set_image; call set_image again")
+        return image_tensor(read_image(path), device)
 
     return Photograph(size, copies, read)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """Return what another file or content changes; None without a file."""
+    status = path.stat() if path.exists() else None
+    return status and (status.st_size, status.st_mtime_ns)
 
 
 def _copies(image: npt.NDArray[np.uint8], device: torch.device | str) -> tuple[Tensor, ...]:

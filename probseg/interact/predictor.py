@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -122,6 +123,13 @@ class Predictor:
         named = str(name.absolute()) if isinstance(name, Path) else name
         return cls(create_interactive(named, pretrained=True), _usable(device), zoom)
 
+    def fresh(self) -> Predictor:
+        """Return a predictor without an image, of the same network, device and zoom."""
+        other = copy.copy(self)
+        other._image = other._session = None
+        other._lock = _Lock()
+        return other
+
     @property
     def session(self) -> Session:
         """The steps on the object, of this image, and their answers.
@@ -240,6 +248,8 @@ class Predictor:
             RuntimeError: If no image was set, or another thread has set one meanwhile.
             ValueError: If a click or the box is outside the image, a prompt is of another form, the
                 model takes no mask, or there is neither click nor box and the mask is empty.
+            DataError: If the image is a file of more than 2000 pixels on its longer side, which is
+                read again for small views, and is gone or has changed since `set_image`.
         """
         added = [_as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks)]
         steps: list[Step] = [] if mask is None else [_as_mask(mask, self.session.photograph.size)]

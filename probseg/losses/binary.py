@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.errors import require
+from probseg.ops.numerics import working_dtype
 from probseg.types import IGNORE, Prompts, check_mask
 
 
 def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Flatten to float32 logits, targets and validity, each `(B, H*W)`."""
+    """Flatten to logits, targets and validity of a `working_dtype`, each `(B, H*W)`."""
     if masks.ndim == 4 and masks.shape[1] == 1:
         masks = masks[:, 0]
     if masks.ndim != 3 or logits.shape != masks.unsqueeze(1).shape:
@@ -30,8 +31,8 @@ def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         )
     if not torch.compiler.is_compiling():
         check_mask(masks, "masks")
-    valid = (masks != IGNORE).flatten(1)
-    return logits.float().flatten(1), (masks == 1).float().flatten(1), valid.float()
+    valid, dtype = (masks != IGNORE).flatten(1), working_dtype(logits.dtype)
+    return logits.to(dtype).flatten(1), (masks == 1).to(dtype).flatten(1), valid.to(dtype)
 
 
 def binary_cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ def taught_loss(logits: Tensor, taught: Tensor, masks: Tensor) -> Tensor:
     their sum. The masks tell which pixels are ignored.
     """
     scores, _, valid = _prepare(logits, masks)
-    target = taught.float().flatten(1)
+    target = taught.to(scores.dtype).flatten(1)
     weight = (scores.detach().sigmoid() - target).square() * valid
     entropy = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
     return ((weight * entropy).sum(dim=1) / weight.sum(dim=1).clamp_min(1e-6)).mean()
@@ -147,6 +148,7 @@ class WeightedSum(MaskLoss):
         self.losses = nn.ModuleList(losses)
         self.weights = [1.0] * len(losses) if weights is None else list(weights)
         fits = len(self.weights) == len(self.losses)
+        require(len(losses), "losses", "at least one", list(losses))
         require(fits, "weights", f"a factor for each of {len(self.losses)} losses", self.weights)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
@@ -164,10 +166,10 @@ def clicked_loss(logits: Tensor, prompts: Prompts) -> Tensor:
     real = prompts.labels >= 0  # (B, S)
     x, y = prompts.points.long().unbind(dim=-1)
     rows = torch.arange(len(logits), device=logits.device)[:, None].expand_as(x)
-    clicked = logits.squeeze(1)[rows[real], y[real], x[real]].float()
+    clicked = logits.squeeze(1)[rows[real], y[real], x[real]].to(working_dtype(logits.dtype))
     if len(clicked) == 0:
         return logits.sum() * 0
-    return F.binary_cross_entropy_with_logits(clicked, prompts.labels[real].float())
+    return F.binary_cross_entropy_with_logits(clicked, prompts.labels[real].to(clicked.dtype))
 
 
 def iou_cross_entropy(quality: Tensor, logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from probseg.errors import require
+from probseg.errors import check_least, require
 from probseg.metrics.interaction import Floats, area_under_curve, checked_ious, noc, standard_error
 from probseg.metrics.masks import iou
 
@@ -66,6 +66,9 @@ class ClickMetric(Metric):  # type: ignore[misc]
             pairs = zip(curves, truths, strict=True)
             curves = np.array([[iou(answer, truth) for answer in run] for run, truth in pairs])
         runs = checked_ious(curves[:, None] if curves.ndim == 2 else curves)
+        self.of_objects(runs)  # wrong settings are refused now, not when all is computed
+        fits = not self.ious or runs.shape[1:] == self.ious[0].shape[1:]
+        require(fits, "ious", "of as many trials and clicks in each update", f"shape {runs.shape}")
         self.ious.append(torch.from_numpy(runs.copy()).to(self.device))
         if index is not None:
             self.index.append(torch.as_tensor(index, device=self.device))
@@ -130,7 +133,7 @@ class MeanIoUAtK(ClickMetric):
 
     def __init__(self, clicks: int = 5, **options: object) -> None:
         super().__init__(**options)
-        require(clicks >= 0, "clicks", "at least 0", clicks)
+        check_least("clicks", clicks, 0)
         self.entry = clicks
 
     @property

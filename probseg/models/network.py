@@ -16,7 +16,7 @@ from probseg.geometry import Size
 from probseg.heads.base import DecoderMaps, Units
 from probseg.kinds import TaskName
 from probseg.ops.backends import transformed
-from probseg.ops.numerics import HALF
+from probseg.ops.numerics import HALF, working_dtype
 from probseg.types import Prompts
 
 if TYPE_CHECKING:
@@ -76,8 +76,13 @@ def check_values(image: Tensor, prompts: Prompts | None = None) -> None:
     )
     if prompts is None:
         return
+    labels = torch.unique(prompts.labels).tolist()
+    require({*labels} <= {-1, 0, 1}, "prompts.labels", "1, 0, or -1 for no click", labels)
+    boxes = prompts.boxes[~prompts.boxes.isnan().all(-1)]
+    ordered, form = (boxes[:, :2] < boxes[:, 2:]).all(), "x0 < x1 and y0 < y1, or all NaN for none"
+    require(ordered, "prompts.boxes", form, boxes.tolist())
     clicks = prompts.points[prompts.labels >= 0]
-    outside = ((clicks < -0.5) | (clicks >= clicks.new_tensor(image.shape[:1:-1]))).any(-1)
+    outside = ~((clicks >= -0.5) & (clicks < clicks.new_tensor(image.shape[:1:-1]))).all(-1)
     require(
         not outside.any(),
         "prompts.points",
@@ -97,6 +102,8 @@ def resize_maps(maps: Tensor, size: Size) -> Tensor:
     """Resize maps `(B, C, H, W)`, without aliasing; those of this size are returned unchanged."""
     if tuple(maps.shape[-2:]) == size:
         return maps
+    if size[1] == 1 < size[0]:  # PyTorch on the CPU errs where columns become one, not with rows
+        return resize_maps(maps.mT, size[::-1]).mT
     # On the CPU, half precision has no antialiasing.
     wide = maps.float() if maps.dtype in HALF else maps
     resized = F.interpolate(wide, size, mode="bilinear", align_corners=False, antialias=True)
@@ -136,7 +143,7 @@ class Encoded(NamedTuple):
 
     def unpad_and_resize(self, logits: Tensor) -> Tensor:
         """Remove the padding of logits, if it is still there, and resize them to the images."""
-        logits = self.unpad(logits.float())
+        logits = self.unpad(logits.to(working_dtype(logits.dtype)))
         if self.working_size == self.size:
             return logits
         return F.interpolate(logits, self.size, mode="bilinear", align_corners=False)

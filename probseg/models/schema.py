@@ -124,7 +124,9 @@ def _check_part(kind: type, description: object) -> None:
     if name not in PARTS:
         path = description["class_path"]
         named = path[:200] if isinstance(path, str) else type(path).__name__
-        raise UnknownNameError(kind="part of a network", name=named, known=PARTS)
+        is_own = named.partition(".")[0] not in (named, "probseg")
+        remedy = "; your own are known once they are imported, as by --config RUN/config.yaml"
+        raise UnknownNameError("part of a network", named, PARTS, remedy if is_own else "")
     part = PARTS[name]
     if not issubclass(part, kind):
         raise ValueError(f"a {name} for a {kind.__name__}")

@@ -37,7 +37,7 @@ Sizing = Literal["reduce", "fit", "stretch"]
 
 
 class Logits(NamedTuple):
-    """Logits of the object, float32, each of shape `(B, 1, H, W)`, and of the answer's quality.
+    """Logits of the object, float32 or float64, `(B, 1, H, W)` each, and of the answer's quality.
 
     The latter, `(B,)`, are of the IoU of the main answer, before a refinement, with the truth as
     far as the image shows it.
@@ -180,8 +180,8 @@ class Segmenter(Network):
                 device.
 
         Returns:
-            Calibrated logits, float32, shape `(B, 1, H, W)`: their sigmoid is the probability of
-            the object.
+            Calibrated logits `(B, 1, H, W)`, float32 or float64; their sigmoid is the probability
+            of the object.
 
         Raises:
             ValueError: If image and prompts do not fit each other or are not as above.
@@ -220,7 +220,7 @@ class Segmenter(Network):
         return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
 
     def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
-        """Compute calibrated logits `(B, 1, H, W)`, float32, for prompts on encoded images.
+        """Compute calibrated logits `(B, 1, H, W)`, float32 (or 64), for prompts on encoded images.
 
         Prompts are in pixels of the images as `encode` got them.
         """

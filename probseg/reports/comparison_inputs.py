@@ -19,7 +19,7 @@ from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import BEGINNINGS, all_options, beginning
 from probseg.evaluation.records import ObjectRecord, each_object
 from probseg.evaluation.summary import Scores, percents_up_to, scores_of
-from probseg.paths import no_folder, run_of
+from probseg.paths import is_path, no_folder, run_of
 from probseg.texts import read_json
 
 # fields in which protocols of comparable runs may differ: words and the number of runs
@@ -271,11 +271,12 @@ def _results(folder: Path) -> dict[str, Path]:
     if inside := sorted(path.parent for path in folder.glob(f"test/*/{RESULTS}")):
         return {path.name: path for path in inside}
     run = folder.resolve()
-    others = sorted(run.parent.glob(f"*/test/*/{RESULTS}"), key=lambda path: path.stat().st_mtime)
+    # `probseg test RUN` writes beside the runs that are named as configs/experiment/folder.yaml.
+    places = run.parent.parent.glob(f"*/*/test/*/{RESULTS}")
     of_run = {}
-    for path in others:  # oldest first: the newest test under a protocol stays
-        checkpoint = _metadata(path.parent).get("checkpoint")
-        if checkpoint is not None and run_of(Path(checkpoint)).name == run.name:
+    for path in sorted(places, key=lambda path: path.stat().st_mtime):  # the newest stay
+        tested = _tested(_metadata(path.parent))
+        if tested is not None and tested.parts[-2:] == run.parts[-len(tested.parts[-2:]) :]:
             of_run[path.parent.name] = path.parent
     if not of_run:
         config = shlex.quote(str(folder / "config.yaml"))
@@ -291,6 +292,16 @@ def _metadata(folder: Path) -> Mapping[str, Any]:
         return {}
     known = isinstance(metadata, Mapping) and isinstance(metadata.get("checkpoint"), str | None)
     return metadata if known else {}
+
+
+def _tested(metadata: Mapping[str, Any]) -> Path | None:
+    """Return the run that a test has named: by a checkpoint, or in place of a model."""
+    model = metadata.get("model")
+    arguments = model.get("init_args") if isinstance(model, Mapping) else None
+    name = arguments.get("name") if isinstance(arguments, Mapping) else None
+    known = name if isinstance(name, str) and is_path(name) else ""
+    path = Path(metadata.get("checkpoint") or known)
+    return run_of(path) if path.suffix == ".ckpt" else path if path.name else None
 
 
 def _model(metadata: Mapping[str, Any]) -> str | None:

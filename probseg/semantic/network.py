@@ -25,6 +25,7 @@ from probseg.models.network import (
     normalise,
     resize_maps,
 )
+from probseg.ops.numerics import working_dtype
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo
 from probseg.zoo.store import check_fit
@@ -64,14 +65,16 @@ class SemanticSegmenter(Network):
         return self.head.num_classes
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits `(B, C, H, W)`, float32, of RGB images `(B, 3, H, W)` in [0, 1]."""
+        """Return logits `(B, C, H, W)`, float32 (or 64), of RGB images `(B, 3, H, W)` in [0, 1]."""
         check_image(image)
         check_values(image)
         return self.decode(self.features(image), image.shape[-2:])
 
     def decode(self, maps: list[Tensor], size: Sequence[int]) -> Tensor:
-        """Return logits `(B, C, H, W)`, float32, of the maps of images of this size."""
-        return enlarge(self.head(maps).float(), self.backbone.features.strides[-1], size)
+        """Return logits `(B, C, H, W)`, float32 (or 64), of the maps of images of this size."""
+        logits = self.head(maps)
+        logits = logits.to(working_dtype(logits.dtype))
+        return enlarge(logits, self.backbone.features.strides[-1], size)
 
     def features(self, image: Tensor) -> list[Tensor]:
         """Return the backbone's maps, finest first, of RGB images `(B, 3, H, W)` in [0, 1]."""

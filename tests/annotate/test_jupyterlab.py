@@ -165,3 +165,19 @@ def test_keys_on_the_photograph_and_its_buttons_leave_the_notebook_alone(tab):
     tab.keyboard.press("d")
     tab.keyboard.press("d")
     assert cells(tab) == len(CELLS) - 1
+
+
+def test_the_notebook_is_saved_with_the_photograph_focused(tab):
+    tab.locator(".clicker-over").focus()
+    with tab.expect_request(lambda sent: sent.method == "PUT", timeout=30_000):
+        tab.keyboard.press("Control+s")
+
+
+def test_a_kernel_that_was_restarted_is_told(tab):
+    told = tab.get_by_role("alert").filter(has_text="run the cell again")
+    tab.locator(".jp-NotebookPanel-toolbar [data-jp-item-name=restart]").click()
+    tab.locator(".jp-Dialog .jp-mod-accept").click()
+    told.wait_for()
+    told.evaluate("of => of.hidden = true")
+    tab.locator(".clicker-over").click()
+    told.wait_for()

@@ -142,6 +142,13 @@ def test_prompts_become_the_mask_of_the_model(client, model, images):
     assert np.array_equal(mask, wanted.binary)
 
 
+@each(("turned", "box"), [(90, (18, 4, 30, 14)), (-90, (30, -6, 42, 4)), (180, (20, -8, 30, 4))])
+def test_the_box_is_around_a_turned_rectangle(turned, box):
+    upright = rectangle(30, 4, 40, 16)
+    upright["value"]["rotation"] = turned
+    assert asked(request(upright)).box == pytest.approx(box)
+
+
 def test_a_point_without_a_sign_is_on_the_object():
     plain = {key: value for key, value in point(12, 9).items() if key != "is_positive"}
     question = asked(request(plain, point(40, 30, positive=False)))

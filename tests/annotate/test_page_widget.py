@@ -1,14 +1,18 @@
 """The notebook clicker: its messages, and its front end in a browser."""
 
 import base64
+import io
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from probseg.annotate.frames import unpack
+from probseg.geometry import ZOOMS
 from probseg.interact.predictor import Predictor
 from probseg.types import Click
 from support.fakes import draw_scene, micro_model
@@ -98,6 +102,31 @@ def test_cells_wait_for_an_answer_that_is_under_way_in_another_thread(frontend, 
     assert mask.binary.any()
 
 
+def test_a_predictor_that_is_given_is_left_alone(model):
+    given = Predictor(model, zoom="fixed")
+    given.set_image(PHOTO)
+    given.predict([(9, 9)])
+    first = Frontend(Clicker(PHOTO, given))
+    first.masked(FIRST)
+    Clicker(PHOTO[:30, :20], given)
+    assert [*given.clicks] == [Click(9, 9)]
+    given.reset()
+    assert len(first.masked(SECOND)[0]["current"]["clicks"]) == 2
+    own = first.widget._predictor
+    assert own.model is given.model  # whose weights take memory
+    assert own._loop.zoom == ZOOMS["fixed"]
+
+
+@pytest.mark.parametrize("form", [str, Path, Image.open])
+def test_files_and_pillow_images_are_shown(model, tmp_path, form):
+    path = tmp_path / "photo.png"
+    Image.fromarray(PHOTO).save(path)
+    frontend = Frontend(Clicker(form(path), Predictor(model)))
+    np.testing.assert_array_equal(frontend.masked(FIRST)[1], expected(model, [Click(40, 30)]))
+    shown = Image.open(io.BytesIO(frontend.ask({"type": "image"})[1][0]))
+    np.testing.assert_array_equal(np.asarray(shown), PHOTO)
+
+
 def test_undo_and_redo_chains(frontend, model):
     masks = [frontend.masked({"type": "box", "box": [20, 10, 60, 50]})[1]]
     masks += [frontend.masked(action)[1] for action in (FIRST, SECOND)]
@@ -153,19 +182,30 @@ def test_what_cannot_be_done_is_answered_with_the_reason(frontend):
 
 FRONT = """async ([esm, css]) => {
   document.head.append(Object.assign(document.createElement("style"), {textContent: css}));
-  let receive;
-  const model = {
-    get: () => 400,
-    on: (name, heard) => { receive = heard; },
-    off: () => { receive = null; },
-    send: async content => {
+  const heard = new Set(); // of the kernel, by all views
+  window.show = async el => {
+    const on = {};
+    const model = {
+      get: () => 400,
+      on: (name, act) => { on[name] = act; if (name === "msg:custom") heard.add(act); },
+      off: name => { heard.delete(on[name]); delete on[name]; },
+      send: (content, {iopub}) => {
+        if (window.cut) throw new Error("Cannot send");
+        if (!window.died) answered(content);
+        else if (window.forgot) iopub.status({content: {execution_state: "idle"}});
+      },
+    };
+    const answered = async content => {
       const [answer, coded] = await window.kernel(content);
       const bytes = Uint8Array.from([0, ...atob(coded)].map(c => c ? c.charCodeAt(0) : 0));
-      receive(answer, coded ? [new DataView(bytes.buffer, 1)] : []); // a view, as notebooks give
-    },
+      const view = coded ? [new DataView(bytes.buffer, 1)] : []; // as notebooks give
+      for (const act of heard) act(answer, view);
+    };
+    const module = URL.createObjectURL(new Blob([esm], {type: "text/javascript"}));
+    const leave = (await import(module)).default.render({model, el});
+    return {leave, lose: () => on["comm_live_update"]()};
   };
-  const module = URL.createObjectURL(new Blob([esm], {type: "text/javascript"}));
-  window.leave = (await import(module)).default.render({model, el: document.body});
+  Object.assign(window, await window.show(document.body));
 }"""
 
 
@@ -231,9 +271,51 @@ def test_keys_do_not_reach_the_shortcuts_of_the_notebook(frontend):
         for key in ("d", "d", "c", "v", "m", "y", "Escape", "ArrowDown"):
             tab.keyboard.press(key)
         assert tab.evaluate("reached") == []
+        for key in ("s", "z"):
+            tab.keyboard.press(f"Control+{key}")  # of which the clicker has the second
+        assert tab.evaluate("reached.splice(0)") == [
+            *("lab Control", "around Control", "lab s", "around s"),
+            *("lab Control", "around Control"),
+        ]
         tab.evaluate("document.activeElement.blur()")
         tab.keyboard.press("d")
         assert tab.evaluate("reached") == ["around d"]
+
+
+GONE = {
+    "while a click waits": "window.died = true",
+    "before a click": "window.cut = true",
+    "unnoticed": "window.died = window.forgot = true",
+}
+
+
+@pytest.mark.parametrize("when", GONE)
+def test_a_kernel_that_is_gone_is_told(frontend, when):
+    with opened(frontend) as tab:
+        tab.evaluate(GONE[when])
+        tab.locator(".clicker-over").click()
+        if when == "while a click waits":
+            tab.wait_for_function("document.querySelector('.clicker').clicker.pending.length")
+            tab.evaluate("lose()")
+        tab.get_by_role("alert").filter(has_text="run the cell again").wait_for()
+        assert tab.evaluate("document.querySelector('.clicker').clicker.pending.length") == 0
+        if when == "before a click":  # a new view gets no photograph, and says so
+            tab.evaluate("show(document.body.appendChild(document.createElement('div')))")
+            tab.get_by_role("alert").nth(1).filter(has_text="run the cell again").wait_for()
+
+
+def test_two_views_show_the_same(frontend):
+    with opened(frontend) as tab:
+        tab.evaluate("show(document.body.appendChild(document.createElement('div')))")
+        views = "[...document.querySelectorAll('.clicker')].map(of => of.clicker)"
+        tab.wait_for_function(f"{views}.every(view => view.image) && {views}.length === 2")
+        same = "{views}.every(view => view.{what})"
+        tab.locator(".clicker-over").nth(0).click()
+        what = "mask && view.current.clicks.length === 1"
+        tab.wait_for_function(same.format(views=views, what=what))
+        tab.get_by_role("button", name="Finish").nth(1).click()
+        what = "finished.size === 1 && !view.current.clicks.length"
+        tab.wait_for_function(same.format(views=views, what=what))
 
 
 def test_a_clicker_that_was_removed_leaves_the_memory(frontend):

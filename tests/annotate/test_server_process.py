@@ -532,7 +532,9 @@ def test_wrong_arguments_are_explained(tmp_path, capsys):
     cases = [
         (["annotate", str(tmp_path / "none")], "no such folder"),
         (["annotate", photos, "--host", "0.0.0.0"], "--host"),
-        (["annotate", photos, "--port", "70000", "--no-browser"], "--port"),
+        (["annotate", photos, "--port", "70000", "--no-browser"], "--port must"),
+        (["annotate", photos, "--host", "::1", "--no-browser"], "--host must"),
+        (["annotate", photos, "--host", "192.0.2.1", "--no-browser"], "--host must"),
         (["annotate", str(empty), "--port", "0"], "no photograph"),
         (["annotate", photos, "--port", "0", "--model", "nothing"], "nothing"),
     ]

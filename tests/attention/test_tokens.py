@@ -61,6 +61,7 @@ def test_networks_of_timm_and_pytorch_keep_their_answers():
         wanted = model(x)
         converted = convert_attention(deepcopy(model))
         torch.testing.assert_close(converted(x), wanted, rtol=1e-5, atol=1e-5)
+        assert converted(x[:0]).shape == (0, *wanted.shape[1:])
         adapted = convert_attention(deepcopy(model), key_iterations=1)(x)
         assert (adapted - wanted).abs().max() > 1e-5
         adapted.square().sum().backward()
@@ -76,10 +77,69 @@ def test_networks_of_timm_and_pytorch_keep_their_answers():
     assert {"blocks.0.attn.query", "blocks.0.attn.key", "blocks.0.attn.value"} <= linears
 
 
-def test_an_attention_that_two_parents_share_stays_one():
+def test_masks_in_the_place_of_timms_attention_show_as_there():
+    torch.manual_seed(0)
+    vit = timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=24, depth=2).eval()
+    x, shown = tokens(2, 3, 32, 32), torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    shown[..., 4] = False
+    masks = (shown, shown.expand(2, 3, 5, 5).flatten(0, 1)[:3], shown[0, 0].log(), None)
+    wanted = [vit.forward_features(x, attn_mask=mask) for mask in masks]
+    converted = deepcopy(convert_attention(vit))
+    for mask, features in zip(masks, wanted, strict=True):
+        torch.testing.assert_close(converted.forward_features(x, attn_mask=mask), features)
+
+
+def test_an_attention_that_parents_share_or_repeat_stays_one():
     shared = nn.MultiheadAttention(4, 2, batch_first=True)
-    model = convert_attention(nn.ModuleDict({"a": nn.Sequential(shared), "b": shared}))
-    assert model["a"][0] is model["b"]
+    model = nn.ModuleDict({"a": nn.Sequential(shared, shared), "b": shared})
+    convert_attention(model)
+    assert isinstance(model["b"], ProbabilisticAttention)
+    assert model["a"][0] is model["a"][1] is model["b"]
+
+
+def test_weights_stay_frozen():
+    model = nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True))
+    model[0].in_proj_weight.requires_grad_(False)
+    learns = {
+        name for name, part in convert_attention(model)[0].named_parameters() if part.requires_grad
+    }
+    assert learns == {"query.bias", "key.bias", "value.bias", "proj.weight", "proj.bias"}
+    frozen = nn.Sequential(nn.MultiheadAttention(4, 2, bias=False, batch_first=True))
+    frozen.requires_grad_(False)
+    assert not any(part.requires_grad for part in convert_attention(frozen).parameters())
+
+
+class Turned(nn.MultiheadAttention):
+    """An attention with a meaning of its own."""
+
+    def forward(self, x):
+        return super().forward(x.flip(1), x, x)[0]
+
+
+def test_layers_whose_meaning_is_not_known_stay_as_they_are():
+    others = [
+        Turned(4, 2, batch_first=True),
+        timm.models.beit.Attention(4, 2),
+        timm.models.vision_transformer_sam.Attention(4, 2, use_rel_pos=True, input_size=(2, 2)),
+    ]
+    refused(ValueError, lambda: convert_attention(nn.Sequential(*others)), "`model`")
+    model = convert_attention(nn.Sequential(timm.layers.Attention(4, 2), *others))
+    assert isinstance(model[0], ProbabilisticAttention)
+    assert list(model[1:]) == others
+
+
+@each(
+    ("layer", "option"),
+    [
+        (nn.MultiheadAttention(4, 2, 0.5, batch_first=True), "`dropout` 0.5"),
+        (timm.layers.Attention(4, 2, attn_drop=0.5), "`attn_drop.p` 0.5"),
+    ],
+)
+def test_dropout_of_weights_is_refused_in_training(layer, option):
+    model = nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True), layer)
+    refused(ValueError, lambda: convert_attention(model), option)
+    assert type(model[0]) is nn.MultiheadAttention  # nothing is half converted
+    assert isinstance(convert_attention(model.eval())[1], ProbabilisticAttention)
 
 
 def test_biases_are_not_dropped():
@@ -97,6 +157,7 @@ def test_biases_are_not_dropped():
         nn.Linear(2, 2),
         nn.Sequential(nn.MultiheadAttention(4, 2)),
         nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True, add_zero_attn=True)),
+        nn.Sequential(timm.layers.Attention(4, 2, attn_head_dim=4, dim_out=8)),
     ],
 )
 def test_what_cannot_be_converted_is_refused(model):

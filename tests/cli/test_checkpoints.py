@@ -118,6 +118,26 @@ def test_a_checkpoint_of_another_network(trained, capsys):
     assert "another architecture" in message
 
 
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("option", "part"),
+    [
+        ("--model.model.head.attention=standard", "now it is `(height): Standard"),
+        ("--model.model.head.options.key_iterations=3", "key_iterations=3"),
+        ("--model.optimizer=torch.optim.SGD", "--model.optimizer must be that of the checkpoint"),
+        ("--model.backbone_rate=0.3", "--model.backbone_rate must be that of the checkpoint"),
+        ("--model.frozen=[backbone.*]", "--model.frozen must be that of the checkpoint"),
+    ],
+)
+def test_a_checkpoint_of_another_training_changes_nothing(trained, option, part, capsys):
+    root, run = trained
+    before = {path: path.read_bytes() for path in run.glob("*.*") if path.is_file()}
+    fit = (*folder_fit(root), "--trainer.max_epochs=3", option)
+    message = usage_error(capsys, *fit, "--ckpt_path", run / "checkpoints" / "last.ckpt")
+    assert part in message
+    assert {path: path.read_bytes() for path in run.glob("*.*") if path.is_file()} == before
+
+
 def test_the_end_of_a_training_names_what_to_do_with_it(training, monkeypatch):
     root, run, text = training
     monkeypatch.chdir(root.parent)

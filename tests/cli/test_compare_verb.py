@@ -106,6 +106,20 @@ def test_each_protocol_in_common_is_compared(tested_runs, capsys):
         assert all(folder.endswith(f"test/{protocol}") for folder in folders)
 
 
+@pytest.mark.parametrize("name", ["./version_0", "runs/probseg/version_0"])
+def test_tests_of_a_run_in_place_of_a_model_are_tests_of_the_run(tested_runs, name, capsys):
+    shutil.rmtree(tested_runs / "version_2")
+    model = {"class_path": "probseg.zoo.create_interactive", "init_args": {"name": name}}
+    place = tested_runs.parent / "other" / "version_0" / "test" / "one"
+    write_result(place, {"Toy": rising(9, seed=2)}, model=model, checkpoint=None)
+    both = tested_runs / "version_1", tested_runs / "version_0"
+    assert command("compare", *both) == 0
+    assert "version_0 against micro_csa, 9 objects" in capsys.readouterr().out
+    shutil.rmtree(place)
+    write_result(place, {"Toy": rising(9, seed=2)}, model=ZOO, checkpoint=None)
+    assert "has no results" in usage_error(capsys, "compare", *both)
+
+
 def test_runs_without_results_or_a_common_protocol_are_refused(tested_runs, capsys):
     shutil.rmtree(tested_runs / "version_1" / "test" / "two")
     both = tested_runs / "version_1", tested_runs / "version_0"

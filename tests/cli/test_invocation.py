@@ -271,6 +271,8 @@ def test_minutes_become_one_budget():
     assert words == ["fit", "--config", "a.yaml", *budget]
     with pytest.raises(UsageError, match="--minutes: is for fit"):
         _ = Invocation("test", ["--minutes", "5"]).arguments
+    with pytest.raises(UsageError, match=r"--minutes and --trainer\.max_epochs"):
+        _ = Invocation("fit", ["--minutes", "5", "--trainer.max_epochs=3"]).arguments
     for wrong in ("ten", "0", "nan"):
         with pytest.raises(UsageError, match=f"--minutes must be .* got '{wrong}'$"):
             _ = Invocation("fit", ["--minutes", wrong]).arguments

@@ -146,6 +146,9 @@ def faulty(tmp_path_factory):
     protocol = {"protocol": {"name": "ritm"}}
     (place / "run" / "test" / "ritm" / "results.json").write_text(json.dumps(protocol))
     (place / "mine.yaml").write_text("trainer:\n  max_epochs: 3\n  gradient_clip: 1.0\n")
+    micro = (configs_dir() / "model" / "micro_csa.yaml").read_text()
+    (place / "option.yaml").write_text(micro.replace("channels: 16", "chanels: 16"))
+    (place / "class.yaml").write_text(micro.replace("FPNDecoder", "FPNDecodr"))
     (place / "empty.yaml").touch()
     (place / "noise.yaml").write_bytes(BROKEN)
     add_model(place / "zoo", "micro_csa.a")
@@ -176,6 +179,7 @@ SEMANTIC = (
         (("trian",), ["unknown verb 'trian': did you mean 'fit'"]),
         (("test", "--config=unheard.yaml"), ["unheard.yaml: does not exist\n"]),
         (("test", "micro_csa", "--evaluation.trials=1"), ["--folder DIR is missing", "micro_csa"]),
+        (("test", "--folder=data", "micro_csa"), ["micro_csa: no option", "right after the verb"]),
         (("test", "micro_cas", "--folder=data"), ["unknown zoo model", "'micro_csa'"]),
         ((*FIT, "--model.optimizer.learning_rate=1"), ["did you mean 'lr'"]),
         ((*FIT, "--model.optimizer=SDG"), ["--model.optimizer 'SDG': did you mean 'SGD'?"]),
@@ -197,6 +201,8 @@ SEMANTIC = (
             ["--model.lr_interval must be one of 'epoch', 'step', got no"],
         ),
         ((*FIT, "--model.model=micro_cas"), ["--model.model 'micro_cas'", "'micro_csa'"]),
+        ((*FIT, "--model.model=option.yaml"), ["'chanels': did you mean 'channels'?"]),
+        ((*FIT, "--model.model=class.yaml"), ["no attribute 'FPNDecodr'"]),
         (
             (*BY_NAME, *SEMANTIC),
             ["'micro_emanet'", "semantic segmentation", 'list_models(task="interactive")'],

@@ -230,7 +230,8 @@ def test_wrong_questions(exported):
     with pytest.raises(FileNotFoundError, match="folder of `probseg export`"):
         Runner(path / "nope")
     runner.set_image(picture())
-    for wrong in ([(9, 9)], (9, 9, True), [("a", 9, True)]):
+    signs = ([(9, 9, sign)] for sign in (-1, 2, "x"))
+    for wrong in ([(9, 9)], (9, 9, True), [("a", 9, True)], *signs):
         with pytest.raises(ValueError, match=r"`clicks` must be a list of \(x, y, positive\)"):
             runner.predict(wrong)
     with pytest.raises(ValueError, match="clicks"):
@@ -241,7 +242,7 @@ def test_wrong_questions(exported):
         runner.predict(box=(5, 5, 5, 9))
     first = runner.predict([(9, 9, True)])
     runner.reset()
-    assert np.array_equal(runner.predict([(9, 9, True)]), first)
+    assert np.array_equal(runner.predict(np.array([[9, 9, 1]], np.uint8)), first)
 
 
 def test_programs_of_torch(tmp_path):

@@ -1,5 +1,7 @@
 """Clicks on a large photograph: as on a small one, at the cost of a small one."""
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
@@ -82,9 +84,20 @@ def test_a_changed_file_is_refused(scene, tmp_path):
     path = tmp_path / "photograph.png"
     cv2.imwrite(str(path), scene[0])
     photograph = open_photograph(path)
-    cv2.imwrite(str(path), scene[0][:-1])
-    with pytest.raises(DataError, match="open it again"):
+    cv2.imwrite(str(path), scene[0] // 2)  # of the same size
+    with pytest.raises(DataError, match="has changed since set_image; call set_image again"):
         _ = photograph.full
+    path.unlink()
+    with pytest.raises(DataError, match="is gone"):
+        _ = photograph.full
+
+
+def test_a_relative_path_outlives_a_change_of_folder(scene, tmp_path, monkeypatch):
+    cv2.imwrite(str(tmp_path / "photograph.png"), scene[0][..., ::-1])
+    monkeypatch.chdir(tmp_path)
+    photograph = open_photograph(Path("photograph.png"))
+    monkeypatch.chdir("/")
+    assert torch.equal(photograph.full, image_tensor(scene[0]))
 
 
 BOXES = st.tuples(

@@ -140,6 +140,7 @@ def test_masks_of_any_form_are_the_same_mask(predictor, image):
         ({"clicks": (10, 12)}, r"clicks\[0\]"),
         ({"clicks": [(10, 12), "ab"]}, r"clicks\[1\]"),
         ({"clicks": [(10, 12, 2)]}, r"clicks\[0\]"),
+        *(({"clicks": [Click(10, 12, sign)]}, "clicks") for sign in (-1, 2, "no")),
         ({"clicks": [(10, float("nan"))]}, r"clicks\[0\]"),
         ({"clicks": [(10, 32)]}, "click"),
         ({"box": (30, 10, 51, 32)}, "box"),

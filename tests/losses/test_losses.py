@@ -162,6 +162,14 @@ def test_half_precision_logits_are_summed_in_full_precision(loss, dtype):
     assert torch.equal(loss(logits, masks), loss(logits.float(), masks))
 
 
+@each("loss", [BinaryCrossEntropy(), NormalizedFocalLoss(gamma=0.0), SoftIoULoss()])
+def test_gradients_in_double_precision(loss):
+    logits = torch.randn(2, 1, 3, 4, dtype=torch.float64, requires_grad=True)
+    masks = torch.randint(0, 2, (2, 3, 4), dtype=torch.uint8)
+    assert loss(logits, masks).dtype == torch.float64
+    assert torch.autograd.gradcheck(lambda x: loss(x, masks), logits)
+
+
 @each("loss", [BinaryCrossEntropy(), NormalizedFocalLoss(), SoftIoULoss()])
 def test_masks_may_have_a_channel(loss):
     logits, masks = torch.randn(2, 1, 4, 5), torch.randint(2, (2, 4, 5), dtype=torch.uint8)
@@ -181,6 +189,7 @@ def test_wrong_arguments_are_named():
     refused(ValueError, lambda: NormalizedFocalLoss(alpha=1), "alpha", 1)
     refused(ValueError, lambda: NormalizedFocalLoss(gamma=-1), "gamma", -1)
     refused(ValueError, lambda: WeightedSum([bce, bce], [1.0]), "weight", 1, 2)
+    refused(ValueError, lambda: WeightedSum([]), "losses", "at least one")
     for shape in ((2, 4, 5), (2, 2, 4, 5), (2, 1, 5, 4), (1, 1, 4, 5)):
         for loss in LOSSES:
             refused(ValueError, lambda f=loss, s=shape: f(torch.zeros(s), masks), "logits", shape)

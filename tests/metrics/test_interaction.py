@@ -170,6 +170,16 @@ def test_objects_of_one_number_count_once_in_any_order():
     refused(ValueError, metrics.compute, "`index`", "10 objects", "(9,)")
 
 
+def test_what_no_figure_can_be_made_of_is_refused_at_once():
+    for metric in (NumberOfClicks(90), MeanIoUAtK(5), ClickAUC(5)):
+        refused(ValueError, lambda m=metric: m.update(RUNS_ACCUMULATED), "must be", "got")
+    refused(ValueError, lambda: MeanIoUAtK(1.5), "clicks", "integer")
+    metric = NumberOfClicks()
+    metric.update(RUNS_ACCUMULATED)
+    refused(ValueError, lambda: metric.update(RUNS_ACCUMULATED[..., :4]), "update", "(7, 3, 4)")
+    assert metric.compute()["noc@90"] == np.float32(noc(RUNS_ACCUMULATED, 0.9).mean())
+
+
 def score_in_a_process(rank, shares):
     """Score this process's share of the runs; return the figures, or the refusal."""
     warnings.simplefilter("ignore", UserWarning)  # that nothing was added here

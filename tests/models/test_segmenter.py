@@ -161,6 +161,15 @@ def test_images_in_half_precision_are_reduced(dtype):
     torch.testing.assert_close(small.float(), resize_maps(maps, (45, 64)), atol=1e-2, rtol=0)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_one_column_is_resized_as_one_row(layout):
+    maps = torch.rand(1, 3, 512, 2, generator=torch.Generator().manual_seed(0))
+    maps[..., 1] = maps[..., 0]
+    column = resize_maps(maps.to(memory_format=layout), (320, 1))
+    torch.testing.assert_close(column, resize_maps(maps, (320, 2))[..., :1])
+    assert resize_maps(maps, (1, 1)).shape == (1, 3, 1, 1)
+
+
 def test_all_parameters_learn(model):
     model = copy.deepcopy(model).train()
     encoded = model.encode(torch.rand(2, 3, 64, 48)).repeat(2)
@@ -455,7 +464,12 @@ def test_parameters_of_the_image_alone():
         ),
         *(
             (torch.rand(1, 3, 8, 12), prompts((1, 1, 1), far), ["`prompts.points`", far[0]])
-            for far in ((1000, 4, 1), (4, 8, 0), (-3, 0, 1))
+            for far in ((1000, 4, 1), (4, 8, 0), (-3, 0, 1), (torch.nan, 4, 1))
+        ),
+        (torch.rand(1, 3, 8, 12), prompts((1, 1, 2)), ["prompts.labels", 2]),
+        *(
+            (torch.rand(1, 3, 8, 12), prompts()._replace(boxes=torch.tensor([box])), ["boxes", box])
+            for box in ([5.0, 1.0, 2.0, 4.0], [torch.nan, 1.0, 2.0, 4.0])
         ),
         *(
             (torch.rand(1, 3, 8, 8), prompts(previous=wrong), ["prompts.previous", wrong.dtype])

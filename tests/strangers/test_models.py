@@ -95,6 +95,13 @@ def test_classes_are_those_of_the_registries(name):
         assert len(str(refused.value)) < 2000
 
 
+def test_parts_of_ones_own_are_to_be_imported():
+    for name, is_own in (("my_parts.MyHead", True), ("probseg.heads.MyHead", False)):
+        with pytest.raises(UnknownNameError) as refused:
+            checked(changed(("init_args", "head", "class_path"), name), "a file")
+        assert ("once they are imported" in str(refused.value)) == is_own
+
+
 def test_pretrained_weights_are_neither_fetched_nor_read():
     arguments = checked(changed((*BACKBONE, "pretrained"), True), "a file")["init_args"]
     assert not arguments["backbone"]["init_args"].get("pretrained")

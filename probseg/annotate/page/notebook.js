@@ -1,21 +1,41 @@
 // The clicker in a notebook. This file follows canvas.js in one module: `Clicker`, `element`,
-// `isModified` and `parseFrame` are defined there. Each question to the kernel has a number, which comes back with its answer.
+// `isModified` and `parseFrame` are defined there. Each question to the kernel has a number, which
+// comes back with its answer, to all views of the clicker.
+
+const CHANGES = ["click", "box", "undo", "redo", "clear", "finish"];
+const GONE = "The kernel no longer knows this photograph, as after a restart: run the cell again.";
 
 function render({ model, el }) {
   const waiting = new Map();
+  const view = Math.random();
   let last = 0;
   const ask = (action, sequence) =>
     new Promise((resolve, reject) => {
-      waiting.set(++last, { resolve, reject });
-      model.send({ number: last, sequence, action });
+      const number = `${view} ${++last}`;
+      waiting.set(number, { resolve, reject });
+      const status = ({ content }) => { // idle after the answer, or without one
+        if (content.execution_state === "idle" && waiting.has(number)) lose();
+      };
+      try {
+        model.send({ number, sequence, action }, { iopub: { status } });
+      } catch { // JupyterLab has closed the way to the kernel
+        lose();
+      }
     });
-  const receive = ({ number, error }, buffers) => {
+  const receive = ({ number, action, error }, buffers) => {
     const asked = waiting.get(number);
     waiting.delete(number);
-    if (error) asked?.reject(new Error(error));
-    else asked?.resolve(copied(buffers[0]));
+    if (!asked) return CHANGES.includes(action) && clicker.refresh(); // another view has asked
+    if (error) asked.reject(new Error(error));
+    else asked.resolve(copied(buffers[0]));
+  };
+  const lose = () => {
+    tell(new Error(GONE));
+    for (const { reject } of waiting.values()) reject(new Error(GONE));
+    waiting.clear();
   };
   model.on("msg:custom", receive);
+  model.on("comm_live_update", lose); // of JupyterLab, as it restarts the kernel
 
   const root = element("div");
   root.style.height = `${model.get("height")}px`;
@@ -27,28 +47,29 @@ function render({ model, el }) {
     fetchImage: async () => createImageBitmap(new Blob([await ask({ type: "image" }, 0)])),
   };
   const clicker = new Clicker(root, transport, { tools: ["object", "background", "box"] });
-  // JupyterLab looks at keys before the widget does, from the focused element upwards, and stops
-  // at this attribute: an element without it that matches a shortcut runs it, whatever is around.
-  root.addEventListener("focusin", ({ target }) =>
-    target.setAttribute("data-lm-suppress-shortcuts", "true"),
-  );
-  root.addEventListener("keydown", (event) => {
-    const { key, target } = event;
-    // Other notebooks listen around the widget: plain keys stay inside, as in a text field.
+  // Plain keys stay inside, as in a text field, and so do those that mean something here. Notebooks
+  // listen at the document, JupyterLab to keys on their way down: the window is before all.
+  const press = (event) => {
+    const { key } = event;
+    const path = event.composedPath();
+    if (!path.includes(root)) return;
     if (!isModified(event)) event.stopPropagation();
-    const presses = target.matches("button") && (key === "Enter" || key === " ");
+    const presses = path[0].matches("button") && (key === "Enter" || key === " ");
     if (presses || !clicker.key(event)) return;
     event.preventDefault();
     event.stopPropagation();
-  });
-  clicker.addEventListener("answer", () => (problem.hidden = true));
-  clicker.addEventListener("problem", ({ detail }) => {
-    problem.textContent = detail.message;
+  };
+  window.addEventListener("keydown", press, { capture: true, signal: clicker.closed.signal });
+  const tell = ({ message }) => {
+    problem.textContent = message;
     problem.hidden = false;
-  });
-  transport.send({ type: "open" }, 0).then((known) => clicker.open(known));
+  };
+  clicker.addEventListener("answer", () => (problem.hidden = true));
+  clicker.addEventListener("problem", ({ detail }) => tell(detail));
+  transport.send({ type: "open" }, 0).then((known) => clicker.open(known)).catch(tell);
   return () => {
     model.off("msg:custom", receive);
+    model.off("comm_live_update", lose);
     clicker.closed.abort();
   };
 }

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import cmath
 import hashlib
 import json
+import math
 import os
 import re
 import urllib.error
@@ -276,7 +278,11 @@ def asked(body: Mapping[str, Any]) -> Question | None:
         shares = [parse_number(value[name], name) / 100 for name in ("x", "y", *sizes)]
         x, y, *sides = (share * (width, height)[n % 2] for n, share in enumerate(shares))
         if sides:
-            box = (x, y, x + sides[0], y + sides[1])
+            # Around a rectangle that is turned clockwise about its upper left corner
+            turn = cmath.rect(1, math.radians(parse_number(value.get("rotation", 0), "rotation")))
+            turned = [turn * corner for corner in (0, sides[0], complex(*sides), 1j * sides[1])]
+            columns, rows = [x + at.real for at in turned], [y + at.imag for at in turned]
+            box = (min(columns), min(rows), max(columns), max(rows))
         else:
             (positive if region.get("is_positive", True) else negative).append((x, y))
     task = body["tasks"][0]

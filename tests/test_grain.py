@@ -10,8 +10,8 @@ import pytest
 from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
-    "probseg": {"files": 256, "lines": 55_166, "called_once": 210, "raises_per_1000": 14.8},
-    "tests": {"files": 240, "lines": 56_890},
+    "probseg": {"files": 256, "lines": 55_296, "called_once": 211, "raises_per_1000": 14.9},
+    "tests": {"files": 240, "lines": 57_190},
     "benchmarks": {"files": 35, "lines": 5_020},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}

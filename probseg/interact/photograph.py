@@ -125,7 +125,7 @@ def open_photograph(path: Path, device: torch.device | str = "cpu") -> Photograp
 
     def read() -> Tensor:
         if _state(path) != state:
-            raise DataError(f"{path}: is gone or has changed since set_image; call set_image again")
+            raise DataError(f"{path}: is gone or has changed since it was opened; open it again")
         return image_tensor(read_image(path), device)
 
     return Photograph(size, copies, read)

@@ -85,7 +85,7 @@ def test_a_changed_file_is_refused(scene, tmp_path):
     cv2.imwrite(str(path), scene[0])
     photograph = open_photograph(path)
     cv2.imwrite(str(path), scene[0] // 2)  # of the same size
-    with pytest.raises(DataError, match="has changed since set_image; call set_image again"):
+    with pytest.raises(DataError, match="has changed since it was opened; open it again"):
         _ = photograph.full
     path.unlink()
     with pytest.raises(DataError, match="is gone"):

@@ -179,5 +179,7 @@ def test_a_kernel_that_was_restarted_is_told(tab):
     tab.locator(".jp-Dialog .jp-mod-accept").click()
     told.wait_for()
     told.evaluate("of => of.hidden = true")
+    tab.locator(".clicker-tools [data-tool=object]").click()
     tab.locator(".clicker-over").click()
     told.wait_for()
+    tab.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')  # to be ended

@@ -8,9 +8,10 @@ const GONE = "The kernel no longer knows this photograph, as after a restart: ru
 function render({ model, el }) {
   const waiting = new Map();
   const view = Math.random();
-  let last = 0;
+  let [last, gone] = [0, false];
   const ask = (action, sequence) =>
     new Promise((resolve, reject) => {
+      if (gone) throw new Error(GONE);
       const number = `${view} ${++last}`;
       waiting.set(number, { resolve, reject });
       const status = ({ content }) => { // idle after the answer, or without one
@@ -30,6 +31,7 @@ function render({ model, el }) {
     else asked.resolve(copied(buffers[0]));
   };
   const lose = () => {
+    gone = true;
     tell(new Error(GONE));
     for (const { reject } of waiting.values()) reject(new Error(GONE));
     waiting.clear();

@@ -11,7 +11,7 @@ from benchmarks.grain import ROOT, grain
 
 BOUNDS = {
     "probseg": {"files": 256, "lines": 55_296, "called_once": 211, "raises_per_1000": 14.9},
-    "tests": {"files": 240, "lines": 57_190},
+    "tests": {"files": 240, "lines": 57_192},
     "benchmarks": {"files": 35, "lines": 5_020},
 }
 MEDIAN_BODY = {"probseg": 5, "benchmarks": 8}
